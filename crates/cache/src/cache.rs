@@ -1,9 +1,9 @@
 //! `Cache`: the state that all queues and the flusher of a cache share.
 //!
-//! It owns the memory, the shards, and words that everybody reads: the epoch (number of flushes so
-//! far), the number of dirty pages, and the epoch up to which the flusher must write. Lock order: a
-//! thread locks one shard at a time and takes no other lock while it holds it. Queues, the flusher
-//! and readers of statistics call this.
+//! The cache owns the memory, the shards, and words that all threads read: the epoch (number of
+//! flushes so far), the number of dirty pages, and the epoch up to which the flusher must write.
+//! Lock order: a thread locks one shard at a time and takes no other lock while it holds it.
+//! Queues, the flusher and readers of statistics call this.
 
 pub(crate) mod clearing;
 pub(crate) mod failed_writes;

@@ -18,8 +18,8 @@ pub enum CacheMode {
     WriteThrough,
 }
 
-/// Whether drives register the cache's memory in advance instead of with each I/O. Registered
-/// memory that drives use is locked.
+/// Policy for registering the cache's memory with drives in advance, instead of mapping it for each
+/// I/O. Registered memory that drives use is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Registered {
     /// Leaves the decision to the program that creates the cache. The cache itself treats this as
@@ -46,7 +46,7 @@ pub struct CacheConfig {
     pub read_ahead_bytes: u64,
     /// Point at which a write is acknowledged.
     pub mode: CacheMode,
-    /// Whether drives register the cache's memory in advance.
+    /// Policy for registering the cache's memory with drives in advance.
     pub registered: Registered,
 }
 

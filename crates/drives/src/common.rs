@@ -1,6 +1,6 @@
 //! Code that several drivers share: queues of I/O threads, memory, values of specs, and /proc.
 //!
-//! It uses the block layer and the reactor, and knows no driver.
+//! This module uses the block layer and the reactor, and knows no driver.
 
 pub(crate) mod cancel;
 pub(crate) mod mapping;

@@ -53,7 +53,7 @@ const MAX_SECTORS: u32 = 2048;
 /// Maximum length of a write-zeroes in sectors, if it may turn into real writes.
 const MAX_ZERO_WRITES: u32 = 64 << 11;
 
-/// Whether I/O bypasses the page cache.
+/// Use of direct I/O, which bypasses the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direct {
     /// Use direct I/O if the file system supports it.
@@ -105,7 +105,7 @@ pub struct FileConfig {
     pub size_bytes: Option<u64>,
     /// If true, a file that is shorter than `size_bytes` is extended; otherwise it is refused.
     pub grow: bool,
-    /// Whether I/O bypasses the page cache.
+    /// Use of direct I/O, which bypasses the page cache.
     pub direct: Direct,
     /// Engine that executes file operations.
     pub aio: Aio,

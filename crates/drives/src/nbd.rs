@@ -90,7 +90,7 @@ pub struct NbdConfig {
     pub reconnect_ns: u64,
     /// True if every write must be durable when it completes.
     pub write_through: bool,
-    /// Whether a reconnected server is assumed to have lost unflushed writes.
+    /// Policy for unflushed writes after a reconnection, since the server may have lost them.
     pub on_server_restart: OnServerRestart,
     /// True if the drive must reject writes.
     pub read_only: bool,

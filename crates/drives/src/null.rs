@@ -1,9 +1,9 @@
 //! `null`: completes requests at once or after a fixed time; keeps no data.
 //!
-//! It measures the block layer alone (\[MQ\] point 6). It has as many hardware queues as asked for,
-//! and any thread may run them. With `delay_ns`, a request completes that long after it was queued,
-//! as on a device with this latency and no limit except its tags. Kernel counterpart:
-//! drivers/block/null_blk.
+//! A null drive measures the block layer alone (\[MQ\] point 6). The drive has as many hardware
+//! queues as asked for, and any thread may run them. With `delay_ns`, a request completes that long
+//! after it was queued, as on a device with this latency and no limit except its tags. Kernel
+//! counterpart: drivers/block/null_blk.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;

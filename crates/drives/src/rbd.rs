@@ -71,8 +71,8 @@ pub struct RbdConfig {
     pub read_only: bool,
     /// Maximum time that opening may wait for the cluster, in nanoseconds.
     pub connect_ns: u64,
-    /// Whether librbd's cache writes through until the first flush
-    /// (`rbd_cache_writethrough_until_flush`); `None` uses the cluster's configuration.
+    /// Overrides librbd's `rbd_cache_writethrough_until_flush`: if true, librbd's cache writes
+    /// through until the first flush. `None` uses the cluster's configuration.
     pub writethrough_until_flush: Option<bool>,
     /// Number of I/O threads, each with a queue of its own.
     pub io_threads: u16,

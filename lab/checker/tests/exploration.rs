@@ -1,5 +1,5 @@
-//! What the checked machine finds besides memory orders: races, lost wake-ups, deadlocks, awaits
-//! that nobody ends; and that a failure can be replayed.
+//! Tests that the checked machine finds races, lost wake-ups, deadlocks and awaits that nobody
+//! ends, besides memory orders, and that a failure can be replayed.
 #![allow(missing_docs, unsafe_code, clippy::print_stdout, clippy::unwrap_used)]
 
 use std::sync::Arc;

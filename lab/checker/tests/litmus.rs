@@ -36,7 +36,7 @@ fn outcomes(name: &str, threads: &[Arc<Body>]) -> BTreeSet<Vec<u64>> {
         }
         handles.into_iter().for_each(|handle| assert!(handle.join()));
         let mut all = results.lock().unwrap().clone();
-        // What the words hold at the end, in modification order.
+        // Appends the final value of each word, the last in its modification order.
         all.extend(words.iter().map(|word| word.load(Relaxed)));
         all
     });
@@ -398,8 +398,8 @@ fn write_to_read_causality_needs_release_and_acquire() {
     assert!(!run(Release, Acquire));
 }
 
-// What the model cannot show: it executes loads before what follows them, and lets SeqCst
-// operations take effect in the order of execution.
+// Limits of the model: a load is executed before the operations that follow it in its thread, and
+// SeqCst operations take effect in the order of execution.
 
 #[test]
 fn limit_load_buffering_is_not_shown() {

@@ -97,18 +97,19 @@ impl Paper {
     }
 }
 
-/// A repetition of a paper that was run: what its page says before checks, figures and tables.
+/// A repetition of a paper that was run: the content of its page above the checks, figures and
+/// tables.
 pub(crate) struct Repetition<'a> {
     pub(crate) paper: &'a Paper,
     /// The seed of all simulations.
     pub(crate) seed: u64,
-    /// What was left out in a second run.
+    /// Mechanisms that were left out in a second run of each point.
     pub(crate) without: &'a [Mechanism],
-    /// How many points were run.
+    /// Number of points that were run.
     pub(crate) rows: usize,
-    /// Line and lock events in all of them.
+    /// Number of cache-line and lock events in all points.
     pub(crate) events: u64,
-    /// The machines they ran on.
+    /// The machines that the points ran on.
     pub(crate) models: &'a [Model],
 }
 
@@ -135,7 +136,8 @@ impl Repetition<'_> {
         page
     }
 
-    /// What a reader must know to read the page right.
+    /// Returns notes that a reader needs to understand the page: parts not run, mechanisms left
+    /// out.
     fn remarks(&self, parts: &[&str]) -> Vec<String> {
         let Paper { name: paper, parts: names, .. } = self.paper;
         let list = |is_there: bool| {
@@ -164,7 +166,7 @@ impl Repetition<'_> {
         remarks
     }
 
-    /// The command that runs these parts again.
+    /// Returns the command that runs these parts again.
     fn command(&self, parts: &[&str]) -> String {
         let Repetition { paper, seed, without, .. } = self;
         let Paper { name: paper, parts: names, .. } = paper;
@@ -181,7 +183,7 @@ impl Repetition<'_> {
     }
 }
 
-/// What several parts want, each once.
+/// Returns the items that several parts want, each once.
 pub(crate) fn distinct<P: PartialEq>(wanted: impl Iterator<Item = P>) -> Vec<P> {
     let mut all = Vec::new();
     for one in wanted {
@@ -192,28 +194,28 @@ pub(crate) fn distinct<P: PartialEq>(wanted: impl Iterator<Item = P>) -> Vec<P> 
     all
 }
 
-/// How far a long run is.
+/// Progress of a long run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// Tasks that have ended.
+    /// Number of tasks that have ended.
     pub done: usize,
-    /// All tasks.
+    /// Number of all tasks.
     pub of: usize,
     /// The task that has just begun.
     pub task: &'a str,
 }
 
-/// Runs a point for each name side by side. Before each, `tell` is told its name, and may have the
-/// run end: points that have not begun by then are left out.
+/// Runs a point for each name side by side. Before each point, `tell` is told the point's name, and
+/// may end the run: points that have not begun by then are left out.
 ///
 /// # Errors
-/// What `run` says.
+/// Returns the first error of `run`.
 pub(crate) fn run_points<T: Send>(
     names: &[String],
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,
     tell: &mut Tell<'_>,
 ) -> Result<Vec<Option<T>>, BenchError> {
-    // How many have ended, and whom to tell.
+    // The number of points that have ended, and the callback for progress.
     let told = Mutex::new((0, tell));
     let begin = |index: usize| {
         let (done, tell) = &mut *told.lock().unwrap_or_else(PoisonError::into_inner);

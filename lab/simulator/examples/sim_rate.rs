@@ -1,5 +1,5 @@
-//! How many events a second the simulated machine handles: 80 CPUs in a mix of shared words,
-//! private words, lines and contended locks.
+//! Measures the number of events that the simulated machine handles per second: 80 CPUs in a mix of
+//! shared words, private words, cache lines and contended locks.
 //!
 //! `cargo run --release -p millrace-simulator --example sim_rate`
 #![allow(missing_docs, clippy::print_stdout)]
@@ -14,7 +14,7 @@ type SimWord = <Simulated as Machine>::Word;
 type SimLine = <Simulated as Machine>::Line<[u64; 24]>;
 type SimLock = <Simulated as Machine>::Lock<u64>;
 
-/// What all CPUs share.
+/// Words, cache lines and locks that all CPUs share.
 struct Shared {
     words: Vec<SimWord>,
     lines: Vec<SimLine>,

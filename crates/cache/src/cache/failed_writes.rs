@@ -60,7 +60,7 @@ pub(crate) struct FailedWrites<M: Machine> {
     watch: M::Lock<Vec<MemberRecord>>,
 }
 
-/// Whether a drive completes its writes.
+/// Progress of a drive with the writes that the cache has submitted to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DriveProgress {
     /// The drive has completed a write lately, or has none in flight.

@@ -1,10 +1,10 @@
 //! `CacheQueue`: one queue of a cache, on the I/O thread that owns it.
 //!
-//! It owns a channel to the volume below, the requests in progress (`CacheJob`) and the reads of
-//! the volume (`VolumeRead`). Hits are answered at once, with a shard locked. A request that must
-//! wait becomes a job; read.rs, write.rs and sync.rs implement them. A job that waits for another
-//! thread is retried when the cache's signal says that something happened. The block layer calls
-//! this under the queue's serve lock.
+//! `CacheQueue` owns a channel to the volume below, the requests in progress (`CacheJob`) and the
+//! reads of the volume (`VolumeRead`). Hits are answered at once, with a shard locked. A request
+//! that must wait becomes a job; read.rs, write.rs and sync.rs implement them. A job that waits for
+//! another thread is retried when the cache's signal says that something happened. The block layer
+//! calls this under the queue's serve lock.
 #![allow(unsafe_code)]
 
 use alloc::collections::VecDeque;

@@ -75,7 +75,7 @@ impl WriteOutcome {
     }
 }
 
-/// Whether a dirty extent is due to be written.
+/// Pages of a dirty extent that are due to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
     /// Write these pages now, a bit each.

@@ -60,7 +60,7 @@ struct WriteBio {
 // SAFETY: the pointers of the segments are into the frames of the cache, which any thread may use.
 unsafe impl Send for WriteBio {}
 
-/// Whether a write occupies one of its drive's slots.
+/// State of a write with regard to the slots of its drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteSlot {
     /// The write waits for a slot.

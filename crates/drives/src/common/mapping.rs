@@ -1,10 +1,10 @@
 //! `Mapping`: a large range of memory that costs nothing until it is written.
 //!
-//! It is an anonymous mapping without reservation. The system provides a page at the first write;
-//! `clear` returns whole pages to the system and zeroes the partial pages at both ends. `ram` and
-//! `fault` use it. Copies are raw: if several threads use a range at once, it holds a mixture of
-//! their bytes, as a disk would, and no reference to the memory is ever made. Invariant: every
-//! access is checked to lie inside the mapping.
+//! The memory is an anonymous mapping without reservation. The system provides a page at the first
+//! write; `clear` returns whole pages to the system and zeroes the partial pages at both ends.
+//! `ram` and `fault` use it. Copies are raw: if several threads use a range at once, it holds a
+//! mixture of their bytes, as a disk would, and no reference to the memory is ever made. Invariant:
+//! every access is checked to lie inside the mapping.
 #![allow(unsafe_code)]
 
 use millrace_block::{Error, ErrorKind};

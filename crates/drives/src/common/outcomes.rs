@@ -1,8 +1,8 @@
 //! `Outcomes`: the requests that a queue must complete: those that ended at submission, and those
 //! that its engine has completed.
 //!
-//! It owns both lists, which are preallocated. Completions are taken from the engine all at once,
-//! when the previous ones are used up. The queues of file and Ceph drives use it.
+//! `Outcomes` owns both lists, which are preallocated. Completions are taken from the engine all at
+//! once, when the previous ones are used up. The queues of file and Ceph drives use it.
 
 use std::collections::VecDeque;
 

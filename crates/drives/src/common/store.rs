@@ -1,8 +1,8 @@
 //! `SparseStore`: sparse content of a drive that keeps its data in memory.
 //!
-//! It consists of a mapping, and a bit for each 64 KiB granule that tells whether it was ever
-//! written, for `extents`. The bit is set after the data are written, and cleared before they are
-//! dropped, so a granule with data always has its bit. All queues of a drive use it at the same
+//! The store consists of a mapping, and a bit for each 64 KiB granule that tells whether it was
+//! ever written, for `extents`. The bit is set after the data are written, and cleared before they
+//! are dropped, so a granule with data always has its bit. All queues of a drive use it at the same
 //! time. The content is lost at the end of the process.
 #![allow(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! `Cache`: simulates a drive with a volatile write cache whose power can be cut.
 //!
-//! It has two images of the drive, `current`, which reads see, and `durable`, which survives a
-//! power cut, and the set of dirty sectors, in which they may differ. A write changes the current
+//! The cache has two images of the drive, `current`, which reads see, and `durable`, which survives
+//! a power cut, and the set of dirty sectors, in which they may differ. A write changes the current
 //! image; a flush copies all dirty sectors to the durable image; a FUA write copies its own. A
 //! power cut keeps, for each dirty sector, one of the two versions at random. If a dirty sector is
 //! written again, its old content may be made durable first, as when a real cache evicts it, so any

@@ -14,7 +14,7 @@ use millrace_random::SplitMix64;
 
 use super::cache::Cache;
 
-/// How often a rule applies to the requests that it matches.
+/// Frequency with which a rule applies to the requests that it matches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Chance {
     /// To every one.
@@ -43,7 +43,7 @@ pub struct FaultRule {
     pub op: Option<Op>,
     /// Sectors that a request must touch; `None` for any. Flushes touch no sector.
     pub sectors: Option<Range<Sector>>,
-    /// How often the rule applies.
+    /// Frequency with which the rule applies to matching requests.
     pub chance: Chance,
     /// Effect on the request.
     pub effect: Effect,

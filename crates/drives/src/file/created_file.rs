@@ -1,8 +1,8 @@
 //! `CreatedFile`: a drive's file that was created by this start, and is removed again if the drive
 //! cannot be opened.
 //!
-//! It owns only the path and the file's identity (device and inode): no other file is ever removed.
-//! open.rs uses it.
+//! `CreatedFile` owns only the path and the file's identity (device and inode): no other file is
+//! ever removed. open.rs uses it.
 
 use std::fs::{self, OpenOptions};
 use std::io;

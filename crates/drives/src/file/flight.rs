@@ -18,7 +18,7 @@ use crate::common::pieces::{self, PIECES};
 /// Kind of operation that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FileOperation {
-    /// None: the tag is free.
+    /// No operation: the tag is free.
     #[default]
     Idle,
     /// Read.

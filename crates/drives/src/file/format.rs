@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use super::FileConfig;
 use crate::common::store_file::open_store;
 
-/// How to serve the disk inside a container.
+/// Way to serve the disk inside a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ContainerServer {
     /// With qemu-nbd, in this format.

@@ -1,9 +1,9 @@
 //! `LentMemory`: memory that was lent to a file drive, such as the memory of a cache above it.
 //!
-//! It has the list of lent arenas, for queues that are opened later. Each such queue lends them to
-//! the ring of its thread, and registers them there before any I/O, so that the kernel need not
-//! look up and pin pages for each I/O. Registered memory stays locked. If the kernel refuses, that
-//! is logged once and the drive goes on without registered memory.
+//! `LentMemory` has the list of lent arenas, for queues that are opened later. Each such queue
+//! lends them to the ring of its thread, and registers them there before any I/O, so that the
+//! kernel need not look up and pin pages for each I/O. Registered memory stays locked. If the
+//! kernel refuses, that is logged once and the drive goes on without registered memory.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};

@@ -97,7 +97,7 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<HeldFileLock, Err
     Err(Error::new(ErrorKind::Busy, text(path, file, found)))
 }
 
-/// How a drive uses its file, which decides the locks that it takes.
+/// Access of a drive to its file, which decides the locks that the drive takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileAccess {
     /// Reads only; others may read, too.

@@ -13,7 +13,7 @@ use super::rotating::ModelDisk;
 /// Maximum time in a setting, in nanoseconds: a minute.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Whether a simulated drive keeps its data.
+/// Storage of a simulated drive's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ModelContents {
     /// Data are dropped: reads leave memory as it is.
@@ -34,7 +34,7 @@ pub struct ModelConfig {
     pub queues: u16,
     /// Number of tags of each queue, 1 to 65,536.
     pub depth: u32,
-    /// Whether the drive keeps its data.
+    /// Storage of the drive's data.
     pub contents: ModelContents,
     /// Timing of the drive's operations.
     pub timing: ModelTiming,

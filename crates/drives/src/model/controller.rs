@@ -1,10 +1,10 @@
 //! `ModelController`: a number of tags and a link that several simulated drives share.
 //!
-//! It stands for an AHCI controller, an SCU, or an HBA of \[FALCON\]'s test bed. Each drive holds a
-//! `ControllerPort`, through which it takes and returns tags. Tags are shared fairly: while a drive
-//! waits for its first tags, drives above an equal share get none. Specs find a controller by its
-//! name, which exists as long as a drive uses it. The model's queues call this. Its mutexes are
-//! leaves and never held during a call.
+//! The controller stands for an AHCI controller, an SCU, or an HBA of \[FALCON\]'s test bed. Each
+//! drive holds a `ControllerPort`, through which it takes and returns tags. Tags are shared fairly:
+//! while a drive waits for its first tags, drives above an equal share get none. Specs find a
+//! controller by its name, which exists as long as a drive uses it. The model's queues call this.
+//! Its mutexes are leaves and never held during a call.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 

@@ -1,9 +1,9 @@
 //! `ModelQueue`: a hardware queue of a simulated SSD.
 //!
-//! It owns the requests submitted since the last commit, and a heap of completion times, both with
-//! room for every tag, so nothing is allocated for each I/O. Data are copied when a request is
-//! submitted; its time begins at the commit. If two requests complete at the same time, the one
-//! submitted first is completed first. The block layer calls this under the serve lock.
+//! The queue owns the requests submitted since the last commit, and a heap of completion times,
+//! both with room for every tag, so nothing is allocated for each I/O. Data are copied when a
+//! request is submitted; its time begins at the commit. If two requests complete at the same time,
+//! the one submitted first is completed first. The block layer calls this under the serve lock.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

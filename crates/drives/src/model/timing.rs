@@ -1,9 +1,9 @@
 //! `Timing`: computes when an I/O of a simulated SSD completes; pure arithmetic on virtual time.
 //!
-//! It has the times until which the command processor, the units, both directions of the link, and
-//! the write buffer are occupied. There is one call for each I/O, in order of submission, with its
-//! time; a call with a slightly earlier time is treated as late. It uses no clock and no machine,
-//! and allocates nothing after `new`; the same calls give the same times.
+//! `Timing` holds the times until which the command processor, the units, both directions of the
+//! link, and the write buffer are occupied. There is one call for each I/O, in order of submission,
+//! with its time; a call with a slightly earlier time is treated as late. It uses no clock and no
+//! machine, and allocates nothing after `new`; the same calls give the same times.
 //!
 //! A transfer is booked on the link when the I/O is submitted, although its data come later. So the
 //! link never exceeds its rate, and an I/O on a slow unit does not hold up the link for others.

@@ -1,9 +1,9 @@
 //! `NbdState`: the state that all queues of an NBD drive share, and the conditions that every
 //! connection must meet.
 //!
-//! It has the properties that the first connection established, the counts of how often the drive
-//! grew and lost a connection, the writes that a lost server may have lost, and log lines until
-//! somebody takes them. `nbd.rs` creates it; links and reconnecting threads use it.
+//! The state has the properties that the first connection established, the counts of how often the
+//! drive grew and lost a connection, the writes that a lost server may have lost, and log lines
+//! until somebody takes them. `nbd.rs` creates it; links and reconnecting threads use it.
 //!
 //! Invariant: connections of one generation lead to the same server process. After a loss, the
 //! address may lead to a new process (restarted, or a standby), which lacks what the old one was

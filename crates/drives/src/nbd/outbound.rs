@@ -1,8 +1,8 @@
 //! `Outbound`: the sending side of a connection, which sends many requests in one operation.
 //!
-//! It owns the headers of the requests being sent, and the one send operation in flight; payload is
-//! sent straight from the requests' memory. `link.rs` calls this. Invariant: the memory of a
-//! request in `batch` does not change until `sent` has returned the request.
+//! `Outbound` owns the headers of the requests being sent, and the one send operation in flight;
+//! payload is sent straight from the requests' memory. `link.rs` calls this. Invariant: the memory
+//! of a request in `batch` does not change until `sent` has returned the request.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! `Ring`: a queue's inbox on its thread's reactor.
 //!
-//! It owns the inbox, and passes it in each call to the reactor. `queue.rs` takes completions from
-//! it; both sides of a connection push operations.
+//! The ring owns the inbox, and passes it in each call to the reactor. `queue.rs` takes completions
+//! from it; both sides of a connection push operations.
 #![allow(unsafe_code)]
 
 use std::io;

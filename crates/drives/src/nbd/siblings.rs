@@ -79,7 +79,7 @@ unsafe impl Send for Forwarded {}
 // SAFETY: as above.
 unsafe impl Send for GivenBack {}
 
-/// Whether an export may be used over several connections at the same time.
+/// Permission to use an export over several connections at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionSharing {
     /// Yes: a flush on one connection covers the writes of all, or nothing is written.

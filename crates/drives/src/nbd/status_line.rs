@@ -1,9 +1,9 @@
 //! `StatusLine`: a separate connection for block status queries.
 //!
-//! It is opened at the first query, used by one thread at a time, and never on the path of I/O. A
-//! query blocks for a limited time; a server that does not answer is not asked again for a while.
-//! `nbd.rs` calls this, only for exports on which a second connection sees the writes of the first.
-//! Specification: "Block status", `base:allocation`.
+//! The connection is opened at the first query, used by one thread at a time, and never on the path
+//! of I/O. A query blocks for a limited time; a server that does not answer is not asked again for
+//! a while. `nbd.rs` calls this, only for exports on which a second connection sees the writes of
+//! the first. Specification: "Block status", `base:allocation`.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! `ReconnectTrouble`: why connections of a drive are missing, for the log and for `ctl why`.
 //!
-//! It has the reason of the last failed attempt, and what was logged about it. A refusal is logged
-//! at the first attempt, once; other refusals after it are logged at limited intervals, because a
-//! server may word each refusal differently. The reconnecting threads (`redial.rs`) write it, and
-//! `nbd.rs` reads it for the log.
+//! `ReconnectTrouble` has the reason of the last failed attempt, and what was logged about it. A
+//! refusal is logged at the first attempt, once; other refusals after it are logged at limited
+//! intervals, because a server may word each refusal differently. The reconnecting threads
+//! (`redial.rs`) write it, and `nbd.rs` reads it for the log.
 
 use std::time::Instant;
 
@@ -24,7 +24,8 @@ pub(crate) enum ConnectFailure {
 /// Reasons for which connections are missing, and what was logged about them.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectTrouble {
-    /// Why the last attempt failed, or the last connection was lost; `None` if one was made since.
+    /// Reason why the last attempt failed or the last connection was lost; `None` once a connection
+    /// is up again.
     why: Option<String>,
     /// The last refusal that was logged.
     said: Option<String>,

@@ -1,9 +1,9 @@
 //! `TimedConnection`: a TCP or Unix socket with blocking calls and time limits, optionally with
 //! TLS.
 //!
-//! It is used while a connection is negotiated, and for single queries. Afterwards, the socket and
-//! the TLS session go to a link, which uses them with its ring. `dial.rs` and `status_line.rs` call
-//! this; it calls the TLS crate.
+//! A `TimedConnection` is used while a connection is negotiated, and for single queries.
+//! Afterwards, the socket and the TLS session go to a link, which uses them with its ring.
+//! `dial.rs` and `status_line.rs` call this; it calls the TLS crate.
 #![allow(unsafe_code)]
 
 use std::io::{self, Read, Write};

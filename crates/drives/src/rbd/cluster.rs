@@ -1,9 +1,9 @@
 //! `Cluster`: a connection to a Ceph cluster, and the pool of one image.
 //!
-//! It is created when a drive is opened, on a thread of its own because any call may wait for the
-//! cluster (open.rs), and lives as long as the image. It calls librados through the function table
-//! of `library.rs`. Every error names the image as the user wrote it and says what to check.
-//! Invariant: each handle is closed once, the pool's before the connection's.
+//! The connection is created when a drive is opened, on a thread of its own because any call may
+//! wait for the cluster (open.rs), and lives as long as the image. It calls librados through the
+//! function table of `library.rs`. Every error names the image as the user wrote it and says what
+//! to check. Invariant: each handle is closed once, the pool's before the connection's.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};

@@ -1,13 +1,14 @@
 //! `ControlThread`: a thread of each Ceph drive, for all calls that may wait for the cluster.
 //!
-//! It checks the image while the drive is open, answers queries about holes, and closes the image
-//! at the end, so that closing needs no new thread. A check opens the image again by its id and
-//! compares it with the open one, because librbd returns wrong data otherwise: the current data of
-//! the image for a removed snapshot, zeroes for a removed image, and the parent's data for a clone
-//! that was flattened while it was open without a watch. The image is checked at every change that
-//! librbd reports (the author of the change waits for the check), and every few seconds. rbd.rs and
-//! map.rs call this; the thread ends with its drive. Invariant: the thread keeps no reference to
-//! the image after `ControlThread::end_looks`, so closing the drive closes the image.
+//! The control thread checks the image while the drive is open, answers queries about holes, and
+//! closes the image at the end, so that closing needs no new thread. A check opens the image again
+//! by its id and compares it with the open one, because librbd returns wrong data otherwise: the
+//! current data of the image for a removed snapshot, zeroes for a removed image, and the parent's
+//! data for a clone that was flattened while it was open without a watch. The image is checked at
+//! every change that librbd reports (the author of the change waits for the check), and every few
+//! seconds. rbd.rs and map.rs call this; the thread ends with its drive. Invariant: the thread
+//! keeps no reference to the image after `ControlThread::end_looks`, so closing the drive closes
+//! the image.
 
 use std::io;
 use std::ops::Range;

@@ -1,12 +1,12 @@
 //! `RbdImage`: an open image, queries about it, and I/O on it.
 //!
-//! It owns the image's handle, and a reference to the connection. open.rs and control.rs call the
-//! queries, any of which may wait for the cluster; queue.rs starts I/O without waiting. If the user
-//! may write, the image has a watch on its header: it cannot be removed, and librbd is told of
-//! every change. Results of librbd are checked: a negative number is an errno; texts and lists are
-//! read only up to a length that we passed; offsets and lengths of extents are cut to the requested
-//! range; queue.rs checks the results of I/O. Invariant: the handle is closed once, when no more
-//! I/O can be started.
+//! The image owns the image's handle, and a reference to the connection. open.rs and control.rs
+//! call the queries, any of which may wait for the cluster; queue.rs starts I/O without waiting. If
+//! the user may write, the image has a watch on its header: it cannot be removed, and librbd is
+//! told of every change. Results of librbd are checked: a negative number is an errno; texts and
+//! lists are read only up to a length that we passed; offsets and lengths of extents are cut to the
+//! requested range; queue.rs checks the results of I/O. Invariant: the handle is closed once, when
+//! no more I/O can be started.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};

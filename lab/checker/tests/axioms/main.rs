@@ -26,7 +26,7 @@ pub enum Op {
 }
 
 pub type Program = Vec<Vec<Op>>;
-/// What each reading operation returned, by thread, and the words at the end.
+/// Values that each reading operation returned, by thread, and the words' values at the end.
 pub type Outcome = (Vec<Vec<u64>>, [u64; 2]);
 
 struct Random(u64);

@@ -13,11 +13,11 @@ use super::{Op, Outcome, Program};
 type Relation = [u16; 16];
 const EMPTY: Relation = [0; 16];
 
-/// What an event does once it is known what it reads.
+/// One memory access or fence of an execution graph whose reads-from relation is known.
 #[derive(Debug, Clone, Copy)]
 struct Event {
     thread: usize,
-    /// None for a fence.
+    /// Word that the event accesses; `None` for a fence.
     word: Option<usize>,
     reads: bool,
     writes: bool,
@@ -247,7 +247,7 @@ fn is_consistent(events: &[Event], sources: &[usize], orders: [&Vec<usize>; 2]) 
     !has_loop(&closure(&union(&sc, &union(&po, &rf))))
 }
 
-/// What orders SeqCst operations: `psc` of the paper.
+/// Returns the order of SeqCst operations: `psc` of the paper.
 fn sc_order(
     events: &[Event],
     po: &Relation,

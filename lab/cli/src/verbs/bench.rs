@@ -51,7 +51,7 @@ use super::drive_notes::DriveNotes;
 use super::interrupt::{self, INTERRUPTED};
 use plan::RowPlan;
 
-/// Runs the verb: 0 if every I/O of every row succeeded, 1 if some failed.
+/// Runs the verb. The exit code is 0 if every I/O of every row succeeded, 1 if some failed.
 ///
 /// # Errors
 /// If an argument makes no sense, or a drive, a server or a thread could not be set up.
@@ -93,13 +93,14 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     let failed = print(args, &rows)?;
     if interrupt.is_set() {
-        eprintln!("interrupted: above is what was measured until then");
+        eprintln!("interrupted: the report above covers the run until then");
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    ended.context("above is what was measured until then").map(|()| failed)
+    ended.context("the report above covers the rows before this error").map(|()| failed)
 }
 
-/// Runs the rows one after another on this machine; beside them, why there are no more.
+/// Runs the rows one after another on this machine. Returns the rows, and the error that ended them
+/// early.
 fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Result<()>)> {
     let plans = plan::rows(args)?;
     if let Some(server) = &args.target.connect {
@@ -132,7 +133,7 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
     }
     bar.clear();
     notes.dedup();
-    // What a volume leaves out comes with a key of configurations, which `bench` does not have.
+    // Notes about a volume may end in a configuration key, which `bench` does not have.
     let without_key = |note: &String| note.split("; layout = ").next().unwrap_or(note).to_owned();
     notes.iter().map(without_key).for_each(|note| eprintln!("note: {note}"));
     Ok((rows, ended))
@@ -148,7 +149,7 @@ fn check_overwrite(args: &BenchArgs, writer: Option<String>) -> Result<()> {
     })
 }
 
-/// Prints the rows and says whether all I/Os succeeded.
+/// Prints the rows and returns the exit code: 0 if all I/Os succeeded.
 fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
     if args.workload.json {
         say_json(rows)?;
@@ -185,7 +186,7 @@ fn record(name: &Path, stamp: TraceStamp, volume: &Arc<Volume>) -> Result<Record
         .with_context(|| format!("--trace {}", name.display()))
 }
 
-/// What is recorded of a volume whose drives have such names.
+/// Returns the recorder's settings for a volume whose drives have these names.
 fn recording(name: &Path, stamp: TraceStamp, drives: &[&str]) -> RecorderConfig {
     let devices = || (0..drives.len() as u32).map(drive_device);
     RecorderConfig {
@@ -209,7 +210,7 @@ fn check_rows(trace: Option<&Path>, rows: usize) -> Result<()> {
     Ok(())
 }
 
-/// What came of it.
+/// Describes the recording: events, dropped events, and the command that shows them.
 fn recorded(recorded: &Recorded) -> String {
     let Recorded { events, dropped, files } = recorded;
     let name = files
@@ -224,7 +225,7 @@ fn recorded(recorded: &Recorded) -> String {
     format!("{events} events recorded{lost}; see them with millrace trace spans {name}")
 }
 
-/// One row on drives opened for it, so that its accounting starts at zero.
+/// Runs one row on drives opened for it, so that its accounting starts at zero.
 fn run_drives(
     plan: &RowPlan,
     args: &BenchArgs,
@@ -279,7 +280,7 @@ fn run_drives(
     Ok(row)
 }
 
-/// What a cache did during a row.
+/// Describes a cache's work during a row.
 fn cache_note(stats: &CacheStats) -> String {
     let CacheStats { read_hits, read_misses, read_ahead, written, overwritten, .. } = stats;
     let CacheStats { page_bytes, written_back, write_requests, dirty, throttled, .. } = stats;

@@ -212,7 +212,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if interrupt.is_set() {
         let last = pages.last().map_or("", |(name, _)| name);
         eprintln!(
-            "interrupted during {last}: above is what was finished; no page of it is written"
+            "interrupted during {last}: the finished parts are above; no page of it is written"
         );
         return Ok(ExitCode::from(INTERRUPTED));
     }
@@ -248,7 +248,7 @@ fn each_once(mechanisms: &[Mechanism]) -> Vec<Mechanism> {
     each
 }
 
-/// Which checks do not hold, in a sentence; nothing if all do.
+/// Lists the checks that do not hold, in a sentence; empty if all hold.
 fn failed(pages: &[(&str, Page)]) -> String {
     let no = |check: &&Check| check.kind != CheckKind::Input && check.holds == Verdict::No;
     let of = |(_, page): &'_ (_, Page)| {

@@ -1,4 +1,4 @@
-//! `millrace-lab replay`: sends the I/Os of a trace again, and prints what became of them.
+//! `millrace-lab replay`: sends the I/Os of a trace again, and prints the results.
 //!
 //! Owns the flow: arguments to lanes (target.rs) and settings, a first pass over the trace where
 //! `--fit scale` needs one, the replay itself (millrace-experiments's `replay`) with a progress
@@ -31,7 +31,7 @@ use millrace_console::{ProgressBar, ReadDamage};
 use target::Lanes;
 use trace_progress::{TraceProgress, TrackedTrace};
 
-/// Runs the verb: 0 if every I/O succeeded, 1 if some failed or could not be read.
+/// Runs the verb. The exit code is 0 if every I/O succeeded, 1 if some failed or could not be read.
 ///
 /// # Errors
 /// If an argument makes no sense, or a target or the trace cannot be opened or read.
@@ -65,7 +65,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     Ok(if ended == ExitCode::SUCCESS { damage.exit_code() } else { ended })
 }
 
-/// Prints the report and says how it ended; `said` are notes and damage of the trace.
+/// Prints the report and returns the exit code; `said` has notes on the trace and its damage.
 fn finish(
     args: &ReplayArgs,
     head: &table::Head,
@@ -86,23 +86,23 @@ fn finish(
     };
     millrace_console::say(&format!("{text}\n"));
     if let Some(StopReason::Trace(text) | StopReason::Target(text)) = &report.stopped {
-        bail!("{text}; above is what was done until there");
+        bail!("{text}; the report above covers the I/Os until then");
     }
     if let Some(StopReason::Undecided(text)) = &report.stopped {
-        bail!("trace {}: {text}; above is what was done until there", head.traces);
+        bail!("trace {}: {text}; the report above covers the I/Os until then", head.traces);
     }
     if report.counts.errors > 0 {
         let first = report.counts.first_error.as_deref().unwrap_or("no detail");
         eprintln!("{} I/Os failed: {first}", report.counts.errors);
     }
     if report.stopped == Some(StopReason::Interrupted) {
-        eprintln!("interrupted: above is what was done until then");
+        eprintln!("interrupted: the report above covers the I/Os until then");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(ExitCode::from(u8::from(report.counts.errors > 0)))
 }
 
-/// Refuses what has no meaning beside what else is given.
+/// Refuses flags that have no meaning together.
 fn check(args: &ReplayArgs, lanes: &Lanes) -> Result<()> {
     let servers = !matches!(lanes, Lanes::Drives(_));
     if args.machine.is_some() && servers {
@@ -138,7 +138,8 @@ fn settings(args: &ReplayArgs, lanes: &Lanes, interrupt: &Interrupt) -> Settings
     }
 }
 
-/// What is asked of addresses; and how many I/Os there are, if the trace was read for that.
+/// Returns the settings for fitting addresses, and the number of I/Os if the trace was read for its
+/// extents.
 fn addresses(
     args: &ReplayArgs,
     traces: &[TracePath],
@@ -169,7 +170,7 @@ fn addresses(
     Ok((addresses, Some(found.ios)))
 }
 
-/// The replay itself, with a bar.
+/// Runs the replay itself, with a progress bar.
 fn carry_out(
     args: &ReplayArgs,
     (lanes, routes): (Lanes, Routes),
@@ -186,7 +187,7 @@ fn carry_out(
         return Ok(report?);
     }
     let total = [ios, settings.limit].into_iter().flatten().min();
-    // Until it is shown for the first time, servers are connected to.
+    // Until the bar is shown for the first time, the replay connects to its servers.
     interrupt::begin_wait();
     let mut progress = |standing: &ReplayProgress| {
         interrupt::end_wait();

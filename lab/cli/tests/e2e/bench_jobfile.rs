@@ -53,7 +53,7 @@ fn engine() -> &'static str {
     if help.contains("io_uring") { "io_uring" } else { "libaio" }
 }
 
-/// What jobs did: name, group, and I/Os and bytes of each direction, and flushes.
+/// Returns each job's name, group, I/Os and bytes of each direction, and flushes.
 fn done(run: &Value) -> Vec<String> {
     let jobs = run["jobs"].as_array().expect("an array of jobs");
     let of = |job: &Value| {
@@ -125,7 +125,7 @@ fn jobs_bound_by_their_size_do_the_ios_of_fio() {
             }
         }
     }
-    // Which I/O is a read is drawn; how many there are in all is not.
+    // The kind of each I/O is random; the total number of I/Os is not.
     for text in [
         "[a]\nrw=randrw\nsize=4m\nrwmixread=70",
         "[a]\nrw=rw\nsize=4m",
@@ -325,7 +325,8 @@ fn percentiles_are_those_of_the_list_in_json_and_below_the_table() {
     assert!(!table.contains("\nb write, clat in "), "{table}");
 }
 
-/// What `bench --jobfile` says of a file with one job of these words on a null drive.
+/// Runs `bench --jobfile` on a null drive with one job that has these options; returns the exit
+/// status and the messages.
 fn said_of(dir: &Path, words: &str) -> (Option<i32>, String) {
     let job = dir.join("one.fio");
     std::fs::write(&job, format!("[a]\nnumber_ios=1\nruntime=1\n{words}\n")).unwrap();

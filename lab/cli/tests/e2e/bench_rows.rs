@@ -30,7 +30,7 @@ fn rows_are_printed_though_a_later_one_cannot_open_its_drive() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(
-        errors.contains("above is what was measured") && errors.contains("a directory"),
+        errors.contains("the report above covers") && errors.contains("a directory"),
         "{errors}"
     );
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an array of rows");
@@ -242,7 +242,7 @@ fn another_program_is_measured_in_turn_with_a_row() {
     assert!(none.contains("--beside: x") && none.contains("no report in JSON"), "{none}");
 }
 
-/// What `bench` says of arguments that it refuses.
+/// Returns the messages of `bench` for arguments that it refuses.
 fn bench_of(dir: &tempfile::TempDir, arguments: &str) -> String {
     let output = bench(dir.path(), arguments);
     assert_eq!(output.status.code(), Some(2));

@@ -67,7 +67,7 @@ fn lines_of<'a>(shown: &'a str, letters: &str) -> Vec<Vec<&'a str>> {
     fields.filter(|fields| fields.len() > 6 && fields[5] == letters).collect()
 }
 
-/// What `bench` recorded, shown with what drivers said.
+/// Records a run of `bench` and returns the trace as text, with driver data.
 fn benched(dir: &Path, arguments: &str) -> String {
     let arguments = format!("bench {arguments} --trace t");
     text_of_bench(millrace_lab().args(arguments.split(' ')).current_dir(dir));

@@ -31,7 +31,10 @@ fn an_exploration_that_ctrl_c_ends_reports_what_it_ran() {
     let mut text = String::new();
     explore.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     explore.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-    assert!(text.contains(" seeds in ") && text.contains("interrupted: above is"), "{text}");
+    assert!(
+        text.contains(" seeds in ") && text.contains("interrupted: the report above"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use millrace_tests::programs::{Amounts, Kind, Recordings, Rig, in_guest, real};
 use millrace_tests::require_clients;
 
 const AMOUNTS: Amounts = Amounts { copy_mib: 8, files: 60, file_bytes: 12 << 10 };
-/// What is copied, and a little less than the tree's files have, in bytes.
+/// Number of bytes copied, and a lower bound of the bytes in the tree's files.
 const COPIED: u64 = 8 << 20;
 const TREE: u64 = 400 << 10;
 

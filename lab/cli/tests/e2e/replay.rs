@@ -58,8 +58,8 @@ impl Nbdkit {
         format!("nbd+unix:///?socket={}", self.dir.path().join("s").display())
     }
 
-    /// What arrived behind the question by which a replay learns that the disk is empty: words such
-    /// as `Write offset=0x0 count=0x1000 fua=0`.
+    /// Returns the requests that arrived after the query by which a replay finds the disk empty:
+    /// words such as `Write offset=0x0 count=0x1000 fua=0`.
     fn requests(&self) -> Vec<String> {
         let log = std::fs::read_to_string(self.dir.path().join("log")).expect("it logs");
         let asked = log.lines().filter(|line| line.ends_with(" ...") && line.contains(" id="));
@@ -115,7 +115,7 @@ fn refused(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether a range of a file has no zeroes but by chance, or nothing else.
+/// Returns true if a range of a file was written with data, false if it has only zeroes.
 fn looks_written(file: &Path, offset: usize, len: usize) -> bool {
     let bytes = std::fs::read(file).expect("the file is there");
     let zeroes = bytes[offset..offset + len].iter().filter(|byte| **byte == 0).count();
@@ -285,9 +285,9 @@ fn addresses_behind_the_end_are_an_error_or_what_fit_says() {
         text.contains("a discard of 65536 bytes at 1048576") && text.contains("--fit"),
         "{text}"
     );
-    // Which trace it is, and what was done before.
+    // The message names the trace and refers to the report of earlier I/Os.
     let said = format!("trace {}: ram:size=1m: I/O ", trace.path().display());
-    assert!(text.contains(&said) && text.contains("above is what was done"), "{text}");
+    assert!(text.contains(&said) && text.contains("the report above covers"), "{text}");
     let before: Value = serde_json::from_slice(&with(&[]).stdout).expect("a report as JSON");
     assert!(before["ios"].as_u64() > Some(0) && before["stopped"].is_object(), "{before}");
     let skipped = report(&with(&["--fit", "skip"]));

@@ -12,7 +12,7 @@ fn samples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments/testdata")
 }
 
-/// What a command that succeeds writes.
+/// Runs a command, which must succeed, and returns its standard output.
 fn text(command: &mut Command) -> String {
     let output = run(command);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

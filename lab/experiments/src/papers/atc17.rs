@@ -29,7 +29,7 @@ use crate::simulation::{
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/atc17.toml")));
 
-/// Parts with a file system or a page cache.
+/// Names of the parts that use a file system or a page cache.
 const OF_FILES: [&str; 4] = ["buffered", "ext4", "servers", "utilities"];
 
 /// Returns the paper's entry for the table of all papers.
@@ -53,7 +53,7 @@ pub(super) fn paper() -> Paper {
 const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
 /// I/Os in flight for each drive where drives are compared, tags watched, or `auto` has to choose.
 const FEW: u32 = 64;
-/// Virtual time that is measured.
+/// Measured virtual time.
 const LENGTH_NS: u64 = 100_000_000;
 /// Virtual time that is measured where `auto` must have tried both ways and settled, and where
 /// drives are compared: how many of the I/Os in flight wait for which drive drifts by steps of one,
@@ -78,7 +78,7 @@ enum Rig {
     /// LSI 9300-8i.
     #[default]
     Hba,
-    /// No controller but the drive's own.
+    /// No controller besides the drive's own.
     Nvme,
 }
 
@@ -113,7 +113,7 @@ impl Rig {
     }
 }
 
-/// I/Os in flight.
+/// Number of I/Os in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Depth {
@@ -146,7 +146,7 @@ struct Point {
     serving: Serving,
     /// Chunk size of the stripe in KiB.
     chunk: u32,
-    /// High and low watermark for each drive, if not the layer's own.
+    /// High and low watermark for each drive; `None`: the layer's defaults.
     marks: Option<[u32; 2]>,
     depth: Depth,
     /// \[FALCON\]'s ideal system: a submitting thread for each drive instead of a volume.
@@ -189,7 +189,7 @@ impl Default for Point {
 }
 
 impl Point {
-    /// This point with what it does not say filled in.
+    /// Returns this point with defaults in place of missing settings.
     fn settled(mut self) -> Point {
         let usual = ServingConfig::default();
         self.drives.get_or_insert(self.rig.drives());
@@ -213,8 +213,8 @@ impl Point {
         })
     }
 
-    /// The runs of a row: several where workers wait for a lock of all drives, since their rate
-    /// then differs by a tenth and more from seed to seed. Whatever the stripe and the watermarks.
+    /// Returns the runs of a row: several if workers wait for a lock of all drives, because the
+    /// rate then differs by a tenth and more from seed to seed, with any stripe and watermarks.
     fn draws(self) -> impl Iterator<Item = Point> {
         let Point { rw, chunk, marks, file, .. } = self;
         let usual = Point { rw, chunk, marks, file, ..Point::default() }.settled();
@@ -222,8 +222,8 @@ impl Point {
         (0..if differs { DRAWS } else { 1 }).map(move |draw| Point { draw, ..self.clone() })
     }
 
-    /// What commands share. AHCI has a SCSI host for each port, so nothing; the SCU's driver is
-    /// another than the HBA's.
+    /// Returns the host adapter's resources that commands share. AHCI has a SCSI host for each
+    /// port, so its commands share nothing; the SCU's driver differs from the HBA's.
     fn adapter(&self) -> HostAdapterConfig {
         let has = |mechanism| !self.without.contains(&mechanism);
         let (is_hba, is_scu) = (self.rig == Rig::Hba, self.rig == Rig::Scu);
@@ -243,7 +243,7 @@ impl Point {
         }
     }
 
-    /// What the simulator runs.
+    /// Returns the plan for the simulator.
     fn plan(&self, seed: u64) -> SimPlan {
         let (drives, depth) = (self.drives(), self.depth());
         let service = self.service();

@@ -1,4 +1,4 @@
-//! A page of what was run whole, with what was run without some mechanisms beside it.
+//! Page of a run with all mechanisms, next to a run without some of them.
 //!
 //! Pure data out of two pages of the same parts: a check gets what it measured in the second run, a
 //! panel its lines where they differ, and a table that differs comes a second time. Called by
@@ -9,7 +9,7 @@ use crate::page::{
     AblationResult, Check, DataTable, Figure, Page, Panel, Series, SeriesKind, deviation,
 };
 
-/// The page of the whole run, and what the other run gave beside it.
+/// Merges the page of the whole run with the page of the run without some mechanisms.
 pub(super) fn merged(page: Page, other: Page, without: &[Mechanism]) -> Page {
     let left_out = words(without);
     let checks = page.checks.into_iter().zip(other.checks).map(|(check, other)| {
@@ -29,7 +29,7 @@ pub(super) fn merged(page: Page, other: Page, without: &[Mechanism]) -> Page {
     }
 }
 
-/// A figure with the other run's lines.
+/// Adds the other run's lines to a figure.
 fn with_lines(figure: Figure, other: Figure, left_out: &str) -> Figure {
     let panels = figure.panels.into_iter().zip(other.panels);
     let panels: Vec<Panel> = panels.map(|(panel, other)| add_lines(panel, other)).collect();
@@ -50,7 +50,7 @@ fn add_lines(panel: Panel, other: Panel) -> Panel {
     Panel { series: [panel.series, others].concat(), ..panel }
 }
 
-/// A table, and the other run's if it differs.
+/// Returns a table, and the other run's table if it differs.
 fn both(table: DataTable, other: DataTable, left_out: &str) -> Vec<DataTable> {
     if table.rows == other.rows {
         let caption = format!("{} Without {left_out} it is the same.", table.caption);

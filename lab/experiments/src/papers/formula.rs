@@ -1,4 +1,4 @@
-//! `Formula`: a number, or a list of them, worked out of the points that were run.
+//! `Formula`: computes a number, or a list of numbers, from the points that were run.
 //!
 //! A paper's file has formulas for lines, cells and checks. `iops` is a metric of the point at
 //! hand, `iops[mode=mq]` that of the point with another setting, a name of the file's `formulas`
@@ -11,30 +11,30 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-/// A formula, parsed.
+/// A parsed formula.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Formula {
     Number(f64),
-    /// A name, under these settings besides those at hand.
+    /// A name, evaluated with these settings in place of the current ones.
     Name(String, Table),
-    /// A function of lists, which are joined.
+    /// A function of lists, which are concatenated.
     Call(String, Vec<Formula>),
-    /// The list over all values of these names.
+    /// The list of a formula's values over all values of these names.
     Each(Vec<String>, Box<Formula>),
     Binary(&'static str, Box<Formula>, Box<Formula>),
 }
 
-/// What a formula can ask for.
+/// Names that a formula can refer to.
 pub(super) trait Names {
-    /// Formulas of the file.
+    /// Returns a formula of the file by name.
     fn formula(&self, name: &str) -> Option<&Formula>;
-    /// Settings that a name of values stands for, one after the other.
+    /// Returns the settings that a name of values stands for, one after the other.
     fn values(&self, name: &str, settings: &Table) -> Vec<Table>;
-    /// What a point measured, if it was run.
+    /// Returns the metric that a point measured, or `None` if the point was not run.
     fn metric(&self, name: &str, settings: &Table) -> Option<Vec<f64>>;
 }
 
-/// Operators by how closely they bind, the loosest first.
+/// Operators by precedence, the loosest first.
 const LEVELS: [&[&str]; 5] =
     [&["or"], &["and"], &["<=", ">=", "<", ">", "="], &["+", "-"], &["*", "/"]];
 
@@ -43,7 +43,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Takes this symbol or word, if it comes next.
+    /// Consumes this symbol or word if it comes next.
     fn takes(&mut self, symbol: &str) -> bool {
         self.rest = self.rest.trim_start();
         let Some(rest) = self.rest.strip_prefix(symbol) else { return false };
@@ -55,7 +55,7 @@ impl<'a> Parser<'a> {
         true
     }
 
-    /// The text up to the first character that is not of a kind.
+    /// Returns the text up to the first character that is not of a kind.
     fn run(&mut self, of: fn(char) -> bool) -> &'a str {
         self.rest = self.rest.trim_start();
         let end = self.rest.find(|c| !of(c)).unwrap_or(self.rest.len());
@@ -123,7 +123,7 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }
 
-/// `key=value,...` as settings; whole numbers are numbers.
+/// Parses `key=value,...` as settings; whole numbers are numbers.
 fn settings(text: &str) -> Table {
     let one = |pair: &str| {
         let (key, value) = pair.split_once('=').expect("settings are KEY=VALUE");
@@ -138,7 +138,7 @@ fn settings(text: &str) -> Table {
     text.split(',').map(one).collect()
 }
 
-/// Settings with others in their place.
+/// Returns settings with others in their place.
 pub(super) fn with(settings: &Table, others: &Table) -> Table {
     let mut all = settings.clone();
     all.extend(others.clone());
@@ -149,7 +149,7 @@ impl Formula {
     /// Parses a formula.
     ///
     /// # Panics
-    /// If the text is none.
+    /// If the text is not a formula.
     pub(super) fn parse(text: &str) -> Formula {
         let mut parser = Parser { rest: text };
         let formula = parser.level(0);
@@ -157,7 +157,7 @@ impl Formula {
         formula
     }
 
-    /// The value under some settings.
+    /// Returns the value under some settings.
     pub(super) fn value(&self, names: &dyn Names, settings: &Table) -> Option<Vec<f64>> {
         match self {
             Formula::Number(number) => Some(vec![*number]),
@@ -242,14 +242,14 @@ fn straightness((xs, ys): (&[f64], &[f64])) -> f64 {
     if xx * yy == 0.0 { 0.0 } else { xy * xy / (xx * yy) }
 }
 
-/// Each setting of the first with each of the second, and so on.
+/// Returns each setting of the first list with each of the second, and so on.
 pub(super) fn product(axes: impl Iterator<Item = Vec<Table>>) -> Vec<Table> {
     axes.fold(vec![Table::new()], |all, axis| {
         all.iter().flat_map(|one| axis.iter().map(|other| with(one, other))).collect()
     })
 }
 
-/// Texts that templates may name besides settings.
+/// Texts that templates may refer to besides settings.
 pub(super) type Texts = BTreeMap<String, String>;
 
 /// Fills a template: `{FORMULA:.2}` is a list with so many decimals each, `{FORMULA:+.2}` with

@@ -1,7 +1,7 @@
-//! What a page's runs were given beside a machine's constants: drives, and what stands around them.
+//! Inputs of a page's runs besides a machine's constants: drives, and other constants.
 //!
-//! Pure data, for the end of the page, where it is counted with the machines' constants. Values of
-//! drives are those of their presets; who measured them is said here.
+//! Pure data, for the end of the page, where the inputs are counted with the machines' constants.
+//! Values of drives are those of their presets; `DriveOrigins` names who measured them.
 
 use millrace_drives::{ModelPreset, model_presets};
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::page::{Constant, MachineTable};
 
-/// What a paper's runs were given beside a machine: drives, and other constants.
+/// Inputs of a paper's runs besides a machine: drives, and other constants.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Given {
@@ -21,24 +21,24 @@ pub(crate) struct Given {
     others: Vec<Constant>,
 }
 
-/// Where what is known of a drive comes from.
+/// Sources of the known values of a drive.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DriveOrigins {
-    /// As specs name the drive.
+    /// Name of the drive's preset, as in specs.
     pub(crate) preset: String,
-    /// Random rates.
+    /// Source of the random rates.
     pub(crate) rates: String,
-    /// Sequential rates.
+    /// Source of the sequential rates.
     pub(crate) bandwidth: String,
-    /// Latency of one I/O at a time.
+    /// Source of the latency of one I/O at a time.
     pub(crate) latency: String,
-    /// What works at once in it, and how long.
+    /// Source of the drive's internal parallelism and service times.
     pub(crate) inside: String,
 }
 
 impl Given {
-    /// The table at the end of the page.
+    /// Returns the table for the end of the page.
     pub(crate) fn table(&self) -> MachineTable {
         let preset =
             |of: &DriveOrigins| model_presets().iter().find(|preset| preset.name == of.preset);

@@ -1,4 +1,4 @@
-//! The constants of a machine as a table, each with its origin.
+//! Table of a machine's constants, each with its origin.
 //!
 //! Pure data out of a model, for the end of the page; every field of a model is in it.
 
@@ -39,13 +39,13 @@ fn lines(name: &str, lines: &Lines) -> Constant {
     constant(name, format!("{}", lines.lines), &lines.origin)
 }
 
-/// The table of costs that stand beside a machine's.
+/// Returns the table of costs that are given besides a machine's.
 pub(crate) fn of_costs(name: &str, about: &str, costs: &[(&str, &Cost)]) -> MachineTable {
     let constants = costs.iter().map(|(name, of)| cost(name, of)).collect();
     MachineTable { name: name.into(), about: about.into(), constants }
 }
 
-/// The table of one machine.
+/// Returns the table of one machine's constants.
 pub(crate) fn of(model: &Model) -> MachineTable {
     let (cache, cpu, threads, work) = (&model.cache, &model.cpu, &model.threads, &model.work);
     let boards = match model.sockets_per_board {

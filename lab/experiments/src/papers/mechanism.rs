@@ -49,7 +49,7 @@ pub enum Mechanism {
     Translation,
     /// QEMU interrupts for each request, not for all that are done.
     Signals,
-    /// Copies of bounces.
+    /// Copies through bounce buffers.
     Copies,
     /// Work that Linux 2.4 does outside of the block layer.
     Kernel,
@@ -184,7 +184,7 @@ impl Mechanism {
         }
     }
 
-    /// Whether a machine has it.
+    /// Returns true if a machine has the mechanism.
     pub(crate) fn is_in(self, model: &Model) -> bool {
         let mut without = model.clone();
         self.take_from(&mut without);
@@ -192,12 +192,12 @@ impl Mechanism {
     }
 }
 
-/// The words of some mechanisms, as the command line has them.
+/// Returns the words of some mechanisms, as on the command line.
 pub(crate) fn words(mechanisms: &[Mechanism]) -> String {
     mechanisms.iter().map(|mechanism| mechanism.word()).collect::<Vec<_>>().join(",")
 }
 
-/// What some mechanisms are, in words.
+/// Describes mechanisms in words, as one list.
 pub(crate) fn in_words(mechanisms: &[Mechanism]) -> String {
     mechanisms.iter().map(|mechanism| mechanism.about()).collect::<Vec<_>>().join("; ")
 }

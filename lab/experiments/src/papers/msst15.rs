@@ -49,7 +49,7 @@ const CPUS: [u32; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 /// vCPUs of the guest.
 const VCPUS: u32 = 8;
 
-/// What the guest's device stands on.
+/// Host device below the guest's virtual device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Device {
@@ -79,7 +79,7 @@ struct Point {
     processes: u32,
     #[serde(default = "vcpus")]
     vcpus: u32,
-    /// What a mode has of each, unless it is given.
+    /// Number of queues; `None` here and in the next two fields: as usual in the mode.
     queues: Option<u32>,
     threads: Option<u32>,
     steered: Option<bool>,
@@ -124,7 +124,7 @@ impl Point {
         Workload { rw: self.rw, bs_bytes: self.bs, iodepth: DEPTH, verify: false, seed }
     }
 
-    /// What a virtual machine runs.
+    /// Returns the plan of a virtual machine.
     fn plan(&self, mode: Mode, seed: u64) -> VmPlan {
         VmPlan {
             vcpus: self.vcpus,
@@ -138,7 +138,7 @@ impl Point {
         }
     }
 
-    /// What the host runs itself.
+    /// Returns the plan of the host that does the I/O itself.
     fn host_plan(&self, seed: u64) -> SimPlan {
         SimPlan {
             drives: vec![self.drive().parse().expect("a drive of the model's")],
@@ -263,7 +263,7 @@ mod tests {
     use crate::papers::{PartSelection, run_without};
     use crate::simulation::machine;
 
-    /// What 8 processes that read at random get without some mechanisms.
+    /// Returns the result of 8 processes that read at random on a machine without some mechanisms.
     fn run(device: &str, mode: &str, without: &[Mechanism]) -> VmResult {
         let settings = format!(
             "device = '{device}'\nmode = '{mode}'\nrw = 'randread'\nbs = 4096\nprocesses = 8"

@@ -37,7 +37,7 @@ pub(super) fn paper() -> Paper {
         let costs = machine_table::of_costs(&costs.name, about, &costs.entries());
         let mut here = None;
         let finish = |mut page: crate::page::Page, parts: &[&str]| {
-            // Nothing can be left out of what this machine does: measured once.
+            // Native measurements are made once: no mechanism of this machine can be left out.
             let here = here.get_or_insert_with(|| measured(parts));
             let calls = here.as_ref().ok().and_then(|here| here.0.as_ref());
             let check = page.checks.iter_mut().find(|check| check.id == "ols.calls");
@@ -95,40 +95,41 @@ const LENGTH_NS: u64 = 1_000_000_000;
 #[serde(deny_unknown_fields)]
 struct Step {
     name: String,
-    /// Bytes of a buffer head; one bio for what a read holds, if not given.
+    /// Size in bytes of a buffer head. `None`: one bio holds the whole read.
     unit: Option<u32>,
     #[serde(default)]
     bounce: bool,
-    /// What the locks of request queues and of adapters' drivers are of.
+    /// Scope of the lock of request queues, and below of the lock of adapters' drivers.
     #[serde(deserialize_with = "word")]
     lock: LockScope,
     #[serde(deserialize_with = "word")]
     drivers: LockScope,
-    /// Vectors are one I/O.
+    /// True if a whole vector is one I/O.
     #[serde(default)]
     vectors: bool,
 }
 
-/// What runs.
+/// Workload of a row.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Load {
     name: String,
     adapters: u32,
-    /// Elements of a read's vector.
+    /// Number of elements of a read's vector.
     iovecs: Option<u32>,
     /// Time that a process computes after each read.
     #[serde(default)]
     compute_ns: u64,
 }
 
-/// One row.
+/// One row of the experiment.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {
     step: Step,
     load: Load,
-    /// What is taken out of the model, to see what hangs on it: a mechanism's word, or `nothing`.
+    /// Mechanism taken out of the model, to see which results depend on it: the mechanism's word,
+    /// or `nothing`.
     #[serde(default)]
     without: String,
     #[serde(skip)]
@@ -186,7 +187,7 @@ impl Point {
         }
     }
 
-    /// What the simulator runs on a machine of this name.
+    /// Returns the plan for the simulator on a machine of this name.
     fn plan(&self, machine: &str, seed: u64) -> SimPlan {
         let drives = self.drives(machine);
         let jobs = drives.len() as u32;

@@ -1,4 +1,4 @@
-//! `Results`: the points of an experiment, each run once, and what they gave.
+//! `Results`: the points of an experiment, each run once, and their measurements.
 //!
 //! A paper's module says what a point is, its file which points each of its parts shows; parts
 //! share points. All points of all parts run side by side, those with the most work first, and what
@@ -109,8 +109,8 @@ pub(crate) struct Results<P: Point> {
 }
 
 impl<P: Point> Results<P> {
-    /// Runs what the parts need, as the paper has it and without what is to be left out; also says
-    /// which parts were run whole.
+    /// Runs the points that the parts need, with all mechanisms and again without those to be left
+    /// out. Also returns the parts whose points were all run.
     pub(crate) fn run(
         wanted: PartSelection<'_>,
         tell: &mut Tell<'_>,
@@ -121,7 +121,7 @@ impl<P: Point> Results<P> {
         points.sort_by_key(|point| Reverse(point.work()));
         let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);
-        // Whole and, if something is left out, without it: neighbours.
+        // The runs of a point with and without the mechanisms are neighbours.
         let times = if without.is_empty() { 1 } else { 2 };
         let run = |at: usize| {
             let point = &points[at / times];
@@ -154,21 +154,21 @@ impl<P: Point> Results<P> {
         Ok((PairedResults { with: Results { models, points: with }, without: rest }, parts))
     }
 
-    /// What a point gave, if it was run.
+    /// Returns the measurement of a point, if the point was run.
     pub(crate) fn at(&self, point: impl Borrow<P>) -> Option<&P::Measurement> {
         let point = point.borrow();
         self.points.iter().find(|(other, _)| other == point).map(|(_, seen)| seen)
     }
 }
 
-/// What points gave, as the paper has them and without what was left out.
+/// Results of points with all mechanisms, and without those left out.
 pub(crate) struct PairedResults<P: Point> {
     pub(crate) with: Results<P>,
     pub(crate) without: Option<Results<P>>,
 }
 
-/// Runs a point without some mechanisms, on a machine that bears another name: drives of points
-/// that run side by side may be told apart by it.
+/// Runs a point without some mechanisms, on a machine with another name, because the name may tell
+/// drives of points that run side by side apart.
 pub(crate) fn run_without<P: Point>(
     point: &P,
     model: &Model,
@@ -181,8 +181,8 @@ pub(crate) fn run_without<P: Point>(
     point.run(&model, seed)
 }
 
-/// The mechanisms that can be left out of these parts: those of the points, and those that one of
-/// the machines has.
+/// Returns the mechanisms that can be left out of these parts: those of the points, and those that
+/// one of the machines has.
 pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
     let points: Vec<P> = parts.iter().flat_map(|part| P::of(part)).collect();
     let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
@@ -194,7 +194,7 @@ pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechani
     Ok(Mechanism::WORDS.iter().map(|(mechanism, _)| *mechanism).filter(has).collect())
 }
 
-/// Runs parts of a paper's file and makes their page, to which `finish` adds what was given.
+/// Runs parts of a paper's file and returns their page, to which `finish` adds the inputs.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong.

@@ -30,7 +30,7 @@ use limit_accuracy::LimitAccuracy;
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/schedulers.toml")));
 
-/// The experiment, as the table of all has it.
+/// Returns the experiment's entry in the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("schedulers", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         papers::repeat::<Point>(("schedulers", &SHEET), wanted, tell, |page, _| page)
@@ -38,12 +38,12 @@ pub(super) fn paper() -> Paper {
 }
 
 const MS: u64 = 1_000_000;
-/// When limited clients begin: their group has saved up its burst by then.
+/// Time when limited clients begin: by then, their group has saved up its burst.
 const LIMITED_START_NS: u64 = 50 * MS;
-/// How long they are measured where they have no limit.
+/// Measured time of a run whose clients have no limit.
 const FREE_LENGTH_NS: u64 = 5 * MS;
 
-/// Clients at a drive, as a file has them.
+/// Clients of a drive, as a paper's file describes them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
@@ -51,20 +51,21 @@ struct Settings {
     #[serde(deserialize_with = "word")]
     scheduler: SchedulerKind,
     clients: Vec<Load>,
-    /// The one kind of clients that is there; all, if not given.
+    /// The only kind of clients that takes part; `None`: all kinds.
     only: Option<String>,
-    /// Whether each client is a group of its own.
+    /// True if each client is a group of its own.
     #[serde(default)]
     groups: bool,
-    /// Clients of each kind; of those marked, `others`.
+    /// Number of clients of each kind, except the kinds marked `others`, which have `others`
+    /// clients.
     #[serde(default = "one")]
     threads: u32,
     #[serde(default)]
     others: u32,
-    /// Depth of those that have none of their own.
+    /// Depth of clients whose kind gives none.
     #[serde(default = "usual_depth")]
     depth: u32,
-    /// Most I/Os a second of each group; clients begin later then.
+    /// Most I/Os per second of each group; with a limit, clients begin later.
     limit: Option<u64>,
     warm_up_ms: Option<u64>,
     length_ms: Option<u64>,
@@ -78,7 +79,7 @@ fn usual_depth() -> u32 {
     32
 }
 
-/// Clients of one kind: by itself one that reads 4 KiB at random, in a group of weight 100.
+/// Clients of one kind; by default, each reads 4 KiB at random in a group of weight 100.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Load {
@@ -90,7 +91,7 @@ struct Load {
     depth: Option<u32>,
     #[serde(default = "usual_weight")]
     weight: u32,
-    /// What it is promised for 99 of 100 I/Os.
+    /// Latency target of the client's group, in us, for 99 of 100 I/Os.
     target_us: Option<u64>,
     #[serde(default)]
     idle: bool,
@@ -110,12 +111,12 @@ fn usual_weight() -> u32 {
     100
 }
 
-/// What is run.
+/// One simulated run: clients, a scheduler and a drive.
 #[derive(Debug, Clone, PartialEq)]
 struct Point {
     drive: String,
     scheduler: SchedulerKind,
-    /// Kinds of clients, and how many there are of each.
+    /// Kinds of clients, and the number of clients of each kind.
     loads: Vec<(Load, u32)>,
     groups: bool,
     depth: u32,
@@ -151,10 +152,10 @@ impl From<Settings> for Point {
     }
 }
 
-/// Warm-up and measured time.
+/// Returns the warm-up and the measured time of a run.
 fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
     let (warm_up_ms, length_ms) = match drive {
-        // What is in flight takes 20 ms to go round.
+        // All I/Os in flight take 20 ms to be served once.
         "null" if scheduler == SchedulerKind::Deadline => (40, 40),
         "null" => (5, 5),
         "850evo" => (400, 800),
@@ -166,7 +167,7 @@ fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
 }
 
 impl Point {
-    /// This point without a limit.
+    /// Returns this point without a limit.
     fn free(&self) -> Point {
         let phases = Phases { length_ns: FREE_LENGTH_NS, times: false, ..self.phases };
         Point { limit: None, phases, ..self.clone() }
@@ -176,7 +177,7 @@ impl Point {
         model_presets().iter().find(|preset| preset.name == self.drive)
     }
 
-    /// What I/Os cost, by the figures of the drive's data sheet.
+    /// Returns the cost model of I/Os by the figures of the drive's data sheet.
     fn cost(&self) -> CostModel {
         let Some(preset) = self.preset() else { return CostModel::default() };
         let op = |iops, bytes_per_s| {

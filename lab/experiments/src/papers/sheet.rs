@@ -19,10 +19,10 @@ use crate::page::{
     Scale, Series, SeriesKind, Unit,
 };
 
-/// How far quantitative checks may be off.
+/// Relative deviation from the paper that quantitative checks tolerate.
 pub(crate) const TOLERANCE: f64 = 0.25;
 
-/// A paper's file.
+/// Content of a paper's file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Sheet {
@@ -33,10 +33,10 @@ pub(crate) struct Sheet {
     /// Values of this setting may have lists of their own: `NAME-VALUE` instead of `NAME`.
     #[serde(default)]
     by: String,
-    /// What templates may name.
+    /// Texts that templates may refer to by name.
     #[serde(default)]
     texts: Texts,
-    /// Lists that `each` and axes go by: of values of the setting of that name, or of settings.
+    /// Lists for `each` and for axes: of values of the setting of that name, or of whole settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
     /// Lists that are sums of products of others.
@@ -59,7 +59,7 @@ pub(crate) struct Sheet {
     given: Vec<Given>,
 }
 
-/// A list of settings: those of a name of the file's values, or these.
+/// A list of settings: a list of the file's `values` by name, or given in place.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 enum Axis {
@@ -72,7 +72,7 @@ enum Axis {
 #[serde(deny_unknown_fields)]
 struct Part {
     name: String,
-    /// The points that it needs, as products of axes.
+    /// The points that the part needs, as products of axes.
     #[serde(default)]
     points: Vec<Vec<Axis>>,
 }
@@ -81,7 +81,7 @@ struct Part {
 #[serde(deny_unknown_fields)]
 struct FigureSpec {
     part: String,
-    /// A figure for each of these settings.
+    /// Settings for each of which there is a figure.
     #[serde(default)]
     each: Vec<Axis>,
     id: String,
@@ -94,7 +94,7 @@ struct FigureSpec {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PanelSpec {
-    /// A panel for each of these settings.
+    /// Settings for each of which there is a panel.
     #[serde(default)]
     each: Vec<Axis>,
     title: String,
@@ -106,23 +106,23 @@ struct PanelSpec {
     lines: Vec<LineSpec>,
     #[serde(default)]
     marks: Vec<(f64, String)>,
-    /// Where the second, third and so on of what is counted begin.
+    /// Formula for the positions at which the second and later counted phases begin.
     begins: Option<Formula>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LineSpec {
-    /// A line for each of these settings.
+    /// Settings for each of which there is a line.
     #[serde(default)]
     each: Vec<Axis>,
-    /// The panels that have it: those with these settings.
+    /// Settings that a panel must have to show the line.
     #[serde(default)]
     only: Table,
     name: String,
-    /// Of each point of the x axis.
+    /// Formula for y at each point of the x axis.
     y: Option<Formula>,
-    /// Or points.
+    /// Points of the line, x and y, instead of `y`.
     #[serde(default)]
     points: Vec<(Formula, Formula)>,
     #[serde(default = "ours")]
@@ -137,7 +137,7 @@ fn ours() -> SeriesKind {
 #[serde(deny_unknown_fields)]
 struct TableSpec {
     part: String,
-    /// A table for each of these settings.
+    /// Settings for each of which there is a table.
     #[serde(default)]
     each: Vec<Axis>,
     id: String,
@@ -155,7 +155,7 @@ struct RowSpec {
     each: Vec<Axis>,
     #[serde(default)]
     cells: Vec<String>,
-    /// Cells that the point makes itself, by this name, instead.
+    /// Name of the cells that the point computes itself, instead of `cells`.
     #[serde(default)]
     from: String,
 }
@@ -165,32 +165,32 @@ struct RowSpec {
 struct CheckSpec {
     id: String,
     kind: CheckKind,
-    /// What the paper says, and the numbers in it.
+    /// Statement of the paper; `numbers` has the numbers in the statement.
     paper: String,
     #[serde(default)]
     numbers: Vec<f64>,
     #[serde(default)]
     at: Table,
-    /// Points with the greatest value, of which texts and formulas of this check may speak.
+    /// Points with the greatest value; texts and formulas of this check may refer to them.
     #[serde(default)]
     best: BTreeMap<String, BestSpec>,
-    /// Our numbers.
+    /// Formula of our numbers, to compare with `numbers`.
     ours: Option<Formula>,
-    /// In words; the numbers if there are none.
+    /// Our result in words; if not given, the numbers are shown.
     text: Option<String>,
-    /// Whether it holds; by tolerance if there is no formula.
+    /// Formula that is true if the check holds; without one, the tolerance decides.
     holds: Option<Formula>,
     #[serde(default)]
     note: String,
 }
 
-/// The greatest, or least, of a formula over axes.
+/// Search for the greatest value of a formula over axes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BestSpec {
     of: Formula,
     over: Vec<Axis>,
-    /// A formula by which the greatest is found, if it is not the value.
+    /// Formula that is maximized to find the point, if other than `of`.
     by: Option<Formula>,
     text: String,
 }
@@ -206,7 +206,7 @@ impl<'de> Deserialize<'de> for Formula {
     }
 }
 
-/// A sheet with what its points gave, under the names of one check.
+/// A sheet with its points' results, and the names that one check may use.
 struct Evidence<'a, P: Point> {
     sheet: &'a Sheet,
     results: &'a Results<P>,
@@ -228,7 +228,7 @@ impl<P: Point> Names for Evidence<'_, P> {
     }
 }
 
-/// Reads a setting by its word.
+/// Deserializes a setting that is one of a type's words.
 pub(crate) fn word<'de, D: serde::Deserializer<'de>, T: Words>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -236,7 +236,7 @@ pub(crate) fn word<'de, D: serde::Deserializer<'de>, T: Words>(
     T::from_word(&text).ok_or_else(|| serde::de::Error::custom(format!("{text}: no such word")))
 }
 
-/// Reads a setting by its name.
+/// Deserializes a setting that its type parses from text.
 pub(crate) fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -246,7 +246,7 @@ where
 }
 
 impl Sheet {
-    /// The point of these settings.
+    /// Returns the point of these settings.
     fn point<P: Point>(&self, settings: &Table) -> P {
         let value = |key: &str, value: &Value| {
             let named = self.named.get(key).zip(value.as_str());
@@ -258,25 +258,25 @@ impl Sheet {
         made.unwrap_or_else(|error| panic!("{known}: {error}"))
     }
 
-    /// Reads a file.
+    /// Parses a paper's file.
     ///
     /// # Panics
-    /// If it is not in order: it comes with the program.
+    /// If the file is wrong: the file is part of the program.
     pub(crate) fn parse(text: &str) -> Sheet {
         toml::from_str(text).unwrap_or_else(|error| panic!("a paper's file: {error}"))
     }
 
-    /// What was given besides machines, for the end of the page.
+    /// Returns tables of the inputs besides machines, for the end of the page.
     pub(crate) fn given(&self) -> Vec<MachineTable> {
         self.given.iter().map(Given::table).collect()
     }
 
-    /// The names of the parts.
+    /// Returns the names of the parts.
     pub(crate) fn parts(&self) -> Vec<&str> {
         self.parts.iter().map(|part| part.name.as_str()).collect()
     }
 
-    /// The points of a part.
+    /// Returns the points of a part.
     pub(crate) fn points<P: Point>(&self, part: &str) -> Vec<P> {
         let of = self.parts.iter().filter(|known| known.name == part);
         let axes = of.flat_map(|part| &part.points);
@@ -298,12 +298,12 @@ impl Sheet {
         list.iter().map(one).collect()
     }
 
-    /// All settings of a product of axes.
+    /// Returns all settings of a product of axes.
     fn expand(&self, axes: &[Axis]) -> Vec<Table> {
         self.expand_from(&Table::new(), axes)
     }
 
-    /// Settings of a product of axes, besides these.
+    /// Returns all settings of a product of axes, each added to `settings`.
     fn expand_from(&self, settings: &Table, axes: &[Axis]) -> Vec<Table> {
         axes.iter().fold(vec![settings.clone()], |all, axis| {
             let of = |one: &Table| match axis {
@@ -315,7 +315,7 @@ impl Sheet {
         })
     }
 
-    /// This page with the checks, figures and tables of these parts.
+    /// Adds the checks, figures and tables of these parts to a page.
     pub(crate) fn fill<P: Point>(
         &self,
         results: &Results<P>,
@@ -444,7 +444,8 @@ impl<P: Point> Evidence<'_, P> {
         })
     }
 
-    /// The check, if what it needs was run, and it is of the points.
+    /// Returns the check, or `None` for a check that is not computed from points or whose points
+    /// were not run.
     fn judged(&self, spec: &CheckSpec, theirs: &Quantity) -> Option<Check> {
         if spec.ours.is_none() && spec.text.is_none() {
             return None;
@@ -476,7 +477,7 @@ impl<P: Point> Evidence<'_, P> {
         Some(check.with_note(filled(&spec.note)?))
     }
 
-    /// The first of the greatest values, and the words for it.
+    /// Returns the first of the greatest values, and its description.
     fn best(&self, spec: &BestSpec, at: &Table) -> Option<(f64, String)> {
         let mut best: Option<(f64, f64, Table)> = None;
         for settings in self.sheet.expand_from(at, &spec.over) {

@@ -1,4 +1,4 @@
-//! `spans`: where one I/O spends its time, on this machine and in real time.
+//! `spans`: measures the time that one I/O spends in each step, on this machine and in real time.
 //!
 //! One 4 KiB read at a time, from an NVMe-class model drive and from a file in the folder for
 //! temporary files, each step of each I/O stamped and recorded (`Recorder`), read back and measured
@@ -24,7 +24,7 @@ use crate::load::workload::{Rw, Workload};
 use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Series, Unit};
 use crate::papers::{Paper, PartSelection, Step, Tell};
 
-/// I/Os of each drive.
+/// Number of I/Os of each drive.
 const IOS: u64 = 5_000;
 /// The spans, and the paper's averages in seconds.
 const SPANS: [(Span, f64); 5] = [
@@ -36,10 +36,10 @@ const SPANS: [(Span, f64); 5] = [
 ];
 /// The paper's average time at the drive, in nanoseconds.
 const PAPER_D2C_NS: f64 = 25_327.0;
-/// What the software may take of Q2C.
+/// Greatest share of Q2C that the software may take.
 const SHARE_MOST: f64 = 0.10;
 
-/// What was measured of a drive: nanoseconds, in the order of `SPANS`.
+/// Measured spans of a drive: averages in ns, in the order of `SPANS`.
 struct DriveSpans {
     drive: &'static str,
     avg_ns: [f64; SPANS.len()],
@@ -47,24 +47,24 @@ struct DriveSpans {
 }
 
 impl DriveSpans {
-    /// What the steps before the drive take.
+    /// Returns the time in ns of the steps before the drive.
     fn software_ns(&self) -> f64 {
         self.avg_ns[..3].iter().sum()
     }
 
-    /// What they take of the whole.
+    /// Returns the share of the software's steps in Q2C.
     fn share(&self) -> f64 {
         self.software_ns() / self.avg_ns[4]
     }
 
-    /// What they would take of the whole with the paper's D2C: no late wake-up of this machine
-    /// makes their share look smaller.
+    /// Returns the share of the software's steps in Q2C with the paper's D2C, so that no late
+    /// wake-up of this machine makes the share look smaller.
     fn share_beside_paper(&self) -> f64 {
         self.software_ns() / (self.software_ns() + PAPER_D2C_NS.min(self.avg_ns[3]))
     }
 }
 
-/// Files that are made, and removed when it drops.
+/// A folder of temporary files, removed when it is dropped.
 struct TempFolder(PathBuf);
 
 impl TempFolder {
@@ -77,7 +77,7 @@ impl TempFolder {
 
 impl Drop for TempFolder {
     fn drop(&mut self) {
-        // What cannot be removed is the system's to clean up.
+        // Files that cannot be removed are left to the system.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -93,7 +93,7 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> BenchError {
     BenchError::Trace { text: format!("{}: {error}", path.display()) }
 }
 
-/// The paper, as the table of all has it.
+/// Returns the paper's entry in the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper {
         name: "walk",
@@ -105,13 +105,13 @@ pub(super) fn paper() -> Paper {
     }
 }
 
-/// Runs both drives and gives what was found; the page lacks the drives that had not begun when
-/// `tell` had the run end.
+/// Runs both drives and returns the page, without the drives that had not begun when `tell` ended
+/// the run.
 fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
     let seed = wanted.seed;
     let folder = TempFolder::new()?;
     let path = folder.0.join("drive");
-    // With data everywhere: a hole is read from no drive.
+    // The file is full of data, because no drive is read for a hole.
     fill(&path).map_err(|error| failed(&path, &error))?;
     let file = format!("file:path={},size=64m", path.display());
     let drives = [
@@ -128,7 +128,7 @@ fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchErro
     Ok(page(&measured, seed))
 }
 
-/// One drive's spans.
+/// Measures one drive's spans.
 fn measure(
     drive: &'static str,
     spec: &str,
@@ -151,7 +151,7 @@ fn measure(
     Ok(DriveSpans { drive, avg_ns, ios })
 }
 
-/// Runs the workload with a recording, and reads that.
+/// Runs the workload with a recording, and reads the recording.
 fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans, BenchError> {
     let workload = Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 1, verify: false, seed };
     let plan = Plan {

@@ -92,7 +92,7 @@ pub enum DioCount {
     Asynchronous,
     /// All direct I/O, as in `do_blockdev_direct_IO` and `dio_complete` of 3.x.
     All,
-    /// None, to measure the effect of the count.
+    /// No I/Os, to measure the effect of the count.
     None,
 }
 

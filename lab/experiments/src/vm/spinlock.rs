@@ -161,7 +161,7 @@ pub(super) enum GuestGuard<'a, T: Send> {
     Left(SimGuard<'a, T>),
     Preempted {
         of: &'a TicketLock<T>,
-        /// None only while the guard is being dropped.
+        /// Guard of the protected value; `None` only while this guard is being dropped.
         value: Option<MutexGuard<'a, T>>,
         since_ns: u64,
     },

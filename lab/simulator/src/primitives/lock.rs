@@ -53,7 +53,7 @@ pub struct SimLock<T> {
 #[derive(Debug)]
 pub struct SimGuard<'a, T: Send> {
     lock: &'a SimLock<T>,
-    /// None only while the guard is being dropped.
+    /// Guard of the protected value; `None` only while this guard is being dropped.
     value: Option<MutexGuard<'a, T>>,
 }
 

@@ -1,4 +1,4 @@
-//! What accesses, fences, clocks and work cost.
+//! Tests the costs of accesses, fences, clocks and work.
 
 use std::sync::Arc;
 

@@ -130,7 +130,7 @@ fn bytes_handed(waiters: u32) -> u64 {
 
 #[test]
 fn a_lock_that_is_handed_over_crosses_to_the_next_holders_socket_once() {
-    // What goes on among the other CPUs of that socket takes no link.
+    // Transfers among the other CPUs of that socket use no link.
     assert_eq!(bytes_handed(4), bytes_handed(1));
 }
 

@@ -49,7 +49,7 @@ pub fn on(cpu: u32, body: impl FnOnce() + Send + 'static) {
     assert!(spawn("on", cpu, body).join());
 }
 
-/// How long something takes the calling CPU.
+/// Returns the time in ns that `body` takes on the calling CPU.
 pub fn time_of<R>(body: impl FnOnce() -> R) -> u64 {
     let start_ns = Simulated::now();
     body();

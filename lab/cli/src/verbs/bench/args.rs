@@ -191,7 +191,7 @@ impl BenchArgs {
     }
 }
 
-/// What is recorded.
+/// Flags of recording.
 #[derive(Debug, Clone, Args)]
 pub struct TraceArgs {
     /// Record every step of every I/O into NAME.blktrace.0, ..., for `millrace trace`, blkparse and
@@ -212,7 +212,7 @@ pub struct TraceArgs {
     pub trace_stamp: TraceStamp,
 }
 
-/// What is calibrated.
+/// Flags of calibration.
 #[derive(Debug, Clone, Args)]
 pub struct CalibrationArgs {
     /// Measure what a drive does in a second, reading and writing, and print it as the keys
@@ -264,7 +264,7 @@ pub struct MachineArgs {
     pub locks: bool,
 }
 
-/// What is measured.
+/// Flags of the drives or the server to measure.
 #[derive(Debug, Clone, Args)]
 pub struct TargetArgs {
     /// A drive, `DRIVER:KEY=VALUE,...`, or `DRIVER@CONTROLLER:...`; several --drive make a stripe
@@ -304,7 +304,8 @@ pub struct TargetArgs {
     /// --drive [default: 64k]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk: Option<u64>,
-    /// What I/O threads sleep in: io_uring, epoll, or auto (io_uring where the kernel allows it)
+    /// Backend in which I/O threads sleep: io_uring, epoll, or auto (io_uring where the kernel
+    /// allows it)
     #[arg(long, default_value = "auto", value_parser = word::<Backend>)]
     pub backend: Backend,
 }
@@ -328,11 +329,11 @@ pub struct QueueArgs {
     /// Hardware queues: one for each core, for each NUMA node, or one for all
     #[arg(long, value_delimiter = ',', value_parser = word::<Spread>, default_value = "core")]
     pub hardware_queues: Vec<Spread>,
-    /// How many CPUs to use, counted from the first, or `all`; job i runs on the i-th [default: the
-    /// kernel places the jobs]
+    /// Number of CPUs to use, counted from the first, or `all`; job i runs on the i-th [default:
+    /// the kernel places the jobs]
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = cpu_count)]
     pub cpus: Vec<u32>,
-    /// Which CPUs to use; job i runs on the i-th of the list
+    /// CPUs to use; job i runs on the i-th of the list
     #[arg(long, value_delimiter = ',', value_name = "CPU", conflicts_with = "cpus")]
     #[arg(value_parser = whole::<u32>(0..=65_535))]
     pub cpu_list: Vec<u32>,
@@ -345,7 +346,7 @@ pub struct QueueArgs {
 /// Flags for which threads serve the drives of a volume.
 #[derive(Debug, Clone, Args)]
 pub struct ServingArgs {
-    /// Which thread serves a volume's drives: inline (the one that submits), per-drive (a worker
+    /// Thread that serves a volume's drives: inline (the submitting thread), per-drive (a worker
     /// for each drive), per-volume (any one at a time, from one list, as Linux's md does), auto
     /// (inline or per-drive, whichever measures faster); all but inline need --stack mq. A single
     /// drive has no worker [default: auto for several drives with --stack mq, otherwise inline]
@@ -404,7 +405,7 @@ impl FromStr for CpuRange {
     }
 }
 
-/// What each job does.
+/// Flags of each job's workload.
 #[derive(Debug, Clone, Args)]
 pub struct WorkloadArgs {
     /// Kinds of I/O: read, write, randread, randwrite, randrw
@@ -423,7 +424,7 @@ pub struct WorkloadArgs {
     /// I/Os in flight for each job [default: 32; 1 and 32 without arguments]
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = whole::<u32>(1..=65_536))]
     pub iodepth: Vec<u32>,
-    /// How long each row runs: 5 (seconds), 500ms or 2m [default: 1s; on a simulated machine 20
+    /// Time that each row runs: 5 (seconds), 500ms or 2m [default: 1s; on a simulated machine 20
     /// rounds of what is in flight, after a warm-up of 5]
     #[arg(long, value_parser = duration)]
     pub runtime: Option<Duration>,
@@ -497,7 +498,7 @@ impl TargetArgs {
         Ok(controllers)
     }
 
-    /// How several drives are joined.
+    /// Returns the layout that joins several drives.
     pub fn layout(&self) -> Layout {
         match self.drive.len() {
             0 | 1 => Layout::Linear,
@@ -509,7 +510,7 @@ impl TargetArgs {
 /// Bytes of a chunk unless told otherwise.
 const CHUNK: u64 = 65_536;
 
-/// How a client of virtual machines waits, by its word.
+/// Parses the way in which a client of a vhost-user server waits.
 fn wait(text: &str) -> Result<Wait, String> {
     match text {
         "poll" => Ok(Wait::Poll),
@@ -518,7 +519,7 @@ fn wait(text: &str) -> Result<Wait, String> {
     }
 }
 
-/// What `--cpus all` stands for.
+/// Value of `--cpus all`.
 pub const ALL_CPUS: u32 = u32::MAX;
 
 fn cpu_count(text: &str) -> Result<u32, String> {

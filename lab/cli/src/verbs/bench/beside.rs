@@ -1,4 +1,4 @@
-//! `bench --beside`: one row in turn with commands of other programs, and the ratios of both.
+//! `bench --beside`: runs one row in turn with commands of other programs, and compares them.
 //!
 //! In a round the row and each command run once; who is first changes, so that all sides see the
 //! same minutes. A command prints fio's JSON report, or that of `bench --json`: both have the same
@@ -24,12 +24,12 @@ use crate::verbs::interrupt::INTERRUPTED;
 struct Sample {
     iops: f64,
     bw_bytes: f64,
-    /// Of the slowest job or direction.
+    /// Median latency, like `p99_ns` of the slowest job or direction.
     p50_ns: u64,
     p99_ns: u64,
 }
 
-/// Measures all sides in each round: 0, or 130 after Ctrl-C.
+/// Measures all sides in each round. The exit code is 0, or 130 after Ctrl-C.
 ///
 /// # Errors
 /// If the arguments make several rows, or a side fails in a round; earlier rounds are printed.
@@ -68,7 +68,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// The row's report.
+/// Runs the row and returns its report.
 fn own(args: &BenchArgs, interrupt: &Interrupt) -> Result<Value> {
     let (rows, ended) = native_rows(args, interrupt)?;
     ended?;
@@ -79,7 +79,7 @@ fn own(args: &BenchArgs, interrupt: &Interrupt) -> Result<Value> {
     Ok(serde_json::to_value(rows)?)
 }
 
-/// The report that a command prints. fio prints its notes before it.
+/// Returns the report that a command prints. fio prints its notes before the report.
 fn output(command: &str) -> Result<Value> {
     let mut shell = Command::new("sh");
     let output = shell.args(["-c", command]).stdin(Stdio::null()).stderr(Stdio::inherit());
@@ -131,14 +131,14 @@ fn sample(report: &Value) -> Result<Sample> {
     }
 }
 
-/// The median of a value of a side.
+/// Returns the median of a value of a side.
 fn median(rounds: &[Vec<Sample>], of: impl Fn(&[Sample]) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(|round| of(round)).collect();
     values.sort_by(f64::total_cmp);
     f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
 
-/// IOPS of a side by those of the row, in the same round.
+/// Returns the IOPS of a side divided by those of the row in the same round.
 fn ratio(side: usize) -> impl Fn(&[Sample]) -> f64 {
     move |round| round[side].iops / round[0].iops
 }

@@ -1,4 +1,4 @@
-//! `bench --calibrate DRIVE`: what a drive does in a second, as keys for its `[[drive]]`.
+//! `bench --calibrate DRIVE`: measures a drive's rates, as keys for its `[[drive]]`.
 //!
 //! Owns the order of things: six runs (millrace-experiments's `calibration`) on this machine or a
 //! simulated one, a table, lines for the configuration. Called by the verb; the runs write to a
@@ -23,11 +23,11 @@ use super::args::BenchArgs;
 use super::plan;
 use crate::verbs::interrupt::INTERRUPTED;
 
-/// How long all runs take together unless told otherwise: on this machine, and on a simulated one.
+/// Default time of all runs together: on this machine, and on a simulated one.
 const RUNTIME: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(6)];
-/// I/Os in flight unless told otherwise.
+/// Default number of I/Os in flight.
 const IODEPTH: u32 = 128;
-/// Part of its time for which a job has done nothing but compute, if the drive could do more.
+/// Share of a job's time spent computing from which on the job, not the drive, limits the rate.
 const BUSY: f64 = 0.95;
 /// Measures the drive and prints what it does.
 pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitCode> {
@@ -65,7 +65,7 @@ pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// The only plan that the arguments make.
+/// Returns the only plan that the arguments make.
 fn only<T>(plans: Vec<T>) -> Result<T> {
     let mut plans = plans.into_iter();
     match (plans.next(), plans.next()) {
@@ -74,7 +74,7 @@ fn only<T>(plans: Vec<T>) -> Result<T> {
     }
 }
 
-/// All runs one after another; nothing if Ctrl-C ends them.
+/// Executes all runs one after another; returns `None` if Ctrl-C ends them.
 fn measure(
     interrupt: &Interrupt,
     mut one: impl FnMut(&Run, &mut dyn FnMut(f64)) -> Result<Row>,
@@ -90,7 +90,7 @@ fn measure(
         }
     }
     bar.clear();
-    // A run that Ctrl-C cut short is not worth its figures.
+    // The figures of a run that Ctrl-C cut short are worthless.
     let whole = !interrupt.is_set();
     Ok(rows.try_into().ok().filter(|_| whole))
 }
@@ -134,7 +134,7 @@ fn natively_measured(args: &BenchArgs, interrupt: &Interrupt) -> Result<Option<[
     Ok(rows)
 }
 
-/// Two tables, and lines for the configuration.
+/// Renders two tables, and lines for the configuration.
 fn text(rows: &[Row; RUNS.len()]) -> String {
     let calibration = Calibration::of(rows);
     let heads = ["I/O", "iodepth", "numjobs", "IOPS", "MiB/s", "us/IO"];
@@ -167,7 +167,7 @@ fn text(rows: &[Row; RUNS.len()]) -> String {
     )
 }
 
-/// Keys of a `[[drive]]`.
+/// Renders the rates as keys of a `[[drive]]`.
 fn lines(calibration: &Calibration) -> String {
     let lines = |way: &str, rates: &OpRates| {
         format!(

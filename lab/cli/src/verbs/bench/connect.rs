@@ -1,7 +1,7 @@
-//! The server that `--connect` names, and a row against it.
+//! Server that `--connect` names, and the run of a row against the server.
 //!
-//! Owns what the schemes are: NBD's URIs, and `vhost-user:` with the path of a socket. Parsed by
-//! clap; called by the verb; calls the lab's clients.
+//! Owns the schemes: NBD's URIs, and `vhost-user:` with the path of a socket. Parsed by clap;
+//! called by the verb; calls the lab's clients.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -52,10 +52,10 @@ impl FromStr for Server {
 }
 
 impl Server {
-    /// Whether `--wait` means something for it.
+    /// Refuses `--wait` for servers whose clients cannot choose how they wait.
     ///
     /// # Errors
-    /// If it does not and is given.
+    /// If `--wait` is given for an NBD server.
     pub fn check_wait(&self, wait: Option<Wait>) -> Result<()> {
         match (self, wait) {
             (Server::Nbd(_), Some(_)) => {
@@ -65,10 +65,10 @@ impl Server {
         }
     }
 
-    /// Refuses to have its disk written to unless that is empty.
+    /// Refuses to write to the server's disk unless the disk is empty.
     ///
     /// # Errors
-    /// If it is not, or the server cannot be asked.
+    /// If the disk is not empty, or the server cannot be asked.
     pub fn check_empty(&self, writer: &str) -> Result<()> {
         let checked = match self {
             Server::Nbd(uri) => millrace_experiments::check_nbd(uri, writer),
@@ -77,10 +77,10 @@ impl Server {
         Ok(checked?)
     }
 
-    /// Runs one row against it.
+    /// Runs one row against the server.
     ///
     /// # Errors
-    /// If it cannot be reached or breaks its protocol, or the workload does not fit.
+    /// If the server cannot be reached or breaks its protocol, or the workload does not fit.
     pub fn run(
         &self,
         wait: Option<Wait>,

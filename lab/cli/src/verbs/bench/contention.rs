@@ -1,4 +1,5 @@
-//! `bench --client`: clients unlike each other at the same drives, and what each gets.
+//! `bench --client`: runs clients with different workloads on the same drives, and shows the
+//! service that each gets.
 //!
 //! Owns the flow: the flags to a plan for each scheduler (clients.rs reads the clients), each run
 //! by the lab, on a simulated machine or on this one, and a table or JSON at the end. Called by the
@@ -25,17 +26,17 @@ use super::args::BenchArgs;
 use super::row_flags::rows_only;
 use table::table;
 
-/// How long clients run unless told otherwise.
+/// Default measured time of all clients.
 const RUNTIME: Duration = Duration::from_secs(1);
-/// How long they run before that.
+/// Warm-up of all clients before the measured time.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Flags that say of all jobs what --client says of each.
+/// Flags that set for all jobs a property that --client sets for each client.
 const OTHERS: &str = "\
     connect virtqueue trace locks verify rw rwmixread bs size iodepth numjobs cpus cpu_list ios \
     serving workers states stack controller calibrate backend stamp plug_high plug_low";
 
-/// Clients that differ.
+/// Flags of clients with different workloads.
 #[derive(Debug, Clone, Args)]
 pub struct ContentionArgs {
     /// A client of its own kind, `KEY=VALUE,...`; several --client contend for the same drives.
@@ -52,7 +53,8 @@ pub struct ContentionArgs {
     pub warm_up: Option<Duration>,
 }
 
-/// Runs the clients with each scheduler: 0 if every I/O succeeded, 1 if some failed.
+/// Runs the clients with each scheduler. The exit code is 0 if every I/O succeeded, 1 if some
+/// failed.
 ///
 /// # Errors
 /// If an argument makes no sense, or a drive or a thread could not be set up.
@@ -88,7 +90,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// A plan for each scheduler.
+/// Returns a plan for each scheduler.
 fn plans(args: &BenchArgs) -> Result<Vec<ContentionPlan>> {
     let (groups, clients) = clients::read(&args.contend.client)?;
     let queues = (&args.queues.software_queues[..], &args.queues.hardware_queues[..]);

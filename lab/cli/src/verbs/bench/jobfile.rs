@@ -1,6 +1,6 @@
-//! `bench --jobfile`: a job file of fio on drives of this program, reported in fio's words.
+//! `bench --jobfile`: runs a job file of fio on drives of this program, and reports in fio's words.
 //!
-//! Owns what the file takes from outside (included files, variables), the drives that its jobs work
+//! Owns the file's access to the system (included files, variables), the drives that its jobs work
 //! on, and the table or JSON at the end; the lab reads the file and runs the jobs. Called by the
 //! verb in place of its rows.
 #![allow(clippy::print_stderr)]
@@ -33,14 +33,14 @@ use super::table::{Column, TimeUnit, columns_grid};
 use crate::verbs::drive_notes::DriveNotes;
 use crate::verbs::interrupt::{self, INTERRUPTED};
 
-/// Characters of a job's name in the table.
+/// Largest number of characters of a job's name in the table.
 const NAME_WIDTH: usize = 16;
-/// Bytes that are written at a time to a file that is made.
+/// Number of bytes written at a time to a file that is created.
 const LAID_BYTES: usize = 1 << 20;
-/// Bytes of a job file, and one more than is read.
+/// Largest number of bytes read of a job file, one more than a job file may have.
 const FILE_MAX: u64 = (1 << 20) + 1;
 
-/// Runs the jobs: 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
+/// Runs the jobs. The exit code is 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
 ///
 /// # Errors
 /// If the file is no job file, or a drive or a thread could not be set up.
@@ -82,15 +82,15 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
         code = ExitCode::from(1);
     }
     if interrupt.is_set() {
-        eprintln!("interrupted: above is what was measured until then");
+        eprintln!("interrupted: the report above covers the run until then");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(code)
 }
 
-/// What a job file takes from this system.
+/// Access of a job file to this system: included files, environment variables and system values.
 struct SystemInputs {
-    /// The job file's folder, where included files are looked for second.
+    /// The job file's folder, the second place in which included files are looked for.
     beside: PathBuf,
 }
 
@@ -115,7 +115,7 @@ impl Includes for SystemInputs {
     }
 }
 
-/// The bytes of a file, but no more than a job file has.
+/// Reads a file, up to the largest size of a job file.
 fn bytes_of(name: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match name.as_os_str() == "-" {
@@ -125,7 +125,7 @@ fn bytes_of(name: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How messages call a job file.
+/// Returns a job file's name as messages show it.
 fn shown(name: &Path) -> String {
     if name.as_os_str() == "-" { "standard input".to_owned() } else { name.display().to_string() }
 }
@@ -137,8 +137,8 @@ fn read(name: &Path) -> Result<JobFile> {
     Ok(JobFile::parse(&shown, &bytes, &SystemInputs { beside })?)
 }
 
-/// The volumes of each job's clones: the drives of the command line, or the files that the job
-/// names, each opened once for each way in which jobs reach it.
+/// Returns the volumes of each job's clones: the drives of the command line, or the files that the
+/// job names, each opened once for each way in which jobs access the file.
 fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     let options = options(args, file)?;
     if !args.target.drive.is_empty() {
@@ -178,7 +178,7 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     file.jobs.iter().map(of_job).collect()
 }
 
-/// How a job reaches its file, as far as that decides how the file is opened.
+/// Properties of a job's access to its file that decide how the file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FileAccess {
     direct: bool,
@@ -191,15 +191,15 @@ impl FileAccess {
     }
 }
 
-/// The lock of a file, for a drive on it.
+/// Lock of a file, for a drive on the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileLock {
     Take,
-    /// Another drive of this run has it.
+    /// Another drive of this run holds the lock.
     Held,
 }
 
-/// The jobs that use a file.
+/// Returns the jobs that use a file.
 fn users<'a>(file: &'a JobFile, name: &str) -> impl Iterator<Item = &'a JobSpec> + Clone {
     let uses = move |job: &&JobSpec| {
         let files = if job.filename.is_some() { 1 } else { job.numjobs() };
@@ -256,7 +256,7 @@ fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
     Ok(millrace_experiments::check_drives(&[drive], &writer_of(writer))?)
 }
 
-/// A job, as a refusal names it.
+/// Names a job in a refusal.
 fn writer_of(job: &JobSpec) -> String {
     format!("job {} ({})", job.name, job.place())
 }
@@ -351,13 +351,14 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> R
     Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
 }
 
-/// What the table leaves out first where numbers are long.
+/// Columns that the table leaves out first if numbers are long.
 const LEAST: (Form, &[&str]) = (Form::Short, &["p50", "max", "MiB/s"]);
 
-/// Which time it is of a line.
+/// Selects one time of a job's report.
 type TimeOf = fn(&JobTimes) -> u64;
 
-/// The reports as text: a line for each kind of I/O of a job, and what was verified.
+/// Renders the reports as text: a line for each kind of I/O of a job, and the result of
+/// verification.
 fn table(file: &JobFile, reports: &[JobReport]) -> String {
     let (mut lines, mut percentiles): (Vec<JobLine>, String) = Default::default();
     for report in reports {
@@ -384,7 +385,8 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
     format!("{}{percentiles}{below}", grid.text())
 }
 
-/// The percentiles that a job asks for, in lines that fit the table's width; none without any.
+/// Returns the percentiles that a job asks for, in lines that fit the table's width; empty if the
+/// job asks for none.
 fn percentile_line(line: &JobLine) -> Option<String> {
     let (least, most) = (line.percentiles.first()?.1, line.percentiles.last()?.1);
     let unit = TimeUnit::between(least, most);

@@ -1,7 +1,7 @@
-//! Flags of `bench` for how Linux 2.4 did raw I/O, for who compares: history, no advice.
+//! Flags of `bench` for raw I/O as Linux 2.4 did it, for comparisons with history; not advice.
 //!
 //! Parsed by clap, read by machine.rs, which runs such rows; a list makes a row for each value.
-//! Whatever a flag needs of a row is said here.
+//! This file also checks that a row suits its flags.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -9,7 +9,7 @@ use millrace::{Spec, Stack, Words};
 use millrace_console::words::{size, whole, word};
 use millrace_experiments::simulation::{Linux24, LockScope, Readv};
 
-/// How raw I/O is done.
+/// Flags of raw I/O.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "How Linux 2.4 did raw I/O (with --machine or --locks)")]
 pub struct Linux24Args {
@@ -60,7 +60,7 @@ fn descriptor(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Bytes of a unit; none for whole.
+/// Size of a buffer head in bytes; `None` for whole I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unit(Option<u32>);
 
@@ -73,12 +73,12 @@ fn unit(text: &str) -> Result<Unit, String> {
     }
 }
 
-/// When data go through copies.
+/// I/Os whose data are copied through a bounce buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bounce {
-    /// Not at all.
+    /// No I/O.
     Never,
-    /// Whatever the drive reaches.
+    /// Every I/O, regardless of the memory that the drive can reach.
     Always,
 }
 
@@ -90,12 +90,12 @@ fn bounce(text: &str) -> Result<Bounce, String> {
     }
 }
 
-/// Where bios of a batch wait.
+/// Place where the bios of a batch wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueuePlug {
-    /// With the submitter.
+    /// The bios wait in the submitter's plug.
     Task,
-    /// In the queue.
+    /// The bios wait in the queue.
     Queue,
 }
 
@@ -107,7 +107,7 @@ fn queue_plug(text: &str) -> Result<QueuePlug, String> {
     }
 }
 
-/// What was given, or one that stands for the default.
+/// Returns the given values, or a single `None` for the default.
 fn each<T: Copy>(given: &[T]) -> Vec<Option<T>> {
     if given.is_empty() { vec![None] } else { given.iter().copied().map(Some).collect() }
 }
@@ -129,7 +129,7 @@ fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T
 }
 
 impl Linux24Args {
-    /// Every combination of the lists.
+    /// Returns every combination of the lists.
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
@@ -148,7 +148,7 @@ impl Linux24Args {
         with(all, &self.descriptor, |history, bytes| history.descriptor_bytes = bytes)
     }
 
-    /// Refuses what a row of this design and these drives would pass over.
+    /// Refuses flags that a row of this design and these drives would ignore.
     pub fn check(&self, stack: Stack, drives: &[Spec]) -> Result<()> {
         for (flag, given) in [
             ("--request-lock", !self.request_lock.is_empty()),

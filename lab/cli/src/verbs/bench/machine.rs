@@ -23,7 +23,7 @@ use super::args::BenchArgs;
 use super::plan::{self, RowPlan};
 use super::{check_rows, recorded, recording};
 
-/// All rows of `--machine` or `--locks`.
+/// Runs all rows of `--machine` or `--locks`.
 pub fn rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     match &args.machine.machine {
         Some(name) => simulated_rows(args, name, interrupt),
@@ -61,7 +61,7 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
     Ok(rows)
 }
 
-/// On this machine rows run one after another, or they would measure each other.
+/// Rows on this machine run one after another, because they would disturb each other.
 fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let plans = plans(args, &plan::rows_on(args, &all)?, Length::Time(SECOND_NS))?;
@@ -76,14 +76,14 @@ fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     Ok(rows_of(observed))
 }
 
-/// The rows; what was recorded beside them is said.
+/// Returns the rows, and prints a note about each recording.
 fn rows_of(observed: Vec<ObservedRow>) -> Vec<Row> {
     let recordings = observed.iter().filter_map(|observed| observed.recorded.as_ref());
     recordings.for_each(|recording| eprintln!("note: {}", recorded(recording)));
     observed.into_iter().map(|observed| observed.row).collect()
 }
 
-/// The plans of the lab: each row with each interface.
+/// Returns the lab's plans: each row with each interface.
 pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPlan>> {
     let drives = args.target.drives()?;
     let interfaces = match args.machine.interface.as_slice() {

@@ -1,4 +1,4 @@
-//! From arguments to rows: every combination of the lists, in a stable order.
+//! Turns arguments into rows: every combination of the lists, in a stable order.
 //!
 //! Called by the verb; makes plain plans, opens nothing. Without any argument that says what to
 //! measure, it is the comparison: mq, sq and raw on null at depth 1 and 32 on each core count, and
@@ -20,7 +20,7 @@ use millrace_reactor::Config;
 
 use super::args::{ALL_CPUS, BenchArgs};
 
-/// How long a row runs on this machine unless told otherwise.
+/// Default running time of a row on this machine.
 const RUNTIME: Duration = Duration::from_secs(1);
 
 /// One row to run.
@@ -32,13 +32,13 @@ pub struct RowPlan {
     pub hardware_queues: Spread,
     pub cpus: u32,
     pub serving: ServingConfig,
-    /// CPUs of the drives' workers; none if the mode or the volume has no use for them.
+    /// CPUs of the drives' workers; empty if the serving mode or the volume uses no workers.
     pub workers: Vec<u32>,
     pub plan: Plan,
 }
 
 impl RowPlan {
-    /// What a volume is opened with for the row, used by so many I/O threads.
+    /// Returns the options of the row's volume, which `io_threads` threads use.
     pub fn volume_options(&self, args: &BenchArgs, io_threads: u16) -> Result<VolumeOptions> {
         let drive = DriveOptions {
             stack: self.stack,
@@ -58,7 +58,7 @@ impl RowPlan {
         })
     }
 
-    /// A few words for the progress bar.
+    /// Describes the row in a few words, for the progress bar.
     pub fn label(&self) -> String {
         let (stack, plan) = (design(self.stack, self.scheduler), &self.plan);
         let (workload, serving) = (&plan.workload, self.serving.serving.name());
@@ -69,14 +69,14 @@ impl RowPlan {
     }
 }
 
-/// CPUs and jobs of a row.
+/// CPUs and number of jobs of a row.
 #[derive(Debug, Clone)]
 struct Place {
     cpus: Vec<u32>,
     jobs: u32,
 }
 
-/// All rows, on the CPUs that this process may use.
+/// Returns all rows, on the CPUs that this process may use.
 pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let mut rows = rows_on(args, &all)?;
@@ -88,11 +88,11 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     Ok(rows)
 }
 
-/// All rows, on a machine with these CPUs.
+/// Returns all rows, on a machine with these CPUs.
 pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     check_drives(args)?;
     let rows = queue_plans(args, all)?;
-    // A simulated machine has its own.
+    // A simulated machine has its own CPUs.
     check_memory(&rows, memory_bytes().filter(|_| args.machine.machine.is_none()))?;
     let mut served = Vec::new();
     for row in rows {
@@ -107,7 +107,7 @@ pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     Ok(served)
 }
 
-/// Refuses CPUs for workers where there are none.
+/// Refuses CPUs for workers if there are no workers.
 pub fn check_workers(args: &BenchArgs, workers: usize) -> Result<()> {
     if !args.serving.workers.is_empty() && workers == 0 {
         bail!(
@@ -138,7 +138,7 @@ pub fn check_queues(
     Ok(())
 }
 
-/// Refuses what one drive would pass over.
+/// Refuses flags that a single drive would ignore.
 pub fn check_drives(args: &BenchArgs) -> Result<()> {
     if args.target.drive.len() > 1 || args.target.connect.is_some() {
         return Ok(());
@@ -154,8 +154,7 @@ pub fn check_drives(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// Whether the buffers of each row fit into memory: those that do not would push everything out of
-/// it first.
+/// Refuses rows whose buffers do not fit into memory, because they would displace everything else.
 fn check_memory(rows: &[RowPlan], memory_bytes: Option<u64>) -> Result<()> {
     let Some(memory_bytes) = memory_bytes else { return Ok(()) };
     for RowPlan { plan, .. } in rows {
@@ -176,13 +175,13 @@ fn check_memory(rows: &[RowPlan], memory_bytes: Option<u64>) -> Result<()> {
     Ok(())
 }
 
-/// The CPUs of workers beside jobs that run anywhere.
+/// Returns the CPUs of workers when jobs may run on any CPU.
 pub fn worker_list(args: &BenchArgs, serving: Serving) -> Result<Vec<CpuId>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     Ok(workers(args, serving, &[], &all)?.into_iter().map(CpuId).collect())
 }
 
-/// The CPUs of a row's workers.
+/// Returns the CPUs of a row's workers.
 fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Result<Vec<u32>> {
     let given: Vec<u32> = args.serving.workers.iter().flat_map(|cpus| cpus.0..=cpus.1).collect();
     if let Some(cpu) = given.iter().find(|cpu| !all.contains(cpu)) {
@@ -200,7 +199,7 @@ fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Res
     Ok(worker_cpus(&topology, &busy).into_iter().map(|cpu| cpu.0).collect())
 }
 
-/// The rows without the modes of serving.
+/// Returns the rows without the modes of serving.
 fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     let default = args.target.drive.is_empty() && args.target.connect.is_none();
     let bare = default
@@ -244,7 +243,7 @@ fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     Ok(rows)
 }
 
-/// The rows of one place and workload: each design, with each pair of queue settings.
+/// Returns the rows of one placement and workload: each design, with each pair of queue settings.
 fn queue_rows(
     args: &BenchArgs,
     stacks: &[Stack],
@@ -283,7 +282,7 @@ fn queue_rows(
     rows
 }
 
-/// The sizes of I/Os, `default_bytes` if none is given.
+/// Returns the sizes of I/Os, or `default_bytes` if none is given.
 fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
     if args.workload.bs.is_empty() {
         return Ok(vec![default_bytes]);
@@ -300,8 +299,8 @@ fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
     Ok(sizes)
 }
 
-/// Which CPUs and how many jobs each row has; `unasked` are the counts of CPUs where no flag says
-/// any, 0 for as many as there are jobs.
+/// Returns the CPUs and the number of jobs of each row. `unasked` has the counts of CPUs to use if
+/// no flag gives any; a count of 0 stands for one CPU per job.
 fn places(args: &BenchArgs, unasked: Vec<usize>, all: &[u32]) -> Result<Vec<Place>> {
     if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
         bail!("--cpu-list {cpu}: there is no such CPU to use here; there are {}", ranges(all));
@@ -338,7 +337,7 @@ fn count_of(count: u32, all: usize) -> usize {
     if count == ALL_CPUS { all } else { count as usize }
 }
 
-/// 1, 2, 4 and so on, and all.
+/// Returns the counts of CPUs to compare: 1, 2, 4 and so on, and all.
 fn core_counts(all: usize) -> Vec<usize> {
     let mut counts: Vec<usize> =
         std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < all).collect();

@@ -1,4 +1,5 @@
-//! `bench --program`: servers, utilities, writers and a graph engine on drives of this program.
+//! `bench --program`: runs servers, utilities, writers and a graph engine on drives of this
+//! program.
 //!
 //! Owns the rows (each program with each mode of serving, on drives opened for it, behind the cache
 //! that the program works through) and their table; the lab has the programs. Called by the verb in
@@ -34,7 +35,8 @@ impl Line {
     }
 }
 
-/// Runs the programs: 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
+/// Runs the programs. The exit code is 0 if every I/O succeeded, 1 if some failed, 130 after
+/// Ctrl-C.
 ///
 /// # Errors
 /// If there is no drive, the drives are too small, or a thread could not be set up.
@@ -62,7 +64,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     print(args, &lines)?;
     let errors: u64 = lines.iter().map(|line| line.run.errors).sum();
     if interrupt.is_set() {
-        eprintln!("interrupted: above is what was measured until then");
+        eprintln!("interrupted: the report above covers the run until then");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     if errors > 0 {
@@ -72,7 +74,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A program on drives opened for it.
+/// Runs a program on drives opened for it.
 fn run_one(
     args: &BenchArgs,
     (task, row): (Task, &RowPlan),

@@ -1,9 +1,9 @@
 //! Flags of rows that runs of other kinds exclude.
 //!
-//! Owns what all such runs exclude; each kind adds its own list. Called where clap's arguments are
-//! defined.
+//! Owns the list of flags that all such runs exclude; each kind adds its own list. Called where
+//! clap's arguments are defined.
 
-/// Arguments of rows of --machine and --locks alone.
+/// Arguments that only rows of --machine and --locks have.
 const LABORATORY: [&str; 12] = [
     "batch",
     "bounce",
@@ -19,7 +19,8 @@ const LABORATORY: [&str; 12] = [
     "unit",
 ];
 
-/// Arguments that a run of another kind than rows has no use for: its own list, and [`LABORATORY`].
+/// Returns the arguments that a run of another kind than rows excludes: its own list, and
+/// [`LABORATORY`].
 pub fn rows_only(own: &'static str) -> impl Iterator<Item = &'static str> {
     LABORATORY.into_iter().chain(own.split(' '))
 }

@@ -1,11 +1,12 @@
-//! What the locks of a row did, as a table: `bench --locks`. Pure text.
+//! Table of the locks of a row: `bench --locks`. Pure text.
 
 use millrace_console::{Form, WIDTH, lock_table, wrapped};
 use millrace_experiments::Row;
 
 use super::table::settings;
 
-/// What the locks of a row did, under a line that says which row, if that was asked for.
+/// Renders the statistics of the row's locks below a line that names the row, or returns `None` if
+/// `--locks` was not given.
 pub fn locks(row: &Row, form: Form) -> Option<String> {
     let machine = row.machine.as_ref()?;
     let locks = machine.locks.as_ref()?;

@@ -1,4 +1,4 @@
-//! The table of `bench --states`: what each drive of a row did.
+//! Table of `bench --states`: states and stage times of each drive of a row.
 //!
 //! Pure text out of a row: I/Os by the states that \[FALCON\] names, the means of the stages of the
 //! stack, the two latencies that states bound, and how unequal the drives were; all times are
@@ -9,10 +9,10 @@ use millrace_experiments::{DriveStates, Row};
 
 use super::table::settings;
 
-/// Characters of a drive's name in the short form.
+/// Largest number of characters of a drive's name in the short form.
 const NAME_WIDTH: usize = 10;
 
-/// A column: its name, whether the short form has it, and its value.
+/// A column: its name, true if the short form has the column, and its value.
 type Column = (&'static str, bool, fn(&DriveStates) -> String);
 
 const COLUMNS: [Column; 17] = [
@@ -35,7 +35,8 @@ const COLUMNS: [Column; 17] = [
     ("p99", true, |drive| micros(drive.device_ns.p99)),
 ];
 
-/// The drives of a row under a line that says which row; none if nobody asked.
+/// Renders the drives of a row under a line that names the row, or returns `None` if `--states` was
+/// not given.
 pub fn states(row: &Row, form: Form) -> Option<String> {
     let drives = &row.outcome.states;
     if drives.is_empty() {

@@ -8,10 +8,10 @@ use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
 use millrace_experiments::{LatencyNs, Linux24Row, Row};
 
-/// A setting of a row: its name, its value in this row, and the value that goes without saying.
+/// A setting of a row: its name, its value in this row, and the default, which is not shown.
 type Setting = (&'static str, fn(&Row) -> String, &'static str);
 
-/// Settings, those first that change last from row to row.
+/// Settings, beginning with those that change last from row to row.
 const SETTINGS: [Setting; 24] = [
     ("machine", |row| row.machine.as_ref().map_or_else(String::new, |row| row.machine.clone()), ""),
     ("cpus", |row| row.queues.cpus.to_string(), ""),
@@ -60,7 +60,7 @@ fn history(row: &Row, value: fn(&Linux24Row) -> String) -> String {
 /// A result of a row: its name, and its value in a unit of time.
 type Figure = (String, Box<dyn Fn(&Row) -> String>);
 
-/// The rows as text, without a line feed at the end.
+/// Renders the rows as text, without a line feed at the end.
 pub fn table(rows: &[Row], form: Form) -> String {
     let varies = |(_, value, _): &&Setting| rows.iter().any(|row| value(row) != value(&rows[0]));
     let said = |(_, value, unsaid): &&Setting| {
@@ -100,7 +100,7 @@ pub fn table(rows: &[Row], form: Form) -> String {
     blocks.join("\n")
 }
 
-/// Settings of a row as words, wrapped.
+/// Returns settings of a row as words, wrapped.
 fn line(settings: &[Setting], row: &Row) -> String {
     let word = |(name, value, _): &Setting| Some(format!("{name}={}", value(row)));
     let words = settings.iter().filter(|(_, value, _)| !value(row).is_empty()).filter_map(word);
@@ -146,21 +146,21 @@ fn figures(rows: &[Row], form: Form) -> Vec<Figure> {
     figures
 }
 
-/// What a figure is in a row.
+/// Formats a figure of a row.
 type Value = fn(&Row) -> String;
-/// Which time it is of a row's latencies.
+/// Selects one time of a row's latencies.
 type Time = fn(&LatencyNs) -> u64;
-/// Whether a row has a figure.
+/// Tells if a row has a figure.
 type Has = fn(&Row) -> bool;
 
-/// What an I/O cost; only in the whole form.
+/// Costs of an I/O; only in the long form.
 const COSTS: [(&str, Value); 3] = [
     ("ns/IO", |row| format!("{:.1}", f64::from(row.jobs) * 1e9 / row.iops.max(1e-9))),
     ("CPU ns/IO", |row| format!("{:.1}", row.cost.cpu_ns_per_io)),
     ("syscalls/IO", |row| format!("{:.3}", row.cost.syscalls_per_io)),
 ];
 
-/// Times: the name, whether the short form has it, and which.
+/// Latency columns: name, true if the short form has the column, and the time shown.
 const TIMES: [(&str, bool, Time); 7] = [
     ("mean", true, |lat| lat.mean),
     ("p50", true, |lat| lat.p50),
@@ -171,7 +171,7 @@ const TIMES: [(&str, bool, Time); 7] = [
     ("max", false, |lat| lat.max),
 ];
 
-/// What only some rows have: whether one has it, the name, and what it is.
+/// Columns that only some rows need: test whether a row has the figure, name, and text.
 const SELDOM: [(Has, &str, Value); 4] = [
     (
         |row| row.cost.notifications.is_some(),
@@ -212,7 +212,7 @@ pub fn columns_grid<T>(
     grid(&columns)
 }
 
-/// The unit of all times of a table, with digits after the point.
+/// Unit of all times of a table, with the number of digits after the point.
 #[derive(Debug, Clone, Copy)]
 pub struct TimeUnit {
     name: &'static str,
@@ -227,7 +227,7 @@ impl TimeUnit {
         TimeUnit::between(times(|lat| lat.p50).min().unwrap_or(0), most)
     }
 
-    /// The unit for times from `least_ns` to `most_ns`.
+    /// Returns the unit for times from `least_ns` to `most_ns`.
     pub fn between(least_ns: u64, most_ns: u64) -> TimeUnit {
         let (name, ns, decimals) = match (least_ns, most_ns) {
             (_, ..100_000) => ("us", 1e3, 2),
@@ -238,18 +238,18 @@ impl TimeUnit {
         TimeUnit { name, ns, decimals }
     }
 
-    /// Its name.
+    /// Returns the unit's name.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// A time in it.
+    /// Formats a time in the unit.
     pub fn text(self, ns: u64) -> String {
         format!("{:.*}", self.decimals, ns as f64 / self.ns)
     }
 }
 
-/// A kind of I/O, with its share of reads if that is not half.
+/// Names a kind of I/O, with its share of reads if that is not half.
 pub fn kind(rw: &str, read_percent: Option<u8>) -> String {
     match read_percent {
         Some(percent) if percent != 50 => format!("{rw}:{percent}"),
@@ -257,8 +257,7 @@ pub fn kind(rw: &str, read_percent: Option<u8>) -> String {
     }
 }
 
-/// What tells a row from others, as words: all settings that it has and that are not the usual
-/// ones.
+/// Describes a row by the settings that tell it from others: all that differ from the usual ones.
 pub fn settings(row: &Row) -> String {
     let words = SETTINGS.iter().filter_map(|(name, value, unsaid)| {
         let value = value(row);

@@ -19,10 +19,10 @@ use super::args::BenchArgs;
 use super::table::{TimeUnit, kind};
 use crate::verbs::interrupt::INTERRUPTED;
 
-/// How long a row runs unless told otherwise.
+/// Default running time of a row.
 const RUNTIME_NS: u64 = 50_000_000;
 
-/// Runs the rows: 0, or 130 after Ctrl-C.
+/// Runs the rows. The exit code is 0, or 130 after Ctrl-C.
 ///
 /// # Errors
 /// If an argument makes no sense, or a row could not be run.
@@ -34,7 +34,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
         millrace_console::say(&format!("{}\n", table(&reports)));
     }
     if interrupt.is_set() {
-        eprintln!("interrupted: above is what was measured until then");
+        eprintln!("interrupted: the report above covers the run until then");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(ExitCode::SUCCESS)
@@ -60,7 +60,7 @@ fn reports(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<VmReport>> {
     Ok(reports)
 }
 
-/// Every combination of the lists, the settings of `--vm` last.
+/// Returns every combination of the lists, the settings of `--vm` last.
 fn rows(args: &BenchArgs) -> Result<Vec<VmBench>> {
     let drives = args.target.drives()?;
     let [drive] = drives.as_slice() else {
@@ -109,11 +109,11 @@ fn block_size(text: &str) -> Result<u32> {
     }
 }
 
-/// The rows as text; what --json has besides is left out.
+/// Renders the rows as text; figures that only --json has are left out.
 fn table(reports: &[VmReport]) -> String {
     let Some(first) = reports.first() else { return String::new() };
     let depth = |report: &VmReport| report.work.iodepth.to_string();
-    // Above the table if all rows share it.
+    // A setting stands above the table if all rows share it.
     let varies = reports.iter().any(|report| depth(report) != depth(first));
     let heads = [
         ("vm", Side::Left),
@@ -162,7 +162,7 @@ fn table(reports: &[VmReport]) -> String {
     )
 }
 
-/// The words of a setting, as far as they differ from the mode's.
+/// Returns the words of a setting, as far as they differ from the mode's defaults.
 fn name_of(report: &VmReport) -> String {
     let usual = Mode::WORDS.iter().find(|(_, word)| *word == report.guest.vm);
     let many = usual.is_some_and(|(mode, _)| *mode == Mode::Miot);

@@ -120,7 +120,7 @@ fn failed(violation: Violation) -> ScenarioOutcome {
 /// Reason why a worker does not reply.
 #[derive(Debug)]
 enum WorkerFailure {
-    /// It exceeded a time limit.
+    /// The worker exceeded a time limit.
     Slow(String),
     /// The process has died.
     Dead,
@@ -320,7 +320,7 @@ fn spawn(command: &mut Command) -> Result<WorkerProcess> {
 mod tests {
     use super::*;
 
-    /// What is said of a shell that does this and says nothing.
+    /// Returns the failure reported for a shell that runs this script and does not reply.
     fn silence(script: &str, processor_ms: u64, wall_ms: u64) -> WorkerFailure {
         let running = spawn(Command::new("sh").args(["-c", script])).unwrap();
         let [processor, wall] = [processor_ms, wall_ms].map(Duration::from_millis);

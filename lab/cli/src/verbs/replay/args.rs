@@ -56,19 +56,18 @@ pub struct ReplayArgs {
     /// several are merged by time
     #[arg(value_name = "TRACE", required = true)]
     pub traces: Vec<String>,
-    /// What I/Os go to: a drive as `DRIVER:KEY=VALUE,...` (several --to make a stripe), an NBD URI,
-    /// or vhost-user:SOCKET for a vhost-user-blk server
+    /// Target of the I/Os: a drive as `DRIVER:KEY=VALUE,...` (several --to make a stripe), an NBD
+    /// URI, or vhost-user:SOCKET for a vhost-user-blk server
     #[arg(long, value_name = "TARGET")]
     pub to: Vec<TargetSpec>,
-    /// What the I/Os of one device of the trace go to, such as 8,0=ram:size=1g; those of devices
+    /// Target of the I/Os of one device of the trace, such as 8,0=ram:size=1g; I/Os of devices
     /// without one go to --to. Several drives for one device are a stripe, as several --to are
     #[arg(long, value_name = "DEV=TARGET")]
     pub map: Vec<DeviceMapping>,
-    /// The traces' format [default: found by itself]
+    /// Format of the traces [default: detected]
     #[arg(long, value_name = "NAME")]
     pub format: Option<Format>,
-    /// How fast: a factor for the trace's times, such as 1x, 10x or 0.5x; afap (as fast as
-    /// possible)
+    /// Speed: a factor for the trace's times, such as 1x, 10x or 0.5x; afap (as fast as possible)
     #[arg(long, value_name = "FACTOR", default_value = "1x", value_parser = speed)]
     pub speed: Speed,
     /// I/Os in flight at most [default: 32 with --speed afap, otherwise 4096; 256 at most on
@@ -112,15 +111,15 @@ pub struct StripeArgs {
     /// Bytes of a stripe's chunk, for several --to [default: 64k]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk: Option<u64>,
-    /// Which thread serves a stripe's drives: inline (the one that replays), per-drive (a worker
-    /// for each drive, from 16 I/Os for each in a batch on, so give --iodepth more than that),
+    /// Thread that serves a stripe's drives: inline (the replaying thread), per-drive (a worker for
+    /// each drive, from 16 I/Os for each in a batch on, so give --iodepth more than that),
     /// per-volume (one list, as Linux's md), auto (inline or per-drive, whichever measures faster)
     /// [default: inline]
     #[arg(long, value_name = "MODE", value_parser = word::<Serving>)]
     pub serving: Option<Serving>,
 }
 
-/// How fast.
+/// Speed of a replay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Speed {
     /// At the trace's times divided by this.

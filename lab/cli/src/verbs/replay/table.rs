@@ -1,7 +1,7 @@
-//! The report of a replay for a person, and as JSON.
+//! Report of a replay for a person, and as JSON.
 //!
-//! Pure text. What is nothing is not printed: lines on waits, changes and what was left out are
-//! there only if there is something to say.
+//! Pure text. Zeroes are not printed: lines on waits, changes and omissions appear only if there is
+//! something to report.
 
 use anyhow::{Context, Result};
 use millrace_console::words::MIB;
@@ -9,20 +9,20 @@ use millrace_console::{Grid, Side, fitted};
 use millrace_experiments::replay::{Latency, Lateness, OpReport, Report, Series, StopReason};
 use serde_json::{Value, json};
 
-/// Columns of the line of I/Os over time.
+/// Number of columns of the line of I/Os over time.
 const COLUMNS: usize = 60;
 
-/// What was replayed.
+/// Properties of a replay that the report's first line shows.
 pub struct Head {
-    /// Traces as they were named.
+    /// Names of the traces, as given.
     pub traces: String,
-    /// Their format.
+    /// Format of the traces.
     pub format: String,
-    /// The simulated machine, if it was one.
+    /// Name of the simulated machine; `None` on this machine.
     pub machine: Option<String>,
 }
 
-/// The report as one JSON object, with the notes and the damage of the trace.
+/// Returns the report as one JSON object, with the notes and the damage of the trace.
 pub fn json(head: &Head, report: &Report, [notes, damage]: [&[String]; 2]) -> Result<String> {
     let mut value = json!({
         "traces": head.traces, "format": head.format, "notes": notes, "damage": damage,
@@ -37,7 +37,7 @@ pub fn json(head: &Head, report: &Report, [notes, damage]: [&[String]; 2]) -> Re
     serde_json::to_string_pretty(&value).context("the report as JSON")
 }
 
-/// The report as tables and lines.
+/// Renders the report as tables and lines.
 pub fn text(head: &Head, report: &Report) -> String {
     let mut parts = vec![first_line(head, report)];
     if report.counts.ios > 0 {
@@ -74,7 +74,7 @@ fn first_line(head: &Head, report: &Report) -> String {
     )
 }
 
-/// What was done of each operation.
+/// Renders the table of I/Os by operation.
 fn ops(report: &Report) -> String {
     let heads = ["op", "I/Os", "%", "FUA", "failed", "MiB", "IOPS", "MiB/s"];
     let side = |head: &str| if head == "op" { Side::Left } else { Side::Right };
@@ -105,7 +105,7 @@ fn ops(report: &Report) -> String {
     grid.text()
 }
 
-/// How long I/Os took, beside what the trace tells of them.
+/// Renders the latencies of I/Os, next to the latencies in the trace.
 fn latencies(report: &Report) -> String {
     let heads = ["latency, us", "", "mean", "p50", "p99", "p99.9", "max"];
     let side = |at: usize| if at < 2 { Side::Left } else { Side::Right };
@@ -130,7 +130,7 @@ fn microseconds(latency: &Latency) -> [String; 5] {
     [mean_ns, p50_ns, p99_ns, p999_ns, max_ns].map(|ns| fitted(ns as f64 / 1e3, 8))
 }
 
-/// I/Os a second over the time, as the trace wants them and as they ended.
+/// Renders I/Os per second over time, as the trace wants them and as they ended.
 fn over_time(report: &Report) -> Option<String> {
     let total_ns = (report.seconds * 1e9) as u64;
     let row = |series: &Series| series.rates(COLUMNS, total_ns);
@@ -155,7 +155,7 @@ fn over_time(report: &Report) -> Option<String> {
     ))
 }
 
-/// A bar for each number, up to the height of `most`.
+/// Renders a bar for each number, up to the height of `most`.
 fn bars(numbers: &[f64], most: f64) -> String {
     const BARS: [char; 9] = [
         ' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',
@@ -178,7 +178,7 @@ fn targets(report: &Report) -> String {
     grid.text()
 }
 
-/// What else there is to say.
+/// Returns the lines below the tables.
 fn lines(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(report.lateness.as_ref().and_then(lateness));

@@ -1,7 +1,7 @@
-//! What `--to` and `--map` name: drives, NBD exports, vhost-user-blk servers.
+//! Targets of `--to` and `--map`: drives, NBD exports, vhost-user-blk servers.
 //!
-//! Owns the grouping of what is named into lanes, and the volumes that are made of drives. Parsed
-//! by clap; called by plan.rs; calls the millrace library to put drives together.
+//! Owns the grouping of targets into lanes, and the volumes that consist of drives. Parsed by clap;
+//! called by plan.rs; calls the millrace library to put drives together.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,17 +17,17 @@ use millrace_nbd::client::NbdUri;
 use super::args::{ReplayArgs, StripeArgs};
 use crate::verbs::bench::connect::Server;
 
-/// Schemes of servers.
+/// Schemes of the URIs of servers.
 const SERVERS: [&str; 5] = ["nbd", "nbd+unix", "nbds", "nbds+unix", "vhost-user"];
-/// Bytes of a stripe's chunk unless told otherwise.
+/// Default size in bytes of a stripe's chunk.
 const CHUNK: u64 = 65_536;
 
-/// One target as it is named.
+/// One target as the user names it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TargetSpec {
     /// A drive of this program.
     Drive(Spec),
-    /// A server.
+    /// A server, with its address as the user wrote it.
     Server(Server, String),
 }
 
@@ -42,7 +42,7 @@ impl FromStr for TargetSpec {
         if text.contains(':') && SERVERS.contains(&scheme) {
             return Ok(TargetSpec::Server(text.parse()?, text.to_owned()));
         }
-        // A file by its bare path, as people write it.
+        // A file may be given by its bare path, as people write it.
         let bare =
             text.strip_prefix("file:").filter(|path| !path.is_empty() && !path.contains('='));
         let spec = bare.map_or_else(|| text.to_owned(), |path| format!("file:path=({path})"));
@@ -52,12 +52,12 @@ impl FromStr for TargetSpec {
     }
 }
 
-/// `DEV=TARGET`.
+/// Mapping of a device to a target: `DEV=TARGET`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceMapping {
-    /// A device of the trace, by its name there.
+    /// Name of a device in the trace.
     pub device: String,
-    /// What its I/Os go to.
+    /// Target of the device's I/Os.
     pub target: TargetSpec,
 }
 
@@ -88,7 +88,7 @@ pub enum Lanes {
 }
 
 impl Lanes {
-    /// How many there are.
+    /// Returns the number of lanes.
     pub fn len(&self) -> usize {
         match self {
             Lanes::Drives(volumes) => volumes.len(),
@@ -98,10 +98,10 @@ impl Lanes {
     }
 }
 
-/// The lanes that the arguments name, and which devices go where.
+/// Returns the lanes that the arguments name, and the routes from devices to lanes.
 ///
 /// # Errors
-/// If there are none, or what is named cannot be one replay.
+/// If there are no targets, or they cannot be combined in one replay.
 pub fn lanes(
     to: &[TargetSpec],
     map: &[DeviceMapping],
@@ -134,7 +134,7 @@ pub fn lanes(
     Ok((of_groups(&groups, stripes)?, routes))
 }
 
-/// Refuses what only a stripe has.
+/// Refuses flags that only a stripe has.
 fn check_alone(stripes: &StripeArgs) -> Result<()> {
     if stripes.chunk.is_some() {
         bail!("--chunk: one drive is no stripe; give several --to");
@@ -146,7 +146,7 @@ fn check_alone(stripes: &StripeArgs) -> Result<()> {
     Ok(())
 }
 
-/// A lane of each group of targets, all of one kind.
+/// Returns a lane for each group of targets, all of one kind.
 fn of_groups(groups: &[Vec<&TargetSpec>], stripes: &StripeArgs) -> Result<Lanes> {
     let (mut volumes, mut exports, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
     for targets in groups {
@@ -171,7 +171,7 @@ fn of_groups(groups: &[Vec<&TargetSpec>], stripes: &StripeArgs) -> Result<Lanes>
     }
 }
 
-/// A volume of one or more drives.
+/// Returns a volume of one or more drives.
 fn stripe(targets: &[&TargetSpec], stripes: &StripeArgs) -> Result<SimulatedVolume> {
     let mut drives = Vec::new();
     for target in targets {

@@ -1,4 +1,4 @@
-//! A trace that says, to another thread, how far it is read and what is to be noted of it.
+//! `TraceProgress`: progress and notes of a trace that one thread reads and another one shows.
 //!
 //! The lab's replay reads the trace on a thread of its own; the verb shows a bar meanwhile and
 //! notes at the end. Owned by both through an `Arc`.
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_experiments::trace::{AnySource, TraceIo, TraceSource, unmeasured_note};
 
-/// I/Os between two times that it says so.
+/// Number of I/Os between two updates of the progress.
 const IOS_A_LOOK: u64 = 4_096;
 
-/// What is known of a trace while it is read.
+/// Progress, notes and damage of a trace while it is read.
 #[derive(Debug, Default)]
 pub struct TraceProgress(Mutex<ProgressState>);
 
 #[derive(Debug, Default)]
 struct ProgressState {
-    /// 0 to 1.
+    /// Part of the trace that has been read, 0 to 1.
     progress: f64,
     notes: Vec<String>,
     damage: Vec<String>,
@@ -25,23 +25,23 @@ struct ProgressState {
 }
 
 impl TraceProgress {
-    /// How far it is, 0 to 1.
+    /// Returns the part of the trace that has been read, 0 to 1.
     pub fn progress(&self) -> f64 {
         self.known().progress
     }
 
-    /// What a person should know of what was read.
+    /// Returns notes for the user about the trace.
     pub fn notes(&self) -> Vec<String> {
         self.known().notes.clone()
     }
 
-    /// Files that were not read to their end, each with the place and the reason.
+    /// Lists files that were not read to their end, each with the place and the reason.
     pub fn damage(&self) -> Vec<String> {
         self.known().damage.clone()
     }
 
-    /// Those of some devices that the trace does not have, and those that it has; nothing if it was
-    /// not read to its end.
+    /// Returns the devices among `devices` that the trace does not have, and all devices that it
+    /// has. `None` if all are there, or if the trace was not read to its end.
     pub fn missing<'a>(
         &self,
         devices: impl Iterator<Item = &'a str>,
@@ -56,7 +56,7 @@ impl TraceProgress {
     }
 }
 
-/// A trace that is watched.
+/// A trace source that reports its progress.
 pub struct TrackedTrace<S> {
     source: S,
     watch: Arc<TraceProgress>,

@@ -1,4 +1,4 @@
-//! Lockmeter's table of the old lock and of request queues' locks, out of a row's statistics.
+//! Table of lockmeter: the old lock and request queues' locks, from a row's statistics.
 //!
 //! Places of the source are shown as the kernel's functions that they stand for. Called by
 //! `ols02.rs`.
@@ -7,26 +7,26 @@ use millrace_trace::LockLine;
 
 use crate::simulation::ObservedRow;
 
-/// Locks that the table shows.
+/// Names of the locks that the table shows.
 const NAMES: [&str; 2] = ["io-request", "request-queue"];
 
 fn locks(seen: &ObservedRow) -> &[LockLine] {
     seen.row.machine.as_ref().and_then(|machine| machine.locks.as_deref()).unwrap_or(&[])
 }
 
-/// What was spun on the locks of a name, or on all.
+/// Returns the share of CPU time spent spinning on the locks of a name, or on all locks.
 pub(super) fn spin_share(seen: &ObservedRow, name: Option<&str>) -> f64 {
     let sums = locks(seen).iter().filter(|line| line.site.is_none());
     let of = sums.filter(|line| name.is_none_or(|name| line.name == name));
     of.map(|line| line.spin_share).sum()
 }
 
-/// `io_request_lock`, in all places.
+/// Returns the statistics of `io_request_lock`, over all call sites.
 pub(super) fn old_lock(seen: &ObservedRow) -> Option<&LockLine> {
     locks(seen).iter().find(|line| line.site.is_none() && line.name == "io-request")
 }
 
-/// A row for each lock, and for each place that took it.
+/// Returns a row for each lock, and for each call site that took the lock.
 pub(super) fn rows(seen: &ObservedRow) -> Vec<Vec<String>> {
     let lines = locks(seen);
     let percent = |part: f64| format!("{:.1} %", part * 100.0);
@@ -46,8 +46,8 @@ pub(super) fn rows(seen: &ObservedRow) -> Vec<Vec<String>> {
     lines.iter().filter(|line| NAMES.contains(&line.name.as_str())).map(row).collect()
 }
 
-/// The kernel's function that a place in the source stands for; places of a file come in the order
-/// of their lines.
+/// Returns the kernel's function that a call site in the source stands for; call sites of a file
+/// come in the order of their lines.
 fn place(line: &LockLine, all: &[LockLine]) -> String {
     const LAYER: [&str; 3] = ["__make_request", "request_fn", "end of request"];
     const ADAPTER: [&str; 2] = ["dispatch", "interrupt"];

@@ -1,4 +1,5 @@
-//! What \[OLS\] changed, on this machine: calls counted, and what copies and units cost.
+//! Effects of \[OLS\]'s changes on this machine: counted calls, and measured costs of copies and
+//! units.
 //!
 //! The layer with the settings of its steps on a modelled or memory drive, in real time. Called by
 //! ols02.rs once all simulations are over, so that nothing else runs.
@@ -13,16 +14,16 @@ use crate::simulation::{
     InterfaceKind, Irq, Length, Linux24, Readv, Service, SimPlan, Watch, run_metered,
 };
 
-/// Reads that are counted, and their bytes: input.
+/// Number of counted reads, and size in bytes of each: input.
 const READS: u64 = 128;
 const READ_BYTES: u32 = 131_072;
 
-/// Calls for the reads, with a unit.
+/// Number of calls for the counted reads, for one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Calls {
     /// Buffer heads submitted, each of which asks for a request.
     pub(super) submitted: u64,
-    /// Of these, merged with a request.
+    /// Number of submitted buffer heads that were merged with a request.
     pub(super) merged: u64,
 }
 
@@ -77,10 +78,10 @@ fn plan(drive: &str, history: Linux24, (bs_bytes, length): (u32, Length)) -> Sim
     }
 }
 
-/// Time of a row of the table.
+/// Measured time of a row of the table.
 const LENGTH_NS: u64 = 300_000_000;
 
-/// The table of settings on this machine.
+/// Measures the settings on this machine and returns their table.
 pub(super) fn table() -> Result<DataTable, BenchError> {
     let bs_bytes = 65_536;
     let settings = [

@@ -1,7 +1,7 @@
-//! `LimitAccuracy`: how well a limit was kept, out of the times at which I/Os completed.
+//! `LimitAccuracy`: accuracy of a rate limit, from the times at which I/Os completed.
 //!
-//! The drive answers at once, so that these are the times at which the limit let I/Os pass, later
-//! by what a thread takes to wake up and to look.
+//! The drive completes I/Os at once, so their completion times are the times at which the limit let
+//! them pass, plus the time that a thread takes to wake up and to look.
 
 use millrace_block::GroupLimits;
 
@@ -11,24 +11,25 @@ use crate::papers::Results;
 /// Longest window in which the rate is looked at.
 const WINDOW_NS: u64 = 1_000_000_000;
 
-/// What a limited group did.
+/// Rates of a limited group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LimitAccuracy {
-    /// What it is allowed, or what its threads do without a limit, if that is less.
+    /// Rate that the limit allows, or the rate of the group's threads without a limit if that is
+    /// lower.
     pub(super) due_iops: f64,
-    /// What it did.
+    /// Rate that the group reached.
     pub(super) iops: f64,
-    /// The window that slides over what was measured.
+    /// Length of the window that slides over the measured time.
     pub(super) window_ns: u64,
-    /// Fewest and most I/Os of such a window, as rates.
+    /// Lowest and highest rate in such a window.
     pub(super) range_iops: (f64, f64),
-    /// Most that any window, of any length and warm-up included, had beyond its length at the rate
-    /// and one I/O, over what the group may save up.
+    /// Greatest excess of any window (of any length, warm-up included) over the limit's rate for
+    /// its length plus one I/O, divided by the burst that the group may save up.
     pub(super) burst: f64,
 }
 
 impl LimitAccuracy {
-    /// What the threads of a point with this limit did.
+    /// Returns the accuracy that the threads of a point with this limit reached.
     pub(super) fn of(results: &Results<Point>, point: &Point, iops: u64) -> Option<LimitAccuracy> {
         let (contest, free) = (results.at(point)?, results.at(point.free())?);
         let rows = contest.clients.iter();

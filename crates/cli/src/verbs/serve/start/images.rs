@@ -421,7 +421,7 @@ mod tests {
         let one = |name: &str| {
             configuration(&[name.into()], &ImageArgs::default()).unwrap_err().to_string()
         };
-        let flie = missing(Path::new("flie:path=a"), &gone()).to_string();
+        let flie = one("flie:path=a");
         assert!(flie.ends_with("did you mean the driver `file`, as in file:key=value?"), "{flie}");
         let said = "no.img: there is no such file or device; `truncate -s 10G no.img` makes a disk \
                     of 10 GiB, and a configuration has a name that ends with .toml";

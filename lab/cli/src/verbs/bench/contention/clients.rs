@@ -1,4 +1,4 @@
-//! From the texts of `--client` to clients and their groups.
+//! Parses the texts of `--client` into clients and their groups.
 //!
 //! Owns the keys. Opens nothing; an error quotes the flag's text, the key and what to write.
 
@@ -9,10 +9,10 @@ use millrace_drives::nearest;
 use millrace_experiments::Rw;
 use millrace_experiments::load::contention::{CLIENTS_MAX, Client};
 
-/// Keys of a client itself.
+/// Keys that set a property of the client itself.
 const CLIENT_KEYS: [&str; 9] =
     ["name", "numjobs", "rw", "bs", "iodepth", "thinktime", "cpu", "start", "group"];
-/// Keys of its group.
+/// Keys that set a property of the client's group.
 const GROUP_KEYS: [&str; 10] = [
     "weight",
     "priority",
@@ -25,10 +25,10 @@ const GROUP_KEYS: [&str; 10] = [
     "write-bandwidth",
     "burst",
 ];
-/// Largest I/O.
+/// Largest size of an I/O in bytes.
 const BS_MAX: u64 = 1 << 30;
 
-/// Groups in the order in which they are to be opened, and clients.
+/// Clients, and their groups in the order in which they are to be opened.
 pub fn read(texts: &[String]) -> Result<(Vec<GroupConfig>, Vec<Client>)> {
     let (mut groups, mut clients): (Vec<GroupKeys<'_>>, _) = (Vec::new(), Vec::new());
     for text in texts {
@@ -40,10 +40,10 @@ pub fn read(texts: &[String]) -> Result<(Vec<GroupConfig>, Vec<Client>)> {
     Ok((groups.into_iter().map(|(config, _)| config).collect(), clients))
 }
 
-/// A group, and which of its keys were given, with their values.
+/// A group, and the keys given for the group, with their values.
 type GroupKeys<'a> = (GroupConfig, Vec<(&'a str, &'a str)>);
 
-/// Adds the clients of a text, and their groups if these are new.
+/// Adds the clients of one `--client` text, and any groups that are new.
 fn add<'a>(
     text: &'a str,
     groups: &mut Vec<GroupKeys<'a>>,
@@ -85,7 +85,7 @@ fn add<'a>(
     Ok(())
 }
 
-/// The keys and values of a text, each key once.
+/// Splits a text into keys and values, each key once.
 fn pairs(text: &str) -> Result<Vec<(&str, &str)>> {
     let mut pairs: Vec<(&str, &str)> = Vec::new();
     for piece in text.split(',').filter(|piece| !piece.is_empty()) {
@@ -107,7 +107,7 @@ fn pairs(text: &str) -> Result<Vec<(&str, &str)>> {
     Ok(pairs)
 }
 
-/// The value of a key, or `default` without it.
+/// Returns the value of a key, or `default` without the key.
 fn read_key<T>(
     text: Option<&str>,
     key: &str,
@@ -128,7 +128,7 @@ fn block_size(text: &str) -> Result<u32, String> {
     if fits { Ok(bytes as u32) } else { Err("write a multiple of 512 up to 1g, such as 4k".into()) }
 }
 
-/// The group of a name, with the settings of one more of its clients.
+/// Returns the group with a name, after adding the settings of one more of its clients.
 fn join<'a>(
     name: &str,
     settings: &[(&'a str, &'a str)],
@@ -155,7 +155,7 @@ fn join<'a>(
     Ok(GroupId(at as u16 + 1))
 }
 
-/// Gives a group a setting.
+/// Changes one setting of a group.
 fn apply(config: &mut GroupConfig, key: &str, value: &str) -> Result<(), String> {
     let limits = &mut config.limits;
     match key {
@@ -182,7 +182,7 @@ fn priority(text: &str) -> Result<Priority, String> {
     }
 }
 
-/// A target such as `p99 2ms` or `mean 1ms`.
+/// Parses a latency target such as `p99 2ms` or `mean 1ms`.
 fn target(text: &str) -> Result<LatencyTarget, String> {
     let wrong =
         || "write a percentile or mean, and a time: p99 2ms, p99.9 5ms, mean 1ms".to_owned();

@@ -1,6 +1,6 @@
 //! The table of `bench --client`: a row for each client, 80 columns wide, or with all columns.
 //!
-//! Pure text out of a result. What all clients share stands in a line above the table.
+//! Pure text from a result. Settings that all clients share stand in a line above the table.
 
 use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Side, WIDTH, wrapped};
@@ -8,10 +8,10 @@ use millrace_experiments::load::contention::{ClientRow, ContentionReport};
 
 use crate::verbs::bench::table::{self, TimeUnit, columns_grid};
 
-/// A column that shows something of a client.
+/// A column of the table: its name, its alignment, and its text for a client.
 type Column = table::Column<ClientRow>;
 
-/// A result as text, without a line feed at the end.
+/// Renders a result as text, without a line feed at the end.
 pub fn table(contest: &ContentionReport, form: Form) -> String {
     let rows = &contest.clients;
     let alone = rows.iter().all(|row| row.group == row.name);
@@ -42,7 +42,7 @@ pub fn table(contest: &ContentionReport, form: Form) -> String {
     )
 }
 
-/// What a client was told.
+/// Returns the columns of a client's settings.
 fn settings() -> Vec<Column> {
     let column = |name: &str, side, value: fn(&ClientRow) -> String| -> Column {
         (name.to_owned(), side, Box::new(value))
@@ -56,7 +56,7 @@ fn settings() -> Vec<Column> {
     ]
 }
 
-/// What came of it.
+/// Returns the columns of measured figures.
 fn figures(rows: &[ClientRow], form: Form) -> Vec<Column> {
     let most = rows.iter().map(|row| row.lat_ns.p99).max().unwrap_or(0);
     let unit = TimeUnit::between(rows.iter().map(|row| row.lat_ns.p50).min().unwrap_or(0), most);

@@ -1,6 +1,6 @@
-//! The words of `bench --vm`: a mode, and keys that change what it has.
+//! Words of `bench --vm`: a mode, and keys that change the mode's settings.
 //!
-//! Parsed by clap with the other arguments; what makes no sense together the lab says.
+//! Parsed by clap with the other arguments; the lab refuses combinations that make no sense.
 
 use clap::Args;
 use millrace_console::words::duration_ns;
@@ -9,7 +9,7 @@ use millrace_experiments::vm::{Effect, Mode, VmSetting};
 
 use crate::verbs::bench::row_flags::rows_only;
 
-/// Flags that a virtual machine has no use for.
+/// Flags that have no meaning for a virtual machine.
 const OTHERS: &str = "\
     client calibrate connect virtqueue controller chunk stack scheduler software_queues \
     hardware_queues cpus cpu_list serving workers plug_high plug_low states stamp trace locks \
@@ -29,7 +29,7 @@ pub struct VmArgs {
     pub vm: Vec<VmSetting>,
 }
 
-/// The words of one `--vm`.
+/// Parses the words of one `--vm`.
 fn setting(text: &str) -> Result<VmSetting, String> {
     let mut words = text.split(',');
     let word = words.next().unwrap_or_default();
@@ -81,7 +81,7 @@ fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// The nearest word, as a question.
+/// Suggests the nearest word, as a question.
 fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |near| format!("did you mean {near}? "))
 }
