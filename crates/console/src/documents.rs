@@ -53,7 +53,7 @@ pub fn shown(texts: &[String], program: &str, cargo: &str) -> Vec<String> {
 /// Returns the examples and notes below the help of a command and of all its subcommands.
 #[must_use]
 pub fn examples(command: &Command) -> Vec<String> {
-    let own = command.get_after_help().map(ToString::to_string);
+    let own = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
     own.into_iter().chain(command.get_subcommands().flat_map(examples)).collect()
 }
 

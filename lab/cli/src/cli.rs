@@ -124,7 +124,7 @@ mod tests {
             include_str!("../../../docs/lab/papers.md").to_owned(),
             include_str!("../../../docs/lab/replay.md").to_owned(),
         ];
-        texts.extend(documents::examples(&command()));
+        texts.extend(documents::examples(&Cli::command()));
         let cargo = "cargo run --release -p millrace-lab --";
         let commands = documents::shown(&texts, "millrace-lab", cargo);
         assert!(commands.len() > 40, "{commands:#?}");
