@@ -47,7 +47,7 @@ pub fn for_each_event(
     Ok(EventWalk { names: reader.names().clone(), notes, damage: ReadDamage::tell(damage) })
 }
 
-/// What remains after all events of a trace were read.
+/// Names, notes and damage, known once all events of a trace were read.
 #[derive(Debug)]
 pub struct EventWalk {
     /// Names of the processes and devices in the trace.

@@ -1,9 +1,9 @@
 //! NBD as a sans-I/O protocol library: bytes in, bytes out, for servers and clients.
 //!
-//! It has the wire format, both sides' negotiation, the checks of untrusted requests and replies,
-//! and the encoders of both. It opens no socket, starts no thread and reads no clock. Used by the
-//! servers of `millrace-exports`, by the drive that is an NBD client (`millrace-drives`), and by
-//! the measuring client (`millrace-clients`).
+//! This crate has the wire format, both sides' negotiation, the checks of untrusted requests and
+//! replies, and the encoders of both. It opens no socket, starts no thread and reads no clock. Used
+//! by the servers of `millrace-exports`, by the drive that is an NBD client (`millrace-drives`),
+//! and by the measuring client (`millrace-clients`).
 //!
 //! Invariants: no function panics on bytes from a peer, or consumes more than it was given. Nothing
 //! allocates during transmission. A length from a peer is bounded before it is used.

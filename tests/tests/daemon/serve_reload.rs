@@ -48,7 +48,7 @@ fn reload_to(daemon: &Daemon, config: &str) -> String {
     succeed(&mut reload(daemon, &[]))
 }
 
-/// Has the daemon refuse this configuration; why, without the program's name.
+/// Returns the daemon's refusal of this configuration, without the program's name.
 fn refused(daemon: &Daemon, config: &str, args: &[&str]) -> String {
     fs::write(daemon.dir().join("millrace.toml"), config).unwrap();
     let output = run(&mut reload(daemon, args));

@@ -24,9 +24,9 @@ use crate::trace::Action;
 /// The time at which failed bios are added to the drive's failure log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureLogging {
-    /// They were added when the request timed out, before it ends.
+    /// The bios were added when their request timed out, before it ends.
     Before,
-    /// They are added as they end.
+    /// The bios are added as they end.
     Now,
 }
 

@@ -1,6 +1,6 @@
 //! The arena of the process, from which programs' buffers come.
 //!
-//! It has one lock, taken when a buffer is created or dropped, which does not happen for each I/O.
+//! The arena has one lock, taken when a buffer is created or dropped, which is not once per I/O.
 //! A buffer of more than 2 MiB is a region of its own. An idle region is unmapped at once, except
 //! for the last one.
 #![allow(unsafe_code)]

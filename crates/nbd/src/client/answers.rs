@@ -1,8 +1,8 @@
 //! `Answers`: tracks the requests of a connection and matches the server's replies to them.
 //!
-//! It has an entry for each request that may be in flight, by index, and holds no payload. The
-//! caller passes received bytes, is told where the payload of a read goes and when a request has
-//! ended, and moves the bytes itself. A cookie consists of the index and a number unique to the
+//! The list has an entry for each request that may be in flight, by index, and holds no payload.
+//! The caller passes received bytes, is told where the payload of a read goes and when a request
+//! has ended, and moves the bytes itself. A cookie consists of the index and a number unique to the
 //! request, so that a reply to an earlier user of the entry is detected.
 //!
 //! Invariants: a read succeeds only if each of its bytes arrived exactly once. Bytes outside of the

@@ -1,7 +1,7 @@
 //! `acknowledge`: removes the mark of a volume whose cache was dirty when an earlier daemon died.
 //!
-//! Has the arguments, the daemon's part, and `millrace ctl acknowledge`. Listed in the table of
-//! ctl.rs.
+//! This file has the arguments, the daemon's part, and `millrace ctl acknowledge`. The table in
+//! ctl.rs lists the verb.
 
 use std::process::ExitCode;
 

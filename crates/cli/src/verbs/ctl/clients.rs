@@ -1,7 +1,7 @@
 //! `clients` and `disconnect`: list the connected clients, and disconnect one.
 //!
-//! Has the arguments, the daemon's part, and `millrace ctl clients` and `disconnect`. Listed in the
-//! table of ctl.rs.
+//! This file has the arguments, the daemon's part, and `millrace ctl clients` and `disconnect`. The
+//! table in ctl.rs lists the verbs.
 
 use std::fmt::Write;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! `log-level`: shows or changes the log level of a running daemon.
 //!
-//! Has arguments and answer, the daemon's part, which parses the level as in `MILLRACE_LOG`, and
-//! `millrace ctl log-level`. Listed in the table of ctl.rs.
+//! This file has arguments and answer, the daemon's part, which parses the level as in
+//! `MILLRACE_LOG`, and `millrace ctl log-level`. The table in ctl.rs lists the verb.
 
 use std::process::ExitCode;
 

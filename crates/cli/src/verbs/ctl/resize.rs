@@ -1,7 +1,7 @@
 //! `resize`: grows a volume to the current size of its drives, while it is served.
 //!
-//! Has both ends of the verb: arguments and answer, the daemon's part, and `millrace ctl resize`.
-//! Listed in the table of ctl.rs.
+//! This file has arguments and answer, the daemon's part, and `millrace ctl resize`. The table in
+//! ctl.rs lists the verb.
 
 use std::fmt::Write;
 use std::process::ExitCode;

@@ -1,6 +1,7 @@
 //! `millrace ctl version`: versions of this program and of a running daemon.
 //!
-//! They differ after an upgrade of the package, until the daemon is restarted. Called by ctl.rs.
+//! The versions differ after an upgrade of the package, until the daemon is restarted. Called by
+//! ctl.rs.
 
 use std::process::ExitCode;
 
