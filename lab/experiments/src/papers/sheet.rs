@@ -343,15 +343,18 @@ impl<P: Point> Evidence<'_, P> {
     }
 
     fn figures(&self, part: &str) -> Vec<Figure> {
-        let mut figures = Vec::new();
-        for spec in &self.sheet.figures {
-            for settings in self.sheet.expand(&spec.each) {
-                if self.text(&spec.part, &settings) == part {
-                    figures.push(self.figure(spec, &settings));
-                }
-            }
-        }
-        figures
+        let of_spec = |spec: &FigureSpec| {
+            let settings = self.in_part(&spec.each, &spec.part, part);
+            settings.iter().map(|settings| self.figure(spec, settings)).collect::<Vec<_>>()
+        };
+        self.sheet.figures.iter().flat_map(of_spec).collect()
+    }
+
+    /// Returns the settings of `each` for which the template `name` is the name of `part`.
+    fn in_part(&self, each: &[Axis], name: &str, part: &str) -> Vec<Table> {
+        let mut settings = self.sheet.expand(each);
+        settings.retain(|settings| self.text(name, settings) == part);
+        settings
     }
 
     fn figure(&self, spec: &FigureSpec, settings: &Table) -> Figure {
@@ -402,15 +405,11 @@ impl<P: Point> Evidence<'_, P> {
     }
 
     fn tables(&self, part: &str) -> Vec<DataTable> {
-        let mut tables = Vec::new();
-        for spec in &self.sheet.tables {
-            for settings in self.sheet.expand(&spec.each) {
-                if self.text(&spec.part, &settings) == part {
-                    tables.push(self.table(spec, &settings));
-                }
-            }
-        }
-        tables
+        let of_spec = |spec: &TableSpec| {
+            let settings = self.in_part(&spec.each, &spec.part, part);
+            settings.iter().map(|settings| self.table(spec, settings)).collect::<Vec<_>>()
+        };
+        self.sheet.tables.iter().flat_map(of_spec).collect()
     }
 
     fn table(&self, spec: &TableSpec, settings: &Table) -> DataTable {
