@@ -34,7 +34,7 @@ pub mod traces;
 pub use binary::{MILLRACE, MILLRACE_LAB};
 pub use clients::{client, nbdsh};
 pub use daemon::Daemon;
-pub use process::{poll_within, run, run_within};
+pub use process::{assert_limit, poll_within, run, run_within};
 
 /// A fresh directory that is removed when it drops.
 ///

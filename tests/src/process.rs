@@ -64,6 +64,26 @@ pub fn poll_within<T>(timeout: Duration, mut ready: impl FnMut() -> Option<T>) -
     }
 }
 
+/// Asserts that a limit is kept and reached: no measured rate is above it by more than `error`, and
+/// the best of five is not below it by more. A rate may be lower while the machine is busy, since
+/// the daemon then wakes later than a burst lasts, and loses the rest of the burst.
+///
+/// # Panics
+///
+/// When a rate is above the limit, or all are below it.
+pub fn assert_limit(limit: f64, error: f64, mut measure: impl FnMut() -> f64) {
+    let mut rates = Vec::new();
+    while rates.len() < 5 {
+        let rate = measure();
+        rates.push(rate);
+        assert!(rate <= limit * (1.0 + error), "limit {limit}: {rates:?}");
+        if rate >= limit * (1.0 - error) {
+            return;
+        }
+    }
+    panic!("limit {limit} is not reached: {rates:?}");
+}
+
 /// Does a process listen on the Unix socket `path`, written as the listener wrote it? The socket
 /// file exists before that, but refuses connections.
 pub fn listens(path: &Path) -> bool {

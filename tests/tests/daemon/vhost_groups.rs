@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use millrace_clients::vhost::{Client, Options, Queue, Request, Status, Wait};
 use millrace_tests::control::Control;
 use millrace_tests::serving::backends;
-use millrace_tests::{Daemon, millrace, poll_within};
+use millrace_tests::{Daemon, assert_limit, millrace, poll_within};
 use serde_json::Value;
 
 /// Slots of each queue, all of them in the ring.
@@ -98,13 +98,14 @@ fn a_limit_holds_for_a_virtual_disk_whose_rings_are_read_no_further_than_their_b
         let mut done = go_on(&mut slow, Duration::from_millis(200));
         let before = daemon.cpu_ticks();
         let start = Instant::now();
-        let found = go_on(&mut slow, Duration::from_secs(2));
-        let rate = found as f64 / start.elapsed().as_secs_f64();
-        let ticks = daemon.cpu_ticks() - before;
-        done += found;
-        // On a busy machine the daemon wakes later than a burst lasts, and loses what it might do.
-        assert!((300.0..=525.0).contains(&rate), "{backend}: {rate} IOPS of 500");
-        assert!(ticks < 40, "{backend}: {ticks} ticks of 10 ms in 2 s");
+        assert_limit(500.0, 0.05, || {
+            let start = Instant::now();
+            let found = go_on(&mut slow, Duration::from_secs(2));
+            done += found;
+            found as f64 / start.elapsed().as_secs_f64()
+        });
+        let (ticks, took_s) = (daemon.cpu_ticks() - before, start.elapsed().as_secs_f64());
+        assert!((ticks as f64) < 20.0 * took_s, "{backend}: {ticks} ticks of 10 ms in {took_s} s");
         let report = Control::connect(&daemon).ok("stats");
         let taken = counted(&report, "slow", "requests");
         let threads = report["guests"].as_array().unwrap().len() as u64 / 2;
