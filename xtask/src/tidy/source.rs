@@ -29,6 +29,8 @@ pub struct Source {
     pub items: Vec<Item>,
     /// Names that the file defines, in order.
     pub definitions: Vec<Definition>,
+    /// Paths that begin with `crate` or `super`, and their lines.
+    pub imports: Vec<(usize, Vec<String>)>,
     /// Line and message of the parse error, if the file is not valid Rust.
     pub parse_error: Option<(usize, String)>,
     test_lines: Vec<(usize, usize)>,
@@ -53,6 +55,7 @@ impl Source {
                 let outline = outline::of(&file);
                 source.items = outline.items;
                 source.definitions = outline.definitions;
+                source.imports = outline.imports;
                 source.test_lines = outline.test_lines;
                 source.all_test |= outline.all_test;
             }
