@@ -31,9 +31,6 @@ pub enum PathTarget {
 
 impl CrateTree {
     /// Reads a crate from its root; `file` returns the text of a file below the folder of `lib.rs`.
-    ///
-    /// # Errors
-    /// When a file is missing or does not parse.
     pub fn read(file: &dyn Fn(&str) -> Option<String>) -> Result<CrateTree> {
         let mut tree = CrateTree::default();
         let root = syn::parse_file(&file("lib.rs").context("lib.rs is missing")?)?;
