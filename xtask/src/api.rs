@@ -39,9 +39,6 @@ pub enum ListingMode {
 
 /// Checks or writes all listings of the repository at `root`; returns true if all are up to date
 /// afterwards.
-///
-/// # Errors
-/// When a source cannot be read or parsed, or a listing cannot be written.
 pub fn run(root: &Path, mode: ListingMode) -> Result<bool> {
     let stale = stale(root)?;
     for listing in &stale {
@@ -75,9 +72,6 @@ pub struct StaleListing {
 }
 
 /// Returns the listings that differ from their files, or whose file is missing.
-///
-/// # Errors
-/// When a source cannot be read or parsed.
 pub fn stale(root: &Path) -> Result<Vec<StaleListing>> {
     let mut found = Vec::new();
     for name in CRATES {

@@ -25,71 +25,51 @@ pub enum TestSelection {
 pub struct CargoStep {
     /// Name of the step in the output.
     pub name: &'static str,
-    /// Arguments of cargo.
-    pub args: &'static [&'static str],
+    /// Arguments of cargo, separated by blanks.
+    pub args: &'static str,
     /// An environment variable to set.
     pub env: Option<(&'static str, &'static str)>,
 }
 
 const LINTS: [CargoStep; 5] = [
-    CargoStep { name: "fmt", args: &["fmt", "--all", "--check"], env: None },
+    CargoStep { name: "fmt", args: "fmt --all --check", env: None },
     CargoStep {
         name: "clippy",
-        args: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        args: "clippy --workspace --all-targets -- -D warnings",
         env: None,
     },
     // A workspace build always has the feature `tls`, because the program enables it.
     CargoStep {
         name: "clippy without tls",
-        args: &["clippy", "-pmillrace", "--features", "serve", "--lib", "--", "-D", "warnings"],
+        args: "clippy -pmillrace --features serve --lib -- -D warnings",
         env: None,
     },
     CargoStep {
         name: "doc",
-        args: &["doc", "--workspace", "--no-deps"],
+        args: "doc --workspace --no-deps",
         env: Some(("RUSTDOCFLAGS", "-D warnings")),
     },
     // Packages all publishable crates without building them or using the network.
     CargoStep {
         name: "package",
-        args: &[
-            "package",
-            "--quiet",
-            "--offline",
-            "--no-verify",
-            "--allow-dirty",
-            "--exclude-lockfile",
-            "-pmillrace",
-            "-pmillrace-block",
-            "-pmillrace-cache",
-            "-pmillrace-checker",
-            "-pmillrace-drives",
-            "-pmillrace-exports",
-            "-pmillrace-machine",
-            "-pmillrace-nbd",
-            "-pmillrace-random",
-            "-pmillrace-reactor",
-            "-pmillrace-runtime",
-            "-pmillrace-simulator",
-            "-pmillrace-tls",
-        ],
+        args: "package --quiet --offline --no-verify --allow-dirty --exclude-lockfile \
+               -pmillrace -pmillrace-block -pmillrace-cache -pmillrace-checker -pmillrace-drives \
+               -pmillrace-exports -pmillrace-machine -pmillrace-nbd -pmillrace-random \
+               -pmillrace-reactor -pmillrace-runtime -pmillrace-simulator -pmillrace-tls",
         env: None,
     },
 ];
 
 const TESTS: [CargoStep; 2] = [
-    CargoStep { name: "test", args: &["test", "--workspace"], env: None },
+    CargoStep { name: "test", args: "test --workspace", env: None },
     CargoStep {
         name: "test without tls",
-        args: &["test", "-pmillrace-drives", "--lib", "nbd::settings"],
+        args: "test -pmillrace-drives --lib nbd::settings",
         env: None,
     },
 ];
 
 /// Runs every step in `root`; returns true if all passed.
-///
-/// # Errors
-/// When cargo cannot be started or a file of the tree cannot be read.
 pub fn run(root: &Path, tests: TestSelection) -> Result<bool> {
     let mut steps: Vec<&CargoStep> = LINTS.iter().collect();
     if tests == TestSelection::Run {
@@ -107,9 +87,6 @@ pub fn run(root: &Path, tests: TestSelection) -> Result<bool> {
 }
 
 /// Runs a step and prints its duration.
-///
-/// # Errors
-/// The errors of the step.
 pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
     println!("check: {name} ...");
     let start = Instant::now();
@@ -124,14 +101,11 @@ pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
 }
 
 /// Runs cargo in `root`; returns true if it succeeded.
-///
-/// # Errors
-/// When cargo cannot be started.
 pub fn cargo(root: &Path, step: &CargoStep) -> Result<bool> {
     // Under `cargo xtask` this variable is the cargo that was called, toolchain override included.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(step.args)
+        .args(step.args.split_whitespace())
         .envs(step.env)
         .current_dir(root)
         .status()
@@ -146,8 +120,8 @@ mod tests {
     #[test]
     fn a_step_passes_exactly_when_cargo_succeeds() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let good = CargoStep { name: "good", args: &["--version"], env: None };
-        let bad = CargoStep { name: "bad", args: &["no-such-verb-of-cargo"], env: None };
+        let good = CargoStep { name: "good", args: "--version", env: None };
+        let bad = CargoStep { name: "bad", args: "no-such-verb-of-cargo", env: None };
         assert!(timed("good", || cargo(root, &good)).unwrap());
         assert!(!timed("bad", || cargo(root, &bad)).unwrap());
     }

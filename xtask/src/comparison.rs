@@ -10,9 +10,6 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Runs the comparison; returns true if it printed its tables.
-///
-/// # Errors
-/// If it does not build, an argument is wrong, or the machine lacks something that it needs.
 pub fn run(root: &Path, name: &str, args: &[&str]) -> Result<bool> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)

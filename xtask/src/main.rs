@@ -14,6 +14,7 @@ mod mutants;
 mod planted;
 mod primitives;
 mod seams;
+mod syntax;
 mod tidy;
 mod times;
 mod tree;

@@ -19,50 +19,23 @@ const TARGET: Option<(&str, &str)> = Some(("CARGO_TARGET_DIR", ".."));
 const STEPS: [CargoStep; 3] = [
     CargoStep {
         name: "litmus tests of the checked machine",
-        args: &[
-            "test",
-            "--profile=checked",
-            "--package=millrace-checker",
-            "--lib",
-            "--tests",
-            "--",
-            "--nocapture",
-        ],
+        args: "test --profile=checked --package=millrace-checker --lib --tests -- --nocapture",
         env: TARGET,
     },
     CargoStep {
         name: "models of the block layer",
-        args: &[
-            "test",
-            "--profile=checked",
-            "--package=millrace-block",
-            "--lib",
-            "--",
-            "models::",
-            "--include-ignored",
-            "--nocapture",
-        ],
+        args: "test --profile=checked --package=millrace-block --lib -- models:: \
+               --include-ignored --nocapture",
         env: TARGET,
     },
     CargoStep {
         name: "models of vhost-user",
-        args: &[
-            "test",
-            "--profile=checked",
-            "--package=millrace-exports",
-            "--lib",
-            "--",
-            "model::",
-            "--nocapture",
-        ],
+        args: "test --profile=checked --package=millrace-exports --lib -- model:: --nocapture",
         env: TARGET,
     },
 ];
 
 /// Runs all models; returns true if every test passed.
-///
-/// # Errors
-/// When the tree cannot be copied and patched, or cargo cannot be started.
 pub fn run(root: &Path) -> Result<bool> {
     let tree = planted::patched_tree(root)?;
     for step in &STEPS {

@@ -24,167 +24,19 @@ const KILLED_PERCENT_MIN: f64 = 90.0;
 const USAGE: &str =
     "usage: cargo xtask mutants [--short] [--package NAME]... [--shard K/N | --sample N]
   --short        test only the mutants of xtask/mutants/short.txt, as CI does
-  --package      one of block, exports-vhost, exports-server, exports-rest, nbd, clients,
-                 runtime, cache, drives, reactor
+  --package      a group of xtask/mutants/groups.txt, or its package
   --shard K/N    test every Nth mutant, starting at the Kth, counted from 0
   --sample N     equal to --shard 0/N";
 
-/// A set of files of a package, and the tests that must find the mutants in them.
+/// Groups of mutants, the most important first.
+const GROUPS: &str = include_str!("../mutants/groups.txt");
+
+/// A set of files of a package, and the tests that must find the mutants in them: the words behind
+/// each key of a group in `groups.txt`.
 struct MutantGroup {
     name: &'static str,
-    package: &'static str,
-    /// Another package whose tests also run.
-    judge: Option<&'static str>,
-    /// Globs of the group's files; empty for all.
-    files: &'static [&'static str],
-    /// Globs of files that belong to other groups.
-    but: &'static [&'static str],
-    /// Arguments of cargo that select the test targets.
-    tests: &'static [&'static str],
-    /// Tests left out by name, because they take long and other tests find the same bugs.
-    skipped: &'static [&'static str],
-    /// Further tests left out when only the short list is tested.
-    slow: &'static [&'static str],
+    words: BTreeMap<&'static str, Vec<&'static str>>,
 }
-
-/// Tests of NBD servers that the short list does not need.
-const SLOW_OF_SERVERS: [&str; 6] = [
-    "server_holes::",
-    "server_hostile::",
-    "server_memory_wait::",
-    "server_orders::",
-    "server_stuck::",
-    "server_unaligned::",
-];
-
-/// All groups, the most important first.
-const GROUPS: [MutantGroup; 10] = [
-    MutantGroup {
-        name: "block",
-        package: "millrace-block",
-        judge: None,
-        files: &[],
-        but: &[],
-        tests: &["--lib", "--test=layer"],
-        // These tests take longer than all others together.
-        skipped: &["models::", "allocation::", "simulated::"],
-        slow: &[],
-    },
-    MutantGroup {
-        name: "exports-vhost",
-        package: "millrace-exports",
-        judge: None,
-        files: &["crates/exports/src/vhost.rs", "crates/exports/src/vhost/**"],
-        but: &[],
-        tests: &["--lib", "--test=exports"],
-        // Tests of placement measure for a long time; the server tests do not use this code.
-        skipped: &[
-            "model::",
-            "server_bounds::",
-            "server_commands::",
-            "server_holes::",
-            "server_hostile::",
-            "server_memory_wait::",
-            "server_orders::",
-            "server_unaligned::",
-            "vhost_placement::",
-        ],
-        slow: &["vhost_behaviour::", "vhost_foreign::", "vhost_memory::", "vhost_protocol::"],
-    },
-    MutantGroup {
-        name: "exports-server",
-        package: "millrace-exports",
-        judge: None,
-        files: &["crates/exports/src/nbd.rs", "crates/exports/src/nbd/**"],
-        but: &[],
-        tests: &["--lib", "--tests"],
-        skipped: &["model::", "vhost_", "allocation::"],
-        slow: &SLOW_OF_SERVERS,
-    },
-    MutantGroup {
-        name: "exports-rest",
-        package: "millrace-exports",
-        judge: None,
-        files: &[],
-        but: &[
-            "crates/exports/src/vhost.rs",
-            "crates/exports/src/vhost/**",
-            "crates/exports/src/nbd.rs",
-            "crates/exports/src/nbd/**",
-        ],
-        tests: &["--lib", "--tests"],
-        skipped: &["model::", "vhost_", "allocation::"],
-        slow: &SLOW_OF_SERVERS,
-    },
-    MutantGroup {
-        name: "nbd",
-        package: "millrace-nbd",
-        judge: None,
-        files: &[],
-        but: &[],
-        tests: &["--lib", "--test=nbd"],
-        skipped: &[],
-        slow: &[],
-    },
-    MutantGroup {
-        name: "clients",
-        package: "millrace-clients",
-        judge: Some("millrace-exports"),
-        files: &[],
-        but: &[],
-        tests: &["--lib", "--test=exports", "--test=vhost_ring"],
-        skipped: &["model::", "vhost_placement::"],
-        slow: &SLOW_OF_SERVERS,
-    },
-    // Mistakes of I/O threads and workers show only with drives.
-    MutantGroup {
-        name: "runtime",
-        package: "millrace-runtime",
-        judge: Some("millrace-drives"),
-        files: &[],
-        but: &[],
-        tests: &["--lib", "--test=conformance"],
-        skipped: &[],
-        slow: &[],
-    },
-    // Only the files that the crate's own tests cover; the rest of the cache is tested by the
-    // explorer, which takes too long for mutants.
-    MutantGroup {
-        name: "cache",
-        package: "millrace-cache",
-        judge: None,
-        files: &[
-            "crates/cache/src/config.rs",
-            "crates/cache/src/memory/extent.rs",
-            "crates/cache/src/memory/shard.rs",
-            "crates/cache/src/read/streams.rs",
-        ],
-        but: &[],
-        tests: &["--lib"],
-        skipped: &[],
-        slow: &[],
-    },
-    MutantGroup {
-        name: "drives",
-        package: "millrace-drives",
-        judge: None,
-        files: &[],
-        but: &[],
-        tests: &["--lib", "--test=conformance"],
-        skipped: &[],
-        slow: &[],
-    },
-    MutantGroup {
-        name: "reactor",
-        package: "millrace-reactor",
-        judge: None,
-        files: &[],
-        but: &[],
-        tests: &["--lib", "--tests"],
-        skipped: &[],
-        slow: &[],
-    },
-];
 
 /// Profile for fast builds: each mutant is built once, and most are found in the first second.
 const PROFILE: [(&str, &str); 3] = [
@@ -213,9 +65,6 @@ struct MutantOutcome {
 }
 
 /// Tests the mutants that `args` select; returns true if only known ones survived.
-///
-/// # Errors
-/// If the arguments are wrong, cargo-mutants is missing, or the tests fail without a mutant.
 pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
     let choice = MutantSelection::parse(args)?;
     let found = Command::new("cargo-mutants").args(["mutants", "--version"]).output();
@@ -232,7 +81,7 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
     let mut clean = true;
     let mut table = String::from("| part | caught | timeout | missed | unviable | killed |\n");
     table.push_str("|---|---|---|---|---|---|\n");
-    for group in GROUPS.iter().filter(|group| choice.has(group)) {
+    for group in groups().iter().filter(|group| choice.has(group)) {
         let wanted: Vec<&MutantEntry> = short.iter().filter(|e| group.has(e.key.path())).collect();
         if choice.short && wanted.is_empty() {
             continue;
@@ -275,24 +124,24 @@ fn plant(
     command.args(["mutants", "--in-place", "--no-times", "--no-shuffle", "--colors=never"]);
     // Allow twice the time that the tests need, for a busy machine; a hang costs this much.
     command.args(["--timeout-multiplier=2", "--minimum-test-timeout=20", "--build-timeout=300"]);
-    command.args(["--package", group.package]).arg("--output").arg(&report);
-    let judges = group.judge.iter().flat_map(|judge| [group.package, judge]);
+    command.args(["--package", group.package()]).arg("--output").arg(&report);
+    let judges = group.words("judge").iter().flat_map(|judge| [group.package(), judge]);
     command.args(judges.map(|package| format!("--test-package={package}")));
     // Select by file as well as by name: mutants named "delete field" match every `--re`
     // (cargo-mutants 27.1.0).
     let files: Vec<&str> = wanted.iter().map(|entry| entry.key.path()).collect();
-    let files = if files.is_empty() { group.files } else { &files };
+    let files = if files.is_empty() { group.words("files") } else { &files };
     command.args(files.iter().flat_map(|glob| ["--file", glob]));
-    command.args(group.but.iter().flat_map(|glob| ["--exclude", glob]));
+    command.args(group.words("but").iter().flat_map(|glob| ["--exclude", glob]));
     if let Some(shard) = &choice.shard {
         command.args(["--shard", shard, "--sharding=round-robin"]);
     }
     command.args(wanted.iter().map(|entry| format!("--re={}", entry.key.pattern())));
     // `--cargo-arg` applies to building, too; arguments after `--` apply to running only.
-    command.args(group.tests.iter().map(|target| format!("--cargo-arg={target}")));
+    command.args(group.words("tests").iter().map(|target| format!("--cargo-arg={target}")));
     command.args(["--", "--"]);
-    let slow = if choice.short { group.slow } else { &[] };
-    command.args(group.skipped.iter().chain(slow).flat_map(|name| ["--skip", name]));
+    let slow = if choice.short { group.words("slow") } else { &[] };
+    command.args(group.words("skip").iter().chain(slow).flat_map(|name| ["--skip", name]));
     let status = command
         .envs(PROFILE)
         .env("CARGO_TARGET_DIR", &place.target)
@@ -338,24 +187,51 @@ fn judge(
         println!(
             "mutants: {} has no mutant {} any more; correct xtask/mutants/short.txt \
              (cargo mutants --list --package {} shows all)",
-            group.name, entry.key.0, group.package
+            group.name,
+            entry.key.0,
+            group.package()
         );
         clean = false;
     }
     clean
 }
 
+/// Reads all groups: a name, and below it indented lines of a key and its words.
+fn groups() -> Vec<MutantGroup> {
+    let mut groups: Vec<MutantGroup> = Vec::new();
+    for line in GROUPS.lines().filter(|line| !line.trim().starts_with('#')) {
+        let mut words = line.split_whitespace();
+        match (words.next(), groups.last_mut()) {
+            (Some(key), Some(group)) if line.starts_with(' ') => {
+                group.words.entry(key).or_default().extend(words);
+            }
+            (Some(name), _) => groups.push(MutantGroup { name, words: BTreeMap::new() }),
+            (None, _) => {}
+        }
+    }
+    groups
+}
+
 impl MutantGroup {
+    fn words(&self, key: &str) -> &[&'static str] {
+        self.words.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    fn package(&self) -> &'static str {
+        self.words("package").first().expect("every group of the list has a package")
+    }
+
     /// Returns true if the group has the mutants of the file at `path`.
     fn has(&self, path: &str) -> bool {
         let inside = |glob: &&str| {
             let (front, _) = glob.split_once('*').unwrap_or((glob, ""));
             path.starts_with(front)
         };
-        let crate_name = self.package.trim_start_matches("millrace-");
+        let crate_name = self.package().trim_start_matches("millrace-");
+        let files = self.words("files");
         ["crates", "lab"].iter().any(|at| path.starts_with(&format!("{at}/{crate_name}/src/")))
-            && (self.files.is_empty() || self.files.iter().any(inside))
-            && !self.but.iter().any(inside)
+            && (files.is_empty() || files.iter().any(inside))
+            && !self.words("but").iter().any(inside)
     }
 }
 
@@ -379,16 +255,16 @@ impl MutantSelection {
 
     fn has(&self, group: &MutantGroup) -> bool {
         self.packages.is_empty()
-            || self.packages.iter().any(|name| name == group.name || name == group.package)
+            || self.packages.iter().any(|name| name == group.name || name == group.package())
     }
 }
 
-/// Returns the full name of a group or package, as in `GROUPS`.
+/// Returns the full name of a group or package.
 fn package(name: &str) -> Result<String> {
     let long = format!("millrace-{name}");
-    GROUPS
-        .iter()
-        .flat_map(|group| [group.name, group.package])
+    let known = groups().into_iter().flat_map(|group| [group.name, group.package()]);
+    known
+        .into_iter()
         .find(|known| *known == name || *known == long)
         .map(str::to_owned)
         .with_context(|| format!("no part {name}\n{USAGE}"))
@@ -443,7 +319,7 @@ mod tests {
         let choice = MutantSelection::parse(&["--package", "reactor", "--sample", "20"]).unwrap();
         assert_eq!(choice.shard.as_deref(), Some("0/20"));
         assert_eq!(choice.packages, ["reactor"]);
-        let names = GROUPS.iter().filter(|g| choice.has(g)).map(|g| g.name);
+        let names = groups().into_iter().filter(|g| choice.has(g)).map(|g| g.name);
         assert_eq!(names.collect::<Vec<_>>(), ["reactor"]);
         assert!(
             MutantSelection::parse(&["--package", "exports"]).unwrap().packages
@@ -464,8 +340,11 @@ mod tests {
             ("crates/nbd/src/wire.rs", "nbd"),
             ("crates/runtime/src/io_context.rs", "runtime"),
         ] {
-            let names: Vec<&str> =
-                GROUPS.iter().filter(|group| group.has(path)).map(|group| group.name).collect();
+            let names: Vec<&str> = groups()
+                .into_iter()
+                .filter(|group| group.has(path))
+                .map(|group| group.name)
+                .collect();
             assert_eq!(names, [name], "{path}");
         }
     }
@@ -480,10 +359,10 @@ mod tests {
             missed: vec!["a.rs:1:2: replace f with ()".into()],
             ..MutantOutcome::default()
         };
-        assert!(judge(&GROUPS[0], &outcome, &known, &[]));
-        assert!(!judge(&GROUPS[0], &outcome, &[], &[]));
+        assert!(judge(&groups()[0], &outcome, &known, &[]));
+        assert!(!judge(&groups()[0], &outcome, &[], &[]));
         outcome.missed.clear();
-        assert!(!judge(&GROUPS[0], &outcome, &[], &[&known[0]]));
+        assert!(!judge(&groups()[0], &outcome, &[], &[&known[0]]));
     }
 
     #[test]

@@ -29,9 +29,6 @@ const TARGET: &str = "target/planted";
 
 /// Brings the patched copy of the tree at `root` up to date and returns its folder. Build it in
 /// [`target`], so that cargo builds only changes.
-///
-/// # Errors
-/// If git fails, a file cannot be read or written, or a patch does not fit.
 pub fn patched_tree(root: &Path) -> Result<PathBuf> {
     let copy = target(root).join("tree");
     let lists = patch::read(root, patch::PLANTED)?;
@@ -46,9 +43,6 @@ pub fn target(root: &Path) -> PathBuf {
 
 /// Runs the program with each bug; returns true if all were found, and nothing was found without a
 /// bug.
-///
-/// # Errors
-/// If the program cannot be built or run.
 pub fn run(root: &Path) -> Result<bool> {
     let (tree, target) = (patched_tree(root)?, target(root));
     let lists = patch::read(root, patch::PLANTED)?;

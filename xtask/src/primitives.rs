@@ -69,9 +69,6 @@ impl PrimitivePair {
 
 /// Builds the example below `root`, compares, and prints a table; returns true if every pair is
 /// equal or within its limit.
-///
-/// # Errors
-/// When the example does not build, or lacks one form of a primitive.
 pub fn run(root: &Path) -> Result<bool> {
     let path = compile(root)?;
     let text = fs::read_to_string(&path)

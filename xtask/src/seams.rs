@@ -19,10 +19,6 @@ pub const PATCHES: &str = "xtask/seams";
 const TARGET: &str = "target/seams";
 
 /// Applies and builds each patch, and prints a row for each; true if none touches too many files.
-///
-/// # Errors
-///
-/// If a patch cannot be read or does not fit, or cargo cannot be run.
 pub fn run(root: &Path) -> Result<bool> {
     let (target, copy) = (root.join(TARGET), root.join(TARGET).join("tree"));
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -63,9 +63,6 @@ impl fmt::Display for Finding {
 }
 
 /// Checks the repository at `root` and prints all findings; returns true if there are none.
-///
-/// # Errors
-/// When a file cannot be read.
 pub fn run(root: &Path) -> Result<bool> {
     let mut sources = Vec::new();
     for folder in RUST_ROOTS {

@@ -14,9 +14,6 @@ use anyhow::{Context, Result, bail};
 
 /// Makes `copy` equal to the files of `root` that git knows or would add; `changed` has replacement
 /// texts for some files.
-///
-/// # Errors
-/// If git fails, or a file cannot be read, written or removed.
 pub fn mirror(root: &Path, copy: &Path, changed: &BTreeMap<PathBuf, String>) -> Result<()> {
     fs::create_dir_all(copy).with_context(|| format!("cannot make {}", copy.display()))?;
     let mut wanted = listed(root)?;

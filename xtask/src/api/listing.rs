@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::spanned::Spanned;
 use syn::{Attribute, Fields, Generics, ImplItem, Item, ItemImpl, TraitItem, Type, Visibility};
 
-use super::tree::{CrateTree, PathTarget, is_test, join, leaves, name_of};
+use super::tree::{CrateTree, PathTarget, join, name_of};
+use crate::syntax::{is_test, leaves};
 
 /// Kind of a line, in the order in which the lines of one name are listed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +87,7 @@ impl Listing<'_> {
                 }
                 Item::Use(line) if is_public(&line.vis, &line.attrs) => {
                     let when = also(when, &line.attrs);
-                    for leaf in leaves(item).unwrap_or_default() {
+                    for leaf in leaves(item) {
                         self.reexport(module, above, (&leaf.path, leaf.name), &when);
                     }
                 }

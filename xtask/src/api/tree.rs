@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use syn::{Attribute, Item, UseTree};
+use syn::Item;
+
+use crate::syntax::{is_test, leaves};
 
 /// Longest chain of `use` lines that is followed, which also ends circles of globs.
 const USES_MAX: usize = 16;
@@ -27,20 +29,8 @@ pub enum PathTarget {
     Item(String, String),
 }
 
-/// One imported name of a `use` line.
-#[derive(Debug, PartialEq, Eq)]
-pub struct ImportedName {
-    /// Path as written; for a glob, the path of its module.
-    pub path: Vec<String>,
-    /// Name in the importing module; None for a glob.
-    pub name: Option<String>,
-}
-
 impl CrateTree {
     /// Reads a crate from its root; `file` returns the text of a file below the folder of `lib.rs`.
-    ///
-    /// # Errors
-    /// When a file is missing or does not parse.
     pub fn read(file: &dyn Fn(&str) -> Option<String>) -> Result<CrateTree> {
         let mut tree = CrateTree::default();
         let root = syn::parse_file(&file("lib.rs").context("lib.rs is missing")?)?;
@@ -117,7 +107,7 @@ impl CrateTree {
             return Some(PathTarget::Item(module.to_owned(), name.to_owned()));
         }
         let uses = uses.checked_sub(1)?;
-        items.iter().filter_map(leaves).flatten().find_map(|leaf| match &leaf.name {
+        items.iter().flat_map(leaves).find_map(|leaf| match &leaf.name {
             // An import such as `use tracing::tracing` must not be looked up in itself.
             Some(given) if given == name && leaf.path != [name] => {
                 self.follow(module, &leaf.path, uses)
@@ -128,39 +118,6 @@ impl CrateTree {
                 _ => None,
             },
         })
-    }
-}
-
-/// Returns the imported names of a `use` line; None for other items.
-pub fn leaves(item: &Item) -> Option<Vec<ImportedName>> {
-    let Item::Use(item) = item else { return None };
-    let mut found = Vec::new();
-    if !is_test(&item.attrs) {
-        flatten(&item.tree, &mut Vec::new(), &mut found);
-    }
-    Some(found)
-}
-
-fn flatten(tree: &UseTree, path: &mut Vec<String>, found: &mut Vec<ImportedName>) {
-    let leaf = |path: &[String], last: &syn::Ident, name: &syn::Ident| {
-        let mut path = path.to_vec();
-        // `a::{self}` imports `a`.
-        let own = if last == "self" { path.pop() } else { None };
-        let last = own.unwrap_or_else(|| last.to_string());
-        let name = if name == "self" { last.clone() } else { name.to_string() };
-        path.push(last);
-        ImportedName { path, name: Some(name) }
-    };
-    match tree {
-        UseTree::Path(inner) => {
-            path.push(inner.ident.to_string());
-            flatten(&inner.tree, path, found);
-            path.pop();
-        }
-        UseTree::Name(last) => found.push(leaf(path, &last.ident, &last.ident)),
-        UseTree::Rename(last) => found.push(leaf(path, &last.ident, &last.rename)),
-        UseTree::Glob(_) => found.push(ImportedName { path: path.clone(), name: None }),
-        UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(tree, path, found)),
     }
 }
 
@@ -177,14 +134,6 @@ pub fn name_of(item: &Item) -> Option<&syn::Ident> {
         Item::Union(item) => Some(&item.ident),
         _ => None,
     }
-}
-
-/// Returns true if an item is built only for tests.
-pub fn is_test(attrs: &[Attribute]) -> bool {
-    attrs.iter().any(|attr| match &attr.meta {
-        syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
-        _ => false,
-    })
 }
 
 /// Appends a name to the path of a module.

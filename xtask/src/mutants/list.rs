@@ -55,9 +55,6 @@ fn escaped(text: &str) -> String {
 }
 
 /// Reads the list at `path`.
-///
-/// # Errors
-/// If the file cannot be read, or a line is not an entry.
 pub fn read(path: &Path) -> Result<Vec<MutantEntry>> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

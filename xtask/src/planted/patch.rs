@@ -41,9 +41,6 @@ pub struct Hunk {
 
 impl Hunk {
     /// Returns the position of the production lines in `text`; its end if the hunk has none.
-    ///
-    /// # Errors
-    /// If the lines do not occur exactly once; the error is a message for people.
     pub fn place(&self, text: &str) -> Result<Range<usize>, String> {
         if self.before.is_empty() {
             return Ok(text.len()..text.len());
@@ -66,9 +63,6 @@ impl Hunk {
 
 impl Patch {
     /// Returns `text` with all changes.
-    ///
-    /// # Errors
-    /// If the position of a hunk in `text` is not unique.
     pub fn apply(&self, text: &str) -> Result<String> {
         let mut places = Vec::new();
         for hunk in &self.hunks {
@@ -93,10 +87,6 @@ impl Patch {
 }
 
 /// Returns the patches of each file in `directory`, by the file's path from `root`.
-///
-/// # Errors
-///
-/// Returns an error if a file cannot be read or is not a list of patches.
 pub fn read(root: &Path, directory: &str) -> Result<BTreeMap<String, Vec<Patch>>> {
     let mut lists = BTreeMap::new();
     let entries =
@@ -111,9 +101,6 @@ pub fn read(root: &Path, directory: &str) -> Result<BTreeMap<String, Vec<Patch>>
 }
 
 /// Returns the patched text of each file below `root` that the patches change.
-///
-/// # Errors
-/// If a file cannot be read, has two patches, or does not fit its patch.
 pub fn apply_all<'a>(
     root: &Path,
     patches: impl IntoIterator<Item = &'a Patch>,
@@ -133,9 +120,6 @@ pub fn apply_all<'a>(
 }
 
 /// Parses a list of patches.
-///
-/// # Errors
-/// If a line does not follow the format.
 pub fn parse(text: &str) -> Result<Vec<Patch>> {
     let mut patches: Vec<Patch> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {

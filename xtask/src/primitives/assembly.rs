@@ -25,9 +25,6 @@ pub struct AssemblyBody(Vec<String>);
 
 impl Assembly {
     /// Parses the functions and aliases of a file's text.
-    ///
-    /// # Errors
-    /// When a function does not end.
     pub fn parse(text: &str) -> Result<Self> {
         let mut assembly = Self::default();
         let mut lines = text.lines();

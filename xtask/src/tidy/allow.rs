@@ -54,9 +54,6 @@ pub struct AllowList {
 
 impl AllowList {
     /// Reads the list at `path` below `root`; a list that does not exist is empty.
-    ///
-    /// # Errors
-    /// When the file cannot be read or a line is not an entry.
     pub fn read(root: &Path, path: &str) -> Result<Self> {
         let file = root.join(path);
         if !file.exists() {
@@ -67,9 +64,6 @@ impl AllowList {
     }
 
     /// Parses the text of a list.
-    ///
-    /// # Errors
-    /// When a line is neither `KEY` nor `KEY LIMIT`.
     pub fn parse(path: &str, text: &str) -> Result<Self> {
         let mut entries = Vec::new();
         for (index, full) in text.lines().enumerate() {

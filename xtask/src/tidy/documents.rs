@@ -24,9 +24,6 @@ const COLUMNS_MAX: usize = 120;
 const OWN_CRATES: &str = "millrace";
 
 /// Checks the documents at the root of the repository.
-///
-/// # Errors
-/// When `Cargo.toml` cannot be read.
 pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     match fs::read_to_string(root.join(README)) {

@@ -17,230 +17,12 @@ use super::source::Source;
 /// other.
 struct CrateLayers<'a> {
     src: &'a str,
-    layers: &'a [&'a str],
+    layers: Vec<&'a str>,
 }
 
-/// Layers of each crate that has some.
-const LAYERS: &[(&str, &[&str])] = &[
-    (
-        "crates/block/src/",
-        &["bio", "chain", "account", "group", "queue", "trace", "disk", "volume", "channel"],
-    ),
-    ("crates/cache/src/", &["stats", "memory", "config", "cache", "write_back", "read", "front"]),
-    ("crates/cli/src/", &["config", "views", "verbs", "former_verbs", "cli", "main"]),
-    (
-        "crates/console/src/",
-        &[
-            "grid",
-            "help",
-            "name",
-            "visible",
-            "words",
-            "progress_bar",
-            "cache",
-            "completions",
-            "documents",
-            "lock_table",
-            "man",
-            "events",
-            "output_queue",
-            "logging",
-            "speech",
-            "program",
-        ],
-    ),
-    (
-        "crates/drives/src/",
-        &[
-            "common",
-            "spec",
-            "controller",
-            // All drivers, each with its row in lib.rs, and the type of a row.
-            "*",
-            "open_on",
-        ],
-    ),
-    (
-        "crates/exports/src/",
-        &[
-            "access",
-            "counters",
-            "descriptors",
-            "faults",
-            "stop",
-            "last_flush",
-            "mailbox",
-            "client_groups",
-            "client_report",
-            "io_threads",
-            "unix_socket",
-            "virtio",
-            "vhost",
-            "nbd",
-        ],
-    ),
-    (
-        "crates/machine/src/",
-        &[
-            "lock_row",
-            "lock_meter",
-            "machine",
-            "native_lock",
-            "native",
-            "payload/blocks",
-            "payload/region",
-            "payload/arena",
-            "payload/process_arena",
-            "payload",
-            "cpu_share",
-            "deadline",
-            "doorbell",
-            "plant",
-            "sysfs",
-            "topology",
-        ],
-    ),
-    (
-        "crates/millrace/src/",
-        &[
-            "created",
-            "groups",
-            "serving",
-            "space",
-            "assemble",
-            "config",
-            "cache",
-            "opening",
-            "io_error",
-            "stripe",
-            "block_device",
-            "device_cursor",
-            "async_device",
-            "channel",
-            "serve",
-        ],
-    ),
-    (
-        "crates/nbd/src/",
-        &[
-            "wire",
-            "error",
-            "export",
-            "transmission",
-            "reply",
-            "status",
-            "client",
-            "option",
-            "handshake",
-        ],
-    ),
-    (
-        "crates/reactor/src/",
-        &[
-            "config", "op", "sys", "table", "pool", "hub", "spin", "lent", "epoll", "uring",
-            "reactor",
-        ],
-    ),
-    (
-        "crates/trace/src/",
-        &[
-            "error",
-            "file",
-            "names",
-            "measure",
-            "tree",
-            "flushes",
-            "drive",
-            "lock_line",
-            "reader",
-            "overview",
-            "show",
-            "spans",
-        ],
-    ),
-    (
-        "crates/tls/src/",
-        &[
-            "error",
-            "names",
-            "lifetime",
-            "files",
-            "without",
-            "reasons",
-            "certificate",
-            "client_cas",
-            "config",
-            "session",
-        ],
-    ),
-    ("lab/cli/src/", &["verbs", "cli", "main"]),
-    ("lab/clients/src/", &["nbd", "vhost"]),
-    (
-        "lab/experiments/src/",
-        &[
-            "filter",
-            "page",
-            "load",
-            "trace",
-            "simulation",
-            "programs",
-            "vm",
-            "replay",
-            "papers",
-            "explorer",
-        ],
-    ),
-    (
-        "lab/simulator/src/",
-        &["model", "memory", "report", "scheduler", "world", "primitives", "run"],
-    ),
-    (
-        "tests/src/",
-        &[
-            "process",
-            "binary",
-            "clients",
-            "metrics",
-            "raw_nbd",
-            "durability",
-            "synthetic_trace",
-            "traces",
-            "terminal",
-            "daemon",
-            "control",
-            "serving",
-            "cached_volume",
-            "mounted",
-            "recording",
-            "readers",
-            "known_load",
-            "load",
-            "remote",
-            "storage_daemon",
-            "ceph",
-            "guest",
-            "programs",
-        ],
-    ),
-    (
-        "xtask/src/",
-        &[
-            "tree",
-            "api",
-            "planted",
-            "seams",
-            "primitives",
-            "tidy",
-            "check",
-            "models",
-            "mutants",
-            "deb",
-            "comparison",
-            "times",
-            "main",
-        ],
-    ),
-];
+/// Layers of each crate that has some, in words: a source folder, which ends with a slash, and its
+/// layers.
+const LAYERS: &str = include_str!("../../layers.txt");
 
 /// Largest number of files of a crate without layers.
 const FLAT_FILES_MAX: usize = 12;
@@ -260,10 +42,17 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
         .filter(checked)
         .map(|source| format!("{}/src/", source.crate_path()))
         .collect();
-    let layers = |src: &str| LAYERS.iter().find(|(of, _)| *of == src).map_or(&[][..], |(_, l)| *l);
-    srcs.iter()
-        .flat_map(|src| check_house(sources, &CrateLayers { src, layers: layers(src) }))
-        .collect()
+    srcs.iter().flat_map(|src| check_house(sources, &CrateLayers::of(src, LAYERS))).collect()
+}
+
+impl<'a> CrateLayers<'a> {
+    /// Finds the layers of a crate in a list.
+    fn of(src: &'a str, list: &'a str) -> Self {
+        let lines = list.lines().filter(|line| !line.trim().starts_with('#'));
+        let mut words = lines.flat_map(str::split_whitespace).skip_while(|word| *word != src);
+        words.next();
+        CrateLayers { src, layers: words.take_while(|word| !word.ends_with('/')).collect() }
+    }
 }
 
 fn check_house(sources: &[Source], house: &CrateLayers) -> Vec<Finding> {
@@ -274,7 +63,7 @@ fn check_house(sources: &[Source], house: &CrateLayers) -> Vec<Finding> {
     if files.len() > FLAT_FILES_MAX && house.layers.is_empty() {
         let text = format!(
             "{} files without layers, at most {FLAT_FILES_MAX} are allowed; list the layers of {} \
-             in xtask/src/tidy/layers.rs",
+             in xtask/layers.txt",
             files.len(),
             house.src
         );
@@ -285,21 +74,20 @@ fn check_house(sources: &[Source], house: &CrateLayers) -> Vec<Finding> {
         let layer = layer_of(house, name);
         if layer.is_none() && !house.layers.is_empty() && name != "lib" {
             let text = "belongs to no layer; move it into one, or list its folder in \
-                xtask/src/tidy/layers.rs";
+                xtask/layers.txt";
             findings.push(Finding::new(&source.path, 1, text));
         }
-        for (line, target) in imports(name, source, &|name| files.contains_key(name)) {
-            if target == *name || name == "lib" {
-                continue;
-            }
-            arrows.entry(name.clone()).or_default().entry(target.clone()).or_insert(line);
+        for (line, path) in source.imports.iter().filter(|(line, _)| !source.is_test(*line)) {
+            let target = target(name, path, &|name| files.contains_key(name));
+            let Some(target) = target.filter(|to| to != name && name != "lib") else { continue };
+            arrows.entry(name.clone()).or_default().entry(target.clone()).or_insert(*line);
             let upwards = layer < layer_of(house, &target);
             if upwards {
                 let text = format!(
                     "imports {target}, which is in a higher layer; the layers, lowest first: {}",
                     house.layers.join(", ")
                 );
-                findings.push(Finding::new(&source.path, line, text));
+                findings.push(Finding::new(&source.path, *line, text));
             }
         }
     }
@@ -325,76 +113,26 @@ fn layer_of(house: &CrateLayers, module: &str) -> Option<usize> {
     named(first).or_else(|| named("*"))
 }
 
-/// Returns the files that a file's paths lead to, with their lines.
-fn imports(name: &str, source: &Source, exists: &dyn Fn(&str) -> bool) -> Vec<(usize, String)> {
-    let lines: Vec<(usize, &str)> = source.product_code().collect();
-    let mut found = Vec::new();
-    for (index, (line, code)) in lines.iter().enumerate() {
-        for (start, root) in [("crate::", ""), ("super::", parent(name))] {
-            for (at, _) in code.match_indices(start) {
-                if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
-                    continue;
-                }
-                let mut path = code[at + start.len()..].to_owned();
-                for (_, more) in &lines[index + 1..] {
-                    if path.contains(';') || path.matches('{').count() == path.matches('}').count()
-                    {
-                        break;
-                    }
-                    path += more.trim();
-                }
-                let files = expand("", &path);
-                found.extend(files.iter().filter_map(|p| Some((*line, target(root, p, exists)?))));
-            }
-        }
-    }
-    found
-}
-
-/// Expands the braces of `path` into all paths that it stands for, each after `prefix`.
-fn expand(prefix: &str, path: &str) -> Vec<String> {
-    let in_path = |c: char| c == '_' || c == ':' || c.is_alphanumeric();
-    let end = path.find(|c| !in_path(c)).unwrap_or(path.len());
-    let whole = format!("{prefix}{}", &path[..end]);
-    let Some(group) = path[end..].strip_prefix('{') else { return vec![whole] };
-    if !whole.is_empty() && !whole.ends_with("::") {
-        return vec![whole];
-    }
-    let (mut depth, mut from, mut paths) = (0, 0, Vec::new());
-    for (at, c) in group.char_indices() {
-        if depth == 0 && (c == ',' || c == '}') {
-            paths.extend(expand(&whole, group[from..at].trim()));
-            from = at + 1;
-        }
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            _ => {}
-        }
-    }
-    paths
-}
-
 fn parent(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// Returns the deepest file on a path such as `bio::limits::QueueLimits`, from the module `root`.
-fn target(root: &str, path: &str, exists: &dyn Fn(&str) -> bool) -> Option<String> {
-    let mut file = root.to_owned();
-    for part in path.split("::") {
-        let word = part.split(|c: char| c != '_' && !c.is_alphanumeric()).next().unwrap_or("");
-        let next = if file.is_empty() { word.to_owned() } else { format!("{file}/{word}") };
-        if word.is_empty() || !exists(&next) {
+/// Returns the deepest file on a path such as `crate::bio::limits::QueueLimits` in the file `from`.
+fn target(from: &str, path: &[String], exists: &dyn Fn(&str) -> bool) -> Option<String> {
+    let mut file = from.to_owned();
+    for part in path {
+        let next = match part.as_str() {
+            "crate" => String::new(),
+            "super" => parent(&file).to_owned(),
+            part if file.is_empty() => part.to_owned(),
+            part => format!("{file}/{part}"),
+        };
+        if !["crate", "super"].contains(&part.as_str()) && !exists(&next) {
             break;
         }
         file = next;
-        if word.len() != part.len() {
-            break;
-        }
     }
-    (!file.is_empty() && exists(&file)).then_some(file)
+    exists(&file).then_some(file)
 }
 
 /// Returns the groups of files that import each other, directly or through others of the group.
@@ -433,7 +171,7 @@ mod tests {
     use super::*;
 
     fn findings(files: &[(&str, &str)]) -> Vec<String> {
-        findings_in(&CrateLayers { src: "s/", layers: &["low", "high"] }, files)
+        findings_in(&CrateLayers::of("s/", "s/ low high\nt/ other\n"), files)
     }
 
     fn findings_in(house: &CrateLayers<'_>, files: &[(&str, &str)]) -> Vec<String> {
@@ -468,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_star_is_the_layer_of_all_that_have_none() {
-        let house = CrateLayers { src: "s/", layers: &["low", "*", "high"] };
+        let house = CrateLayers::of("s/", "# s/ none\ns/\n low *\n high");
         let files = [
             ("high", "use crate::any::A;\n"),
             ("any", "use crate::other::B;\nuse crate::high::C;\n"),
@@ -502,7 +240,7 @@ mod tests {
             ("b/c", "fn f() -> crate::t::T { T {} }\n"),
             ("t", "use crate::a;\n"),
         ];
-        let found = findings_in(&CrateLayers { src: "s/", layers: &[] }, &files);
+        let found = findings_in(&CrateLayers::of("s/", "t/ low"), &files);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].ends_with(
             "4 files import each other in a circle, at most 2 are allowed: a, b, b/c, t"
@@ -537,8 +275,7 @@ mod tests {
         let found = check(&files(13));
         assert_eq!(found.len(), 1);
         assert!(found[0].to_string().starts_with("crates/x/src/lib.rs:1: 13 files without layers"));
-        let layers = ["f0", "f1"];
-        let house = CrateLayers { src: "crates/x/src/", layers: &layers };
+        let house = CrateLayers::of("crates/x/src/", "crates/x/src/ f0 f1");
         assert!(check_house(&files(2), &house).is_empty());
     }
 

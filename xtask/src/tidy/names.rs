@@ -38,19 +38,11 @@ fn types(source: &Source) -> Vec<(usize, String)> {
 
 /// The type that a line of code defines.
 fn type_defined(code: &str) -> Option<String> {
-    let mut rest = code.trim();
-    if let Some(behind) = rest.strip_prefix("pub") {
-        let behind = behind.trim_start();
-        rest = match behind.strip_prefix('(') {
-            Some(scope) => scope.split_once(')')?.1.trim_start(),
-            None => behind,
-        };
-    }
-    rest = rest.strip_prefix("unsafe ").unwrap_or(rest);
-    let (keyword, behind) = rest.split_once(' ')?;
-    let name: String = behind.chars().take_while(|c| c.is_alphanumeric()).collect();
-    let defines = ["struct", "enum", "trait", "union"].contains(&keyword);
-    (defines && name.starts_with(char::is_uppercase)).then_some(name)
+    let words = code.split(|c: char| c != '_' && !c.is_alphanumeric()).filter(|w| !w.is_empty());
+    let mut words = words.skip_while(|word| ["pub", "crate", "super", "unsafe"].contains(word));
+    let defines = ["struct", "enum", "trait", "union"].contains(&words.next()?);
+    let name = words.next().filter(|name| defines && name.starts_with(char::is_uppercase))?;
+    Some(name.to_owned())
 }
 
 /// Words of a name in camel case.

@@ -18,9 +18,6 @@ const HOOKS: [&str; 2] = ["planted(Plant::", "weaker(Plant::"];
 const DEFINITION: &str = "crates/machine/src/plant.rs";
 
 /// Checks all lists of patches below `root`, and that `sources` have no hooks.
-///
-/// # Errors
-/// When a list cannot be read or parsed.
 pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings: Vec<Finding> = sources.iter().flat_map(check_hooks).collect();
     for directory in [patch::PLANTED, crate::seams::PATCHES] {

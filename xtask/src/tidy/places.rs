@@ -16,9 +16,6 @@ const LIST: &str = "xtask/allow/forbidden.txt";
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Checks every text file below `root`.
-///
-/// # Errors
-/// When a folder cannot be listed or the list cannot be read.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let list =
         fs::read_to_string(root.join(LIST)).with_context(|| format!("cannot read {LIST}"))?;

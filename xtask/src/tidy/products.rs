@@ -18,9 +18,6 @@ const PRODUCT: &str = "crates";
 const LABORATORY: &str = "lab";
 
 /// Checks the manifests of all crates of the daemon.
-///
-/// # Errors
-/// When a folder cannot be listed or a manifest cannot be read.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let laboratory = manifests(root, LABORATORY)?;
     let names: Vec<&str> = laboratory.iter().filter_map(|(_, text)| name(text)).collect();

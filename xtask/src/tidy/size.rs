@@ -5,7 +5,7 @@
 //! entry must be lowered or removed. Called by `tidy::run`.
 
 use super::Finding;
-use super::allow::AllowList;
+use super::allow::{AllowList, Excess};
 use super::source::{ItemKind, Source};
 
 const FILE_WARN: usize = 400;
@@ -14,16 +14,6 @@ const FILE_MAX: usize = 600;
 pub const FUNCTION_WARN: usize = 40;
 const FUNCTION_MAX: usize = 70;
 const FIELDS_MAX: usize = 15;
-
-/// Size of a file, function or struct.
-struct MeasuredSize {
-    key: String,
-    path: String,
-    line: usize,
-    size: usize,
-    size_max: usize,
-    advice: &'static str,
-}
 
 /// Sizes that are large but allowed.
 pub struct Warnings {
@@ -35,32 +25,7 @@ pub struct Warnings {
 
 /// Checks all files against the limits and the list.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
-    let measures: Vec<MeasuredSize> = sources.iter().flat_map(measure).collect();
-    let mut findings = Vec::new();
-    for measure in measures.iter().filter(|measure| measure.size > measure.size_max) {
-        let limit = list.get(&measure.key).and_then(|entry| entry.limit);
-        let allowed = limit.unwrap_or(measure.size_max);
-        if measure.size > allowed {
-            let message = format!("{} {}; {allowed} are allowed", subject(measure), measure.advice);
-            findings.push(Finding::new(&measure.path, measure.line, message));
-        }
-    }
-    for entry in &list.entries {
-        let sizes = measures.iter().filter(|measure| measure.key == entry.key);
-        let real = sizes.filter(|measure| measure.size > measure.size_max).map(|m| m.size).max();
-        let message = match (real, entry.limit) {
-            (None, _) => format!("{} is within the limits; remove the entry", entry.key),
-            (Some(real), None) => {
-                format!("{} lacks its size; write {real} after the key", entry.key)
-            }
-            (Some(real), Some(limit)) if limit > real => {
-                format!("{} has shrunk to {real}; write this number instead of {limit}", entry.key)
-            }
-            _ => continue,
-        };
-        findings.push(Finding::new(&list.path, entry.line, message));
-    }
-    findings
+    list.check(sources.iter().flat_map(excesses).collect())
 }
 
 /// Returns warnings about files and functions near the limits.
@@ -82,40 +47,28 @@ pub fn warnings(sources: &[Source]) -> Warnings {
     warnings
 }
 
-fn measure(source: &Source) -> Vec<MeasuredSize> {
-    let file = MeasuredSize {
-        key: source.path.clone(),
-        path: source.path.clone(),
-        line: 1,
-        size: source.line_count(),
-        size_max: FILE_MAX,
-        advice: "lines outside tests: split it by what it owns",
-    };
-    let items = source.items.iter().filter(|item| !source.is_test(item.line)).map(|item| {
-        let (size_max, advice) = match item.kind {
-            ItemKind::Function => (FUNCTION_MAX, "lines: move a part into a function of its own"),
-            ItemKind::Struct => (FIELDS_MAX, "fields: group those that change together"),
-        };
-        let key = format!("{}:{}", source.path, item.name);
-        MeasuredSize {
-            key,
-            path: source.path.clone(),
-            line: item.line,
-            size: item.size,
-            size_max,
-            advice,
-        }
-    });
-    std::iter::once(file).chain(items).collect()
-}
-
-/// Formats the subject of a message: `name has 71`, or `the file has 601`.
-fn subject(measure: &MeasuredSize) -> String {
-    let name = measure.key.strip_prefix(&measure.path).unwrap_or_default();
-    match name.strip_prefix(':') {
-        Some(name) => format!("`{name}` has {}", measure.size),
-        None => format!("the file has {}", measure.size),
+fn excesses(source: &Source) -> Vec<Excess> {
+    let mut excesses = Vec::new();
+    let lines = source.line_count();
+    if lines > FILE_MAX {
+        let message = format!(
+            "the file has {lines} of at most {FILE_MAX} lines outside tests; split it by what it owns"
+        );
+        excesses.push(Excess { amount: lines, ..Excess::of_file(source, 1, message) });
     }
+    for item in source.items.iter().filter(|item| !source.is_test(item.line)) {
+        let (most, advice) = match item.kind {
+            ItemKind::Function => (FUNCTION_MAX, "lines; move a part into a function of its own"),
+            ItemKind::Struct => (FIELDS_MAX, "fields; group those that change together"),
+        };
+        if item.size > most {
+            let message = format!("`{}` has {} of at most {most} {advice}", item.name, item.size);
+            let finding = Finding::new(&source.path, item.line, message);
+            let key = format!("{}:{}", source.path, item.name);
+            excesses.push(Excess { key, amount: item.size, finding });
+        }
+    }
+    excesses
 }
 
 #[cfg(test)]
@@ -150,7 +103,7 @@ mod tests {
         assert_eq!(found(&"// x\n".repeat(601), "").len(), 1);
         assert_eq!(
             found(&function(71), ""),
-            ["a.rs:1: `f` has 71 lines: move a part into a function of its own; 70 are allowed"]
+            ["a.rs:1: `f` has 71 of at most 70 lines; move a part into a function of its own"]
         );
         assert_eq!(found(&format!("struct A {{ {} }}\n", field_list(16)), "").len(), 1);
     }
@@ -166,11 +119,11 @@ mod tests {
     fn an_entry_that_is_too_large_or_not_needed_fails() {
         assert_eq!(
             found(&"// x\n".repeat(650), "a.rs 651\n"),
-            ["size.txt:1: a.rs has shrunk to 650; write this number instead of 651"]
+            ["size.txt:1: a.rs has shrunk to 650; write this number in the entry"]
         );
         assert_eq!(
             found("// x\n", "a.rs 600\n"),
-            ["size.txt:1: a.rs is within the limits; remove the entry"]
+            ["size.txt:1: a.rs is not needed any more; remove the entry"]
         );
         assert_eq!(found("// x\n", "gone.rs 700\n").len(), 1);
     }

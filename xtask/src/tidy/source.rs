@@ -8,6 +8,8 @@
 mod lexer;
 mod outline;
 
+use proc_macro2::TokenStream;
+
 pub use outline::{Definition, Item, ItemKind};
 
 /// A parsed file.
@@ -27,6 +29,8 @@ pub struct Source {
     pub items: Vec<Item>,
     /// Names that the file defines, in order.
     pub definitions: Vec<Definition>,
+    /// Paths that begin with `crate` or `super`, and their lines.
+    pub imports: Vec<(usize, Vec<String>)>,
     /// Line and message of the parse error, if the file is not valid Rust.
     pub parse_error: Option<(usize, String)>,
     test_lines: Vec<(usize, usize)>,
@@ -36,21 +40,22 @@ pub struct Source {
 impl Source {
     /// Parses `text`, the content of the file at `path`.
     pub fn parse(path: &str, text: &str) -> Self {
-        let views = lexer::split(text);
         let mut source = Self {
             path: path.to_owned(),
             text: text.to_owned(),
-            code: views.code,
-            comments: views.comments,
-            strings: views.strings,
             all_test: is_test_path(path),
             ..Self::default()
         };
-        match syn::parse_file(text) {
+        let tokens = text.parse::<TokenStream>().map_err(syn::Error::from);
+        let views = tokens.clone().map(|tokens| lexer::split(text, tokens)).unwrap_or_default();
+        (source.code, source.comments, source.strings) =
+            (views.code, views.comments, views.strings);
+        match tokens.and_then(syn::parse2) {
             Ok(file) => {
                 let outline = outline::of(&file);
                 source.items = outline.items;
                 source.definitions = outline.definitions;
+                source.imports = outline.imports;
                 source.test_lines = outline.test_lines;
                 source.all_test |= outline.all_test;
             }

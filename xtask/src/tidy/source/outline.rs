@@ -4,8 +4,11 @@
 //! Called by `Source::parse`; walks the tree of `syn`.
 
 use proc_macro2::Span;
+use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
+
+use crate::syntax::{is_test, leaves};
 
 /// Kind of a measured item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +65,8 @@ pub struct Outline {
     pub items: Vec<Item>,
     /// Names that the file defines, in order.
     pub definitions: Vec<Definition>,
+    /// Paths that begin with `crate` or `super`, and their lines.
+    pub imports: Vec<(usize, Vec<String>)>,
     /// First and last lines of test items, from 1.
     pub test_lines: Vec<(usize, usize)>,
     /// True if the whole file is under `#![cfg(test)]`.
@@ -81,6 +86,12 @@ impl Outline {
     fn mark(&mut self, attrs: &[syn::Attribute], span: Span) {
         if is_test(attrs) {
             self.test_lines.push((span.start().line, span.end().line));
+        }
+    }
+
+    fn import(&mut self, line: usize, path: Vec<String>) {
+        if matches!(path.first().map(String::as_str), Some("crate" | "super")) {
+            self.imports.push((line, path));
         }
     }
 
@@ -125,6 +136,31 @@ impl<'ast> Visit<'ast> for Outline {
         visit_item_macro: ItemMacro,
         visit_local: Local,
         visit_field: Field,
+    }
+
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        let line = item.span().start().line;
+        leaves(item).into_iter().for_each(|leaf| self.import(line, leaf.path));
+        visit::visit_item(self, item);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let names = path.segments.iter().map(|segment| segment.ident.to_string());
+        self.import(path.span().start().line, names.collect());
+        visit::visit_path(self, path);
+    }
+
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {
+        // The path in `pub(super)` imports nothing.
+    }
+
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        let arguments = Punctuated::<syn::Expr, syn::Token![,]>::parse_terminated;
+        if let Ok(list) = call.parse_body_with(arguments) {
+            let mut inner = Outline::default();
+            list.iter().for_each(|argument| inner.visit_expr(argument));
+            self.imports.append(&mut inner.imports);
+        }
     }
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
@@ -190,19 +226,6 @@ fn takes(sig: &syn::Signature) -> ArgumentCounts {
     });
     let is_bool = |of: &&syn::Type| matches!(of, syn::Type::Path(p) if p.path.is_ident("bool"));
     ArgumentCounts { arguments: typed.clone().count(), bools: typed.filter(is_bool).count() }
-}
-
-fn is_test(attrs: &[syn::Attribute]) -> bool {
-    attrs.iter().any(|attr| match &attr.meta {
-        syn::Meta::Path(path) => path.is_ident("test"),
-        syn::Meta::List(list) if list.path.is_ident("cfg") => {
-            let condition = list.tokens.to_string();
-            let negated = super::has_word(&condition, "not");
-            let all = condition.starts_with("all") && super::has_word(&condition, "test");
-            condition == "test" || (all && !negated)
-        }
-        _ => false,
-    })
 }
 
 fn docs(attrs: &[syn::Attribute]) -> String {
