@@ -3,12 +3,12 @@
 //! protocol.rs defines the lines on the control socket and answers them from a table of verbs;
 //! requests.rs has the verbs with their arguments; report.rs is the JSON of the counters (groups.rs
 //! for groups, caches.rs for caches, locks.rs for locks, history.rs for samples of the last hour),
-//! prometheus.rs the same for Prometheus. thread.rs serves both sockets from one thread that sleeps
-//! while nobody asks; metrics_listener.rs is the page's socket, which may be replaced; session.rs
-//! is one client, http.rs its subset of HTTP. client.rs is the other end of the control socket.
-//! `serve` starts the thread and answers ([`Answers`]) with the table of verbs/ctl.rs. Nothing here
-//! is on the path of an I/O: counters are read, never written. docs/control.md describes the
-//! protocol.
+//! prometheus.rs has the same counters in Prometheus's format. thread.rs serves both sockets from
+//! one thread that sleeps while there is no request; metrics_listener.rs is the page's socket,
+//! which may be replaced; session.rs is one client, http.rs the supported subset of HTTP. client.rs
+//! is the client's end of the control socket. `serve` starts the thread and answers ([`Answers`])
+//! with the table of verbs/ctl.rs. Nothing here is on the path of an I/O: counters are read, never
+//! written. docs/control.md describes the protocol.
 
 pub mod caches;
 pub mod client;
@@ -39,12 +39,12 @@ pub use requests::{
 };
 pub use thread::{Sockets, ViewThread};
 
-/// Access of the views to the daemon.
+/// Functions of the daemon that the views call.
 pub trait Answers: Send + Sync {
     /// Returns the first line of the control socket.
     fn greeting(&self) -> Value;
 
-    /// Makes the question for a verb and its arguments.
+    /// Creates the question for a verb and its arguments.
     ///
     /// # Errors
     /// Returns a refusal if there is no such verb, or it does not take these arguments.

@@ -18,7 +18,7 @@ use crate::common::store::SparseStore;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row in the table of drivers.
+/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "ram",
     keys: &["size", "block", "depth"],

@@ -176,7 +176,7 @@ fn cannot_listen(path: &Path, error: &io::Error) -> Error {
 fn who_is_at(path: &Path) -> String {
     let kind = std::fs::symlink_metadata(path).map(|meta| meta.file_type());
     if let Some(kind) = kind.ok().filter(|kind| !kind.is_socket()) {
-        let what = if kind.is_dir() { "a folder" } else { "a file that is not a socket" };
+        let what = if kind.is_dir() { "a directory" } else { "a file that is not a socket" };
         return format!("there is {what}; move it away, or choose another path");
     }
     match socket_holder(path) {
@@ -197,11 +197,11 @@ fn why_not_at(path: &Path, error: &io::Error) -> String {
     let shown = folder.display();
     match error.kind() {
         io::ErrorKind::NotFound => {
-            format!("its folder {shown} is not there; make it, or choose another path")
+            format!("its directory {shown} does not exist; create it, or choose another path")
         }
-        io::ErrorKind::NotADirectory => format!("{shown} is no folder; choose another path"),
+        io::ErrorKind::NotADirectory => format!("{shown} is not a directory; choose another path"),
         io::ErrorKind::PermissionDenied => format!(
-            "this user may not make files in the folder {shown}; change its mode, or choose \
+            "this user may not make files in the directory {shown}; change its mode, or choose \
              another path"
         ),
         io::ErrorKind::StorageFull => {
@@ -383,7 +383,7 @@ mod tests {
     fn a_missing_folder_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let error = UnixSocket::bind_private(&dir.path().join("no/s")).unwrap_err().to_string();
-        let folder = format!("its folder {} is not there", dir.path().join("no").display());
+        let folder = format!("its directory {} does not exist", dir.path().join("no").display());
         assert!(error.contains(&folder), "{error}");
     }
 
@@ -424,16 +424,18 @@ mod tests {
     fn every_reason_not_to_listen_is_told_with_what_to_do() {
         let (folder, bare) = (Path::new("/run/x/s"), Path::new("s"));
         let said = |kind: io::ErrorKind, path| why_not_at(path, &kind.into());
-        assert!(said(io::ErrorKind::NotFound, folder).contains("its folder /run/x is not there"));
-        assert!(said(io::ErrorKind::NotFound, bare).contains("its folder . is not there"));
-        assert!(said(io::ErrorKind::NotADirectory, folder).contains("/run/x is no folder"));
+        assert!(
+            said(io::ErrorKind::NotFound, folder).contains("its directory /run/x does not exist")
+        );
+        assert!(said(io::ErrorKind::NotFound, bare).contains("its directory . does not exist"));
+        assert!(said(io::ErrorKind::NotADirectory, folder).contains("/run/x is not a directory"));
         assert!(said(io::ErrorKind::PermissionDenied, folder).contains("may not make files"));
         assert!(said(io::ErrorKind::StorageFull, folder).contains("of /run/x is full"));
         assert!(said(io::ErrorKind::TimedOut, folder).contains("cannot listen: "));
         let error = cannot_listen(Path::new("/no/s"), &io::ErrorKind::NotFound.into());
         assert_eq!(error.kind(), ErrorKind::System);
         let text = error.to_string();
-        assert!(text.contains("unix:/no/s: its folder /no is not there"), "{text}");
+        assert!(text.contains("unix:/no/s: its directory /no does not exist"), "{text}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! is in flight. Called by the benchmark and by tests; calls `millrace-nbd`.
 //!
 //! Invariants: a request is completed once; while sending, replies are received too, so that a
-//! server that waits for its replies to be read never waits for ever; lengths a server announces
+//! server that waits for its replies to be read never waits forever; lengths a server announces
 //! are checked against the request before anything is written.
 
 mod replies;

@@ -141,7 +141,7 @@ fn ring_options(options: &Options, features: u64) -> RingOptions {
 }
 
 /// Connects, and requests the features once without the `vhost` crate: a server that is busy with
-/// another client accepts the connection and never answers, and the crate would wait for ever.
+/// another client accepts the connection and never answers, and the crate would wait forever.
 fn reach(path: &Path) -> Result<UnixStream, ClientError> {
     let stream = UnixStream::connect(path)
         .map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;

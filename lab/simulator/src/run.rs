@@ -5,7 +5,7 @@
 //! a coroutine on the calling system thread. Stacks are kept for the next simulation, so that a
 //! short simulation costs microseconds. A simulation that fails is not unwound: the stacks of its
 //! threads are abandoned (their memory leaks), because destructors of a half-done run would wait
-//! for other threads for ever, and because a release build cannot unwind.
+//! for other threads forever, and because a release build cannot unwind.
 #![allow(unsafe_code)]
 
 use core::any::Any;

@@ -26,7 +26,7 @@ fn config(volume: &str, server: &str) -> String {
     )
 }
 
-/// Serves a volume with the control socket at `control`, in a folder that others may look into.
+/// Serves a volume with the control socket at `control`, in a directory that others may look into.
 fn serve(volume: &str, control: &str, more: &str) -> Daemon {
     let dir = tempdir();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -35,7 +35,7 @@ fn serve(volume: &str, control: &str, more: &str) -> Daemon {
     Daemon::start_in(dir, &config(volume, &server), &[control], &[])
 }
 
-/// A verb in a folder, with no daemon named.
+/// A verb in a directory, with no daemon named.
 fn verb(dir: &Path, words: &[&str]) -> Command {
     let mut command = millrace();
     command.args(words).current_dir(dir).env_remove("MILLRACE_CONTROL");
@@ -51,7 +51,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
-/// The program in a folder where every user may run it.
+/// The program in a directory where every user may run it.
 fn program_for_all() -> (TempDir, PathBuf) {
     let dir = tempdir();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -160,7 +160,7 @@ fn a_server_of_another_user_is_not_trusted_unless_it_is_named() {
     let other = serve("other", "millrace/control.sock", "");
     let output = run(verb(daemon.dir(), &["ctl", "get"]).env("XDG_RUNTIME_DIR", other.dir()));
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("other:"), "{output:?}");
-    assert!(said(&output).contains(&line) && said(&output).contains(" is asked instead"));
+    assert!(said(&output).contains(&line) && said(&output).contains(" instead"));
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn millrace() -> Command {
     }))
 }
 
-/// Runs `millrace serve m.toml` with more arguments in a folder that holds this file.
+/// Runs `millrace serve m.toml` with more arguments in a directory that holds this file.
 fn serve(dir: &Path, config: &str, args: &[&str]) -> Output {
     fs::write(dir.join("m.toml"), config).unwrap();
     run(millrace().current_dir(dir).args(["serve", "m.toml"]).args(args))

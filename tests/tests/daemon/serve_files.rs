@@ -13,14 +13,14 @@ use std::process::{Command, Stdio};
 use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
 use tempfile::TempDir;
 
-/// `millrace serve` with these arguments in a folder, up and with its socket.
+/// `millrace serve` with these arguments in a directory, up and with its socket.
 fn serve(dir: TempDir, arguments: &[&str], sockets: &[&str]) -> Daemon {
     let mut command = millrace();
     command.arg("serve").args(arguments);
     Daemon::start_command(dir, &mut command, sockets)
 }
 
-/// A folder with a file of this length, whose last bytes are `THE END`.
+/// A directory with a file of this length, whose last bytes are `THE END`.
 fn with_file(name: &str, length: u64) -> TempDir {
     let dir = tempdir();
     let file = fs::File::create(dir.path().join(name)).unwrap();
@@ -44,7 +44,7 @@ fn size_of(uri: &str, dir: &Path) -> u64 {
 
 /// The volume's size, and the size that its layout leaves out, from `millrace stat --json`.
 fn sizes(dir: &Path) -> (u64, u64) {
-    // The daemon's control socket is found in the folder.
+    // The daemon's control socket is found in the directory.
     let line = printed(millrace().args(["stat", "--json"]).current_dir(dir));
     let report: serde_json::Value = serde_json::from_str(&line).unwrap();
     let volume = &report["volumes"][0];

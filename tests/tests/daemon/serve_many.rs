@@ -125,7 +125,7 @@ fn the_mark_of_a_killed_daemon_keeps_no_other_from_its_socket() {
     assert!(mark.exists());
     let other = tempdir();
     for name in ["s", "s.lock"] {
-        // A name of the other folder for the same file.
+        // A name of the other directory for the same file.
         fs::hard_link(daemon.dir().join(name), other.path().join(name)).unwrap();
     }
     let again = Daemon::start_in(other, config, &["s"], &[]);

@@ -31,7 +31,7 @@ fn server(backend: &str) -> String {
     format!("[server]\ncontrol = \"unix:c\"\nthreads = 2\nbackend = {backend:?}\n")
 }
 
-/// A daemon whose drives' files and sockets lie in its folder.
+/// A daemon whose drives' files and sockets lie in its directory.
 fn served(config: &str) -> Daemon {
     Daemon::start(config, &["s", "c"])
 }
@@ -387,7 +387,7 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     assert!(done("add export new volume=new nbd=unix:s").contains("+ export new\n"));
     done("add group gold weight=300");
     done("set group gold weight=400");
-    refused("add group gold", "group \"gold\" is there already");
+    refused("add group gold", "group \"gold\" exists already");
     done("set kept scheduler=fair");
     let unsaved = "millrace.toml, until `millrace ctl save` or `reload`:\n  + drive new\n  + volume \
                    new\n  + group gold\n  + export new\n  ~ drive kept scheduler none -> fair\n";
@@ -411,7 +411,7 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     assert!(said.contains("\nnot compared with the configuration file: "), "{said}");
     fs::rename(daemon.dir().join("away"), &file).unwrap();
     done("save copy.toml");
-    refused("save copy.toml", "this file is there already");
+    refused("save copy.toml", "this file exists already");
     refused("save /tmp/millrace-elsewhere.toml", "save it there");
     assert_eq!(fs::read_to_string(daemon.dir().join("copy.toml")).unwrap(), saved);
     refused("remove volume new", "volume new is used by export new; remove export new first");

@@ -32,7 +32,7 @@ fn a_hangup_and_a_signal_without_a_meaning_are_logged() {
     let mut daemon = Daemon::start(&serving::stripe("auto", &[RAM]), &["s"]);
     let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
     for (signal, said) in
-        [(libc::SIGHUP, "read again; nothing has changed"), (libc::SIGUSR2, "SIGUSR2 is")]
+        [(libc::SIGHUP, "loaded again; nothing has changed"), (libc::SIGUSR2, "SIGUSR2 is")]
     {
         daemon.signal(signal);
         has_said(&daemon, said);

@@ -166,7 +166,7 @@ fn a_daemon_that_is_not_there_is_an_error_that_says_where_and_what_to_do() {
     let output = run(command.current_dir(daemon.dir()).args(["stat", "--connect", "none"]));
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
-    let start = "millrace: unix:none: there is no socket; start `millrace";
+    let start = "millrace: unix:none: there is not a socket; start `millrace";
     assert!(text.starts_with(start) && text.contains("--connect unix:PATH"), "{text}");
     let mut command = stat(&daemon);
     daemon.kill9();

@@ -1,8 +1,8 @@
 //! `millrace locks`: lock statistics of a running daemon, in lockmeter's columns.
 //!
-//! Makes the daemon take statistics, asks for them repeatedly so that it goes on, and ends them
-//! after the given time or at Ctrl-C; if this program dies, the daemon ends them by itself. The
-//! table is that of `bench --locks`.
+//! The program makes the daemon take statistics, queries them repeatedly so that the daemon
+//! continues, and ends them after the given time or at Ctrl-C. If this program dies, the daemon
+//! ends the statistics by itself. The table is that of `bench --locks`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use signal_hook::iterator::Signals;
 use crate::verbs::connect::Connect;
 use crate::views::requests::{LOCKS_START, LOCKS_STATUS, LOCKS_STOP, NoArguments};
 
-/// Time between two checks whether to go on.
+/// Time between two checks for the end of the statistics.
 const TURN: Duration = Duration::from_millis(50);
 /// Time between two requests to the daemon.
 const ASK: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! Counters of volumes' caches, for the control socket and Prometheus.
 //!
-//! Owns the JSON shape of one cache's counters, and their metrics. `serve` fills them from the
-//! caches; `millrace stat` reads them back.
+//! This module owns the JSON shape of one cache's counters, and their metrics. `serve` fills them
+//! from the caches; `millrace stat` reads them back.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheCounts {
-    /// Volume that the cache is over.
+    /// Name of the volume that is cached.
     pub volume: String,
     /// Cache mode, which decides when a write is acknowledged: `write-back` or `write-through`.
     pub mode: String,
@@ -50,7 +50,7 @@ pub struct CacheReads {
 pub struct CacheWrites {
     /// Pages written by clients.
     pub pages: u64,
-    /// Pages among them that were dirty already.
+    /// Number of these pages that were dirty already.
     pub overwritten: u64,
     /// Pages written back to the drives.
     pub back: u64,
@@ -131,7 +131,7 @@ const COUNTERS: [Metric; 10] = [
     ("read_miss_pages", "Pages that reads did not find in memory.", |c| c.reads.misses),
     ("read_ahead_pages", "Pages read ahead of sequential streams.", |c| c.reads.ahead),
     ("written_pages", "Pages written by clients.", |c| c.writes.pages),
-    ("overwritten_pages", "Of these, pages that were dirty already.", |c| c.writes.overwritten),
+    ("overwritten_pages", "Written pages that were dirty already.", |c| c.writes.overwritten),
     ("written_back_pages", "Pages written to the drives.", |c| c.writes.back),
     ("write_requests", "Requests in which pages were written to the drives.", |c| {
         c.writes.requests
@@ -139,19 +139,19 @@ const COUNTERS: [Metric; 10] = [
     ("write_errors", "Requests to write pages that failed; the pages stay dirty.", |c| {
         c.writes.errors
     }),
-    ("throttled", "Writes of clients whose answer was held back.", |c| c.writes.throttled),
-    ("evicted_pages", "Clean pages whose memory went to others.", |c| c.evicted),
+    ("throttled", "Writes of clients whose completion was delayed.", |c| c.writes.throttled),
+    ("evicted_pages", "Clean pages whose memory was reused for other pages.", |c| c.evicted),
 ];
 
 const GAUGES: [Metric; 4] = [
     ("size_bytes", "Memory of the cache.", |c| c.size_bytes),
     ("page_bytes", "A page of the cache.", |c| c.page_bytes),
     ("dirty_max_bytes", "Most that may be dirty.", |c| c.dirty_max_bytes),
-    ("dirty_bytes", "What is not on the drives yet, in whole pages.", |c| c.dirty_bytes),
+    ("dirty_bytes", "Dirty data that is not on the drives yet, in whole pages.", |c| c.dirty_bytes),
 ];
 
-/// Formats the caches' metrics for Prometheus; an empty text without caches. `braced` formats
-/// labels.
+/// Formats the caches' metrics for Prometheus. Returns an empty text if there are no caches.
+/// `braced` formats labels.
 pub fn metrics(caches: &[CacheCounts], braced: impl Fn(&[(&str, &str)]) -> String) -> String {
     let mut page = String::new();
     if caches.is_empty() {

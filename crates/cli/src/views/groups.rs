@@ -18,15 +18,15 @@ use super::report::OpTotals;
 pub struct GroupCounts {
     /// Name of the group.
     pub name: String,
-    /// Name of its parent, if it has one.
+    /// Name of the parent group, if there is one.
     pub parent: Option<String>,
     /// Current weight.
     pub weight: u32,
-    /// True for a group of the idle class, which only gets the share that others leave.
+    /// True for a group of the idle class, which gets only the capacity that other groups leave.
     pub idle: bool,
-    /// Time by which its I/O is booked ahead of its limits' rates, in nanoseconds.
+    /// Time in nanoseconds for which the group's limits are used up in advance.
     pub booked_ns: u64,
-    /// Counters so far of the volumes that the group used.
+    /// Counters of the group for each volume that it has used.
     pub volumes: Vec<OnVolume>,
 }
 
@@ -38,15 +38,14 @@ pub struct OnVolume {
     pub volume: String,
     /// I/Os by operation. A split I/O counts once.
     pub ops: Vec<OpTotals>,
-    /// Cost of the I/Os by the drives' cost model, in nanoseconds, with all of them counted as
-    /// random.
+    /// Cost of the I/Os by the drives' cost model, in nanoseconds. All I/Os are counted as random.
     pub cost_ns: u64,
-    /// Time that I/Os were held, in nanoseconds, summed over I/Os, by reason. I/Os still held count
-    /// up to now.
+    /// Time that I/Os were held, in nanoseconds, summed over I/Os, by reason. I/Os that are still
+    /// held count up to now.
     pub held_ns: BTreeMap<String, u64>,
     /// Number of I/Os held now.
     pub waiting: u64,
-    /// Time that those have been held so far, in nanoseconds, summed over I/Os.
+    /// Time that the I/Os held now have been held so far, in nanoseconds, summed over I/Os.
     pub waiting_ns: u64,
 }
 
@@ -92,17 +91,22 @@ fn cost_of(model: &CostModel, ended: &OpTotals) -> u64 {
 type OfGroup = (&'static str, &'static str, &'static str, fn(&GroupCounts) -> f64);
 
 const OF_GROUP: [OfGroup; 2] = [
-    ("weight", "gauge", "The group's weight beside its siblings'.", |group| group.weight.into()),
-    ("booked_seconds", "gauge", "How far ahead the group's limits are booked.", |group| {
-        group.booked_ns as f64 / 1e9
+    ("weight", "gauge", "Weight of the group relative to its siblings.", |group| {
+        group.weight.into()
     }),
+    (
+        "booked_seconds",
+        "gauge",
+        "Time for which the group's limits are used up in advance.",
+        |group| group.booked_ns as f64 / 1e9,
+    ),
 ];
 
 /// Name, help text and value of a metric of a group's I/Os of one operation.
 type OfOp = (&'static str, &'static str, fn(&OpTotals) -> u64);
 
 const OF_OP: [OfOp; 3] = [
-    ("ios", "I/Os of the group completed, each once however it was split.", |op| op.ios),
+    ("ios", "Completed I/Os of the group. A split I/O counts once.", |op| op.ios),
     ("bytes", "Bytes of the ranges of the group's completed I/Os.", |op| op.bytes),
     ("errors", "I/Os of the group that failed.", |op| op.errors),
 ];
@@ -126,13 +130,13 @@ pub fn metrics(groups: &[GroupCounts], braced: impl Fn(&[(&str, &str)]) -> Strin
             }
         }
     }
-    let help = "What the group's I/Os cost the drives, by their cost model.";
+    let help = "Cost of the group's I/Os by the drives' cost model.";
     let name = family(&mut page, "cost_seconds_total", "counter", help);
     for (group, on) in volumes() {
         let labels = braced(&[("group", &group.name), ("volume", &on.volume)]);
         sample(&mut page, &name, &labels, on.cost_ns as f64 / 1e9);
     }
-    let help = "How long the group's I/Os were held, added up over I/Os, by reason.";
+    let help = "Time that the group's I/Os were held, summed over I/Os, by reason.";
     let name = family(&mut page, "held_seconds_total", "counter", help);
     for (group, on) in volumes() {
         for (reason, ns) in &on.held_ns {
@@ -140,7 +144,7 @@ pub fn metrics(groups: &[GroupCounts], braced: impl Fn(&[(&str, &str)]) -> Strin
             sample(&mut page, &name, &braced(&labels), *ns as f64 / 1e9);
         }
     }
-    let help = "I/Os of the group that something holds now.";
+    let help = "I/Os of the group that are held now.";
     let name = family(&mut page, "waiting", "gauge", help);
     for (group, on) in volumes() {
         let labels = braced(&[("group", &group.name), ("volume", &on.volume)]);

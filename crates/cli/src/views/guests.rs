@@ -1,7 +1,7 @@
 //! Counters of exports to virtual machines, for the control socket and Prometheus.
 //!
-//! Owns the JSON shape of the counters of an I/O thread and its queues, and their metrics. `serve`
-//! fills them from the exports; `millrace stat --guests` reads them back.
+//! This module owns the JSON shape of the counters of an I/O thread and its queues, and their
+//! metrics. `serve` fills them from the exports; `millrace stat --guests` reads them back.
 
 use std::fmt::Write;
 
@@ -18,19 +18,19 @@ pub struct GuestThread {
     pub thread: u16,
     /// Number of batches of requests submitted to the drives.
     pub batches: u64,
-    /// Number of times that it waited for more requests before submitting.
+    /// Number of times that the thread waited for more requests before submitting.
     pub holds: u64,
     /// Number of system calls for data and interrupts.
     pub system_calls: u64,
-    /// Counters of its busy polls.
+    /// Counters of the thread's busy polls.
     pub polls: PollCounts,
     /// Number of sleeps.
     pub sleeps: u64,
-    /// Counters of the queues that it serves or has served.
+    /// Counters of the queues that the thread serves or has served.
     pub queues: Vec<GuestQueue>,
 }
 
-/// Counters of a queue of an export to virtual machines, over all guests that have used it.
+/// Counters of a queue of an export to virtual machines, over all guests that used it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GuestQueue {
@@ -144,25 +144,27 @@ type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
 const QUEUE_METRICS: [Metric<GuestQueue>; 7] = [
     ("requests_total", "Requests of guests taken off rings.", |q| q.requests),
     ("errors_total", "Requests of guests answered with an error.", |q| q.errors),
-    ("kicks_total", "Kicks of guests that were seen.", |q| q.kicks),
+    ("kicks_total", "Kicks received from guests.", |q| q.kicks),
     ("interrupts_total", "Interrupts sent to guests.", |q| q.interrupts),
-    ("broken_queues_total", "Times a guest broke its queue.", |q| q.broken),
+    ("broken_queues_total", "Times that a guest violated the ring protocol.", |q| q.broken),
     ("queues", "1 while a guest has the queue in service.", |q| q.in_service.into()),
     ("requests_in_flight", "Requests of guests in flight now.", |q| q.in_flight),
 ];
 
 const THREAD_METRICS: [Metric<GuestThread>; 7] = [
-    ("batches_total", "Times requests were submitted together.", |t| t.batches),
-    ("holds_total", "Times it waited for more requests before.", |t| t.holds),
+    ("batches_total", "Batches of requests submitted to the drives.", |t| t.batches),
+    ("holds_total", "Times that the thread waited for more requests before submitting.", |t| {
+        t.holds
+    }),
     ("system_calls_total", "System calls for data and interrupts.", |t| t.system_calls),
-    ("poll_hits_total", "Polls that ended because something came.", |t| t.polls.hits),
+    ("poll_hits_total", "Busy polls that found a request.", |t| t.polls.hits),
     ("poll_misses_total", "Polls in vain.", |t| t.polls.misses),
     ("poll_nanoseconds_total", "Time spent polling.", |t| t.polls.ns),
     ("sleeps_total", "Times a thread slept.", |t| t.sleeps),
 ];
 
-/// Formats the guests' metrics for Prometheus; an empty text without guests. `braced` formats
-/// labels.
+/// Formats the guests' metrics for Prometheus. Returns an empty text if there are no guests.
+/// `braced` formats labels.
 pub fn metrics(threads: &[GuestThread], braced: impl Fn(&[(&str, &str)]) -> String) -> String {
     let mut page = String::new();
     if threads.is_empty() {

@@ -1,11 +1,11 @@
-//! A report in Prometheus's text format, version 0.0.4.
+//! Formats a report in Prometheus's text format, version 0.0.4.
 //!
-//! Pure text. Owns the metric names: prefix `millrace_`, base units (seconds, bytes), suffix
-//! `_total` for counters. Every metric family has its HELP and TYPE lines and is contiguous.
-//! Histogram buckets end at powers of four nanoseconds from 1.024 us to 17.2 s, which are bounds of
-//! the layer's own finer buckets, so that no count is estimated. The layer's buckets exclude their
-//! upper bound while `le` includes it, a difference of one nanosecond. Source: the exposition
-//! formats and naming practices of prometheus.io.
+//! Pure text. This module owns the metric names: prefix `millrace_`, base units (seconds, bytes),
+//! suffix `_total` for counters. Every metric family has its HELP and TYPE lines and is contiguous.
+//! Histogram buckets end at powers of four nanoseconds from 1.024 us to 17.2 s, which are also
+//! bounds of the block layer's finer buckets, so that no count is estimated. The layer's buckets
+//! exclude their upper bound while `le` includes it, a difference of one nanosecond. Source: the
+//! exposition formats and naming practices of prometheus.io.
 
 use std::fmt::{Display, Write};
 
@@ -27,10 +27,10 @@ type Timed = (&'static str, &'static str, fn(&OpCounts) -> &TimeHistogram);
 type Stage = (&'static str, fn(&OpCounts) -> &TimeHistogram);
 
 const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
-    ("ios", "I/Os completed, each before it was merged with others.", |op| op.ios),
+    ("ios", "Completed I/Os, counted before merging.", |op| op.ios),
     ("bytes", "Bytes of the ranges of completed I/Os.", |op| op.bytes),
     ("errors", "I/Os that failed.", |op| op.errors),
-    ("merges", "I/Os merged into the request of another.", |op| op.merges),
+    ("merges", "I/Os merged into the request of another I/O.", |op| op.merges),
 ];
 
 const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
@@ -38,7 +38,7 @@ const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
     ("tags_in_use", "Tags in use now, by all drives that share them.", |drive| {
         drive.tags_in_use.into()
     }),
-    ("waiting", "Lists of I/Os that wait for the drive's worker now.", |drive| drive.waiting),
+    ("waiting", "Batches of I/Os that wait for the drive's worker now.", |drive| drive.waiting),
     ("failed_last_minute", "Requests that the drive failed in the last minute.", |drive| {
         drive.failed_last_minute
     }),
@@ -47,7 +47,9 @@ const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
 
 const HISTOGRAMS: [Timed; 3] = [
     ("io_duration_seconds", "Time of an I/O, from submission to completion.", |op| &op.total),
-    ("queue_duration_seconds", "Time of an I/O before the driver had it.", |op| &op.queue),
+    ("queue_duration_seconds", "Time of an I/O before it was dispatched to the driver.", |op| {
+        &op.queue
+    }),
     ("service_duration_seconds", "Time of an I/O in the drive.", |op| &op.service),
 ];
 
@@ -59,7 +61,7 @@ const STAGES: [Stage; 4] = [
 ];
 
 const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
-    ("ios", "I/Os completed, each once however it was split.", |op| op.ios),
+    ("ios", "Completed I/Os. A split I/O counts once.", |op| op.ios),
     ("bytes", "Bytes of the ranges of completed I/Os.", |op| op.bytes),
     ("errors", "I/Os that failed.", |op| op.errors),
 ];
@@ -70,13 +72,13 @@ type Put<'a> = dyn Fn(&mut MetricsPage, &[(&str, &str)], &OpTotals) + 'a;
 /// Formats a report.
 pub fn render(report: &Report) -> String {
     let mut page = MetricsPage(String::new());
-    page.family("millrace_build_info", "gauge", "The version that runs, as a label.");
+    page.family("millrace_build_info", "gauge", "Version of the running daemon, as a label.");
     page.sample("millrace_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    page.family("millrace_uptime_seconds", "gauge", "How long the daemon serves.");
+    page.family("millrace_uptime_seconds", "gauge", "Time since the daemon began to serve.");
     page.sample("millrace_uptime_seconds", &[], seconds(report.uptime_ns));
     for (name, help, ns) in [
-        ("ran", "Processor time of all threads.", report.processor.ran_ns),
-        ("waited", "Time threads were ready and had no processor.", report.processor.waited_ns),
+        ("ran", "CPU time of all threads.", report.processor.ran_ns),
+        ("waited", "Time that threads were runnable without a CPU.", report.processor.waited_ns),
     ] {
         let name = format!("millrace_processor_{name}_seconds_total");
         page.family(&name, "counter", help);
@@ -86,7 +88,7 @@ pub fn render(report: &Report) -> String {
     page.family(
         name,
         "gauge",
-        "Volumes left out, as they have done nothing; /metrics?all has them.",
+        "Volumes left out because they had no I/O; /metrics?all includes them.",
     );
     page.sample(name, &[], report.idle.volumes);
     drives(&mut page, report);
@@ -100,7 +102,7 @@ pub fn render(report: &Report) -> String {
         page.sample(&name, &[], (counter.field)(&mut stats));
     }
     let name = "millrace_nbd_huge_page_bytes";
-    page.family(name, "gauge", "Memory for payload and caches that lies in huge pages.");
+    page.family(name, "gauge", "Memory for payload and caches that is in huge pages.");
     page.sample(name, &[], report.server.huge_page_bytes);
     groups(&mut page, report);
     page.0.push_str(&super::caches::metrics(&report.caches, |labels| braced(labels, None)));
@@ -159,7 +161,7 @@ fn queues(page: &mut MetricsPage, report: &Report) {
         drives.flat_map(|drive| drive.queues.iter().map(move |queue| (drive, queue)))
     };
     let name = "millrace_queue_io_duration_seconds";
-    page.family(name, "histogram", "Time of an I/O, by the hardware queue that it went through.");
+    page.family(name, "histogram", "Time of an I/O, by the hardware queue that it used.");
     for (drive, queue) in queues() {
         let number = queue.queue.to_string();
         let [drive, volume] = of_drive(drive);
@@ -202,7 +204,11 @@ fn ended(page: &mut MetricsPage, report: &Report) {
             each(page, &|page, labels, op| page.sample(&name, labels, value(op)));
         }
         let name = format!("millrace_{kind}_io_duration_seconds");
-        page.family(&name, "histogram", "Time of an I/O, from submission until all of it ended.");
+        page.family(
+            &name,
+            "histogram",
+            "Time of an I/O, from submission until all its parts ended.",
+        );
         each(page, &|page, labels, op| page.histogram(&name, labels, &op.total));
     }
 }
@@ -211,7 +217,11 @@ fn ended(page: &mut MetricsPage, report: &Report) {
 fn groups(page: &mut MetricsPage, report: &Report) {
     page.0.push_str(&super::groups::metrics(&report.group_counts, |labels| braced(labels, None)));
     let name = "millrace_group_io_duration_seconds";
-    page.family(name, "histogram", "Time of a group's I/O, from submission until all of it ended.");
+    page.family(
+        name,
+        "histogram",
+        "Time of a group's I/O, from submission until all its parts ended.",
+    );
     for group in &report.group_counts {
         for on in &group.volumes {
             for op in &on.ops {
@@ -246,7 +256,7 @@ fn of_op<'a>(drive: &'a Drive, op: &'a OpCounts) -> [(&'a str, &'a str); 3] {
     [("drive", &drive.name), ("volume", &drive.volume), ("op", &op.op)]
 }
 
-/// Page written so far.
+/// Page that is being written.
 struct MetricsPage(String);
 
 impl MetricsPage {

@@ -1,6 +1,6 @@
-//! `Measured`: size, block size, place and remarks of a drive that is not open.
+//! `Measured`: size, block size, identity and remarks of a drive that is not open.
 //!
-//! Plain data. Drivers make it for `--check`, and for messages before anything is opened.
+//! Plain data. Drivers create it for `--check`, and for messages before any drive is opened.
 
 use super::place::DataPlace;
 

@@ -70,11 +70,11 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<HeldFileLock, Err
     let path = &config.path;
     let meta = file.metadata().map_err(|error| system(path, "stat", &error))?;
     let identity = (meta.dev(), meta.ino());
-    // After a process is killed, its io_uring keeps files open longer than the process itself:
-    // usually 30 to 50 ms, but more on a busy machine, because the kernel tears rings down in the
-    // background.
+    // After a process is killed, its io_uring instances keep files open longer than the process
+    // exists: usually 30 to 50 ms, but more on a busy machine, because the kernel frees rings in
+    // the background.
     let mut found = HeldLock::Flock;
-    // A file that was already opened for this drive is not waited for.
+    // A file that the caller has opened already is tried once, without waiting.
     let tries = if config.opened_at.is_some() { 1 } else { TRIES };
     for last in (0..tries).rev().map(|left| left == 0) {
         found = match attempt(file, FileAccess::of(config)) {
@@ -85,8 +85,9 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<HeldFileLock, Err
             Ok(Some(found)) => found,
             Err(error) => return Err(system(path, "lock", &error)),
         };
-        // A drive of this process gives up its lock only when the program closes it, so waiting is
-        // useless. A file that only a closed drive's ring still holds is no longer in the list.
+        // A lock of this process is released only when the program closes the drive that has it, so
+        // waiting is useless. A file whose drive is closed, and which only a ring still holds open,
+        // is no longer in this list.
         if held().contains_key(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }
@@ -100,9 +101,9 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<HeldFileLock, Err
 /// Access of a drive to its file, which decides the locks that the drive takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileAccess {
-    /// Reads only; others may read, too.
+    /// The drive only reads; other processes may read, too.
     ReadOnly,
-    /// Reads and writes, exclusively.
+    /// The drive reads and writes, and no other process may use the file.
     ReadWrite,
 }
 
@@ -112,8 +113,8 @@ impl FileAccess {
     }
 }
 
-/// Returns why the file at a path cannot be locked now, and what to do, or `None` if it is free. A
-/// lock that this takes is released at once.
+/// Returns why the file at a path cannot be locked now, and what to do, or `None` if it is free.
+/// Locks that this function takes are released at once.
 #[must_use]
 pub fn lock_refusal(path: &Path, access: FileAccess) -> Option<String> {
     let file = open_store(path, OpenOptions::new().read(true), 0).ok()?;
@@ -145,8 +146,8 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
         FileAccess::ReadWrite => &[READ, WRITE, RESIZE],
     };
     let forbids = [WRITE, RESIZE];
-    // Takes its own locks before it checks for others', so that of two processes at least one sees
-    // the other.
+    // This process takes its own locks before it checks for others, so that of two processes at
+    // least one sees the other.
     let own = does.iter().map(|byte| DOES + byte).chain(forbids.map(|byte| FORBIDS + byte));
     for byte in own {
         if !share(file, byte)? {

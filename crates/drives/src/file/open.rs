@@ -1,10 +1,10 @@
 //! Opens a file drive: creates or extends the file, locks it, chooses direct I/O and the engine,
 //! and checks sizes.
 //!
-//! This runs once for each drive, on the thread that sets drives up. The order matters. The lock is
+//! Runs once for each drive, on the thread that sets drives up. The order matters. The lock is
 //! taken before anything is changed, so a drive in use elsewhere is not touched. A created or
 //! extended file is made durable together with its directory entry, because later flushes sync only
-//! data. If the opening fails, a file that this created is removed again (created_file.rs).
+//! data. If the opening fails, a created file is removed again (created_file.rs).
 //! `FileDriver::open` calls this; it calls `probe.rs` and `format.rs`. Every error names the path.
 #![allow(unsafe_code)]
 
@@ -62,7 +62,7 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let writes_file = !geometry.is_block && !config.read_only;
     let no_zero_range = writes_file && !probe::can_allocate(&file, ZERO_RANGE);
     if writes_file {
-        // Frees what the trial may have allocated behind the end.
+        // Frees the blocks that the trial may have allocated after the end of the file.
         let _ = probe::can_allocate(&file, PUNCH);
     }
     let warnings = format::note(&config, geometry.store_bytes).into_iter().collect();
@@ -210,19 +210,20 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
             Error::system(text, errno)
         }
         Some(libc::ENOENT) if has_folder(config) && config.read_only => {
-            let text = format!("{path}: there is no such file; create it, or name another one");
+            let text = format!("{path}: there is no such file; create it, or correct the path");
             Error::system(text, errno)
         }
         Some(libc::ENOENT) if config.size_bytes.is_none() && has_folder(config) => {
-            let text = format!("{path}: there is no such file; give size= to make it");
+            let text = format!("{path}: there is no such file; give size= to create it");
             Error::system(text, errno)
         }
         Some(libc::ENOENT) => {
-            let text = format!("{path}: its folder is not there; make it first");
+            let text = format!("{path}: its directory does not exist; create it first");
             Error::system(text, errno)
         }
         Some(libc::ENOSPC) => {
-            let text = format!("{path}: its file system is full; make room, or name another file");
+            let text =
+                format!("{path}: its file system is full; free some space, or choose another file");
             Error::system(text, errno)
         }
         Some(libc::EBUSY) => {
@@ -231,7 +232,8 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
         }
         Some(libc::EACCES | libc::EROFS) if config.path.symlink_metadata().is_err() => {
             let text = format!(
-                "{path}: cannot make it ({error}): its folder takes no new files; change that, or \
+                "{path}: cannot make it ({error}): its directory takes no new files; change that, \
+                 or \
                  name another one"
             );
             Error::system(text, errno)
@@ -253,7 +255,8 @@ fn has_folder(config: &FileConfig) -> bool {
     folder.is_none_or(Path::is_dir)
 }
 
-/// Returns the geometry at the size that was asked for. Extends a file that is shorter.
+/// Returns the geometry of the file, with the size that the drive must have. Extends a file that is
+/// shorter.
 fn geometry_of(
     file: &File,
     config: &FileConfig,
@@ -290,7 +293,7 @@ fn size_of(
     let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
     let size_bytes = config.size_bytes.unwrap_or(found);
     if size_bytes < 512 {
-        return wrong(format!("{path}: {size_bytes} bytes are too few; give it a size"));
+        return wrong(format!("{path}: {size_bytes} bytes are too few; give it a larger size"));
     }
     let (has, asked) = (size_text(found), size_text(size_bytes));
     if size_bytes > found && (geometry.is_block || config.read_only) {
@@ -298,7 +301,8 @@ fn size_of(
             "{path}: it has {has}, which is less than size={asked}; lower size="
         ));
     }
-    // An empty file has no data to lose; an interrupted start leaves one behind.
+    // A file of size 0 may be extended without `grow`, because it has no data to lose; an
+    // interrupted start leaves such files behind.
     if size_bytes > found && found > 0 && !config.grow {
         return wrong(format!(
             "{path}: it has {has} and size={asked}; lower or remove the size, or say grow=on to \
@@ -314,8 +318,8 @@ fn size_of(
 fn extend_error(config: &FileConfig, error: &io::Error) -> Error {
     let (path, asked) = (config.path.display(), size_text(config.size_bytes.unwrap_or(0)));
     let why = match error.raw_os_error() {
-        Some(libc::EFBIG) => "more than its file system takes in one file; lower the size",
-        Some(libc::ENOSPC) => "its file system is full; make room, or name another file",
+        Some(libc::EFBIG) => "more than the maximum file size of its file system; lower the size",
+        Some(libc::ENOSPC) => "its file system is full; free some space, or choose another file",
         _ => {
             return system(&config.path, &format!("cannot extend the file to size={asked}"), error);
         }

@@ -1,6 +1,6 @@
 //! Opens a Ceph drive: connects, opens the image, checks its owner, takes its lock.
 //!
-//! Every step may wait for the cluster for ever. So all of them run on a thread of their own, and
+//! Every step may wait for the cluster forever. So all of them run on a thread of their own, and
 //! the caller waits until a time limit, or until it is told to give up (`Cancel`). Whatever that
 //! thread still opens afterwards is closed again. The lock of a live client is never taken away,
 //! although librbd would do so. The lock of a dead client is taken once the cluster has forgotten
@@ -29,7 +29,7 @@ use crate::common::units::size_text;
 const DISCARD_BYTES: u64 = 64 << 10;
 /// Pause between two checks of the lock's owner.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Additional time that the cluster gets to report why it failed.
+/// Additional time after the limit, in which the cluster may report why it failed.
 const GRACE: Duration = Duration::from_secs(2);
 /// Maximum time for a cancelled opening to close what it has opened.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
@@ -55,7 +55,7 @@ fn within<T: Send + 'static>(
     let stage = WaitStage(Arc::new(Mutex::new("the cluster does not answer".into())));
     let (theirs, (sender, receiver)) = (stage.clone(), mpsc::channel());
     let body = move || {
-        // If nobody waits any more, this closes what was opened.
+        // If the caller no longer waits, dropping the result closes what was opened.
         let _ = sender.send(work(&theirs));
     };
     let _detached = Native::spawn("millrace-rbd", None, Box::new(body));
@@ -232,8 +232,10 @@ fn identity(place: &str, id: &str, config: &RbdConfig) -> (u64, u64) {
 
 fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<HeldImage, Error> {
     HeldImage::take(identity).ok_or_else(|| {
-        let text =
-            format!("{}: another drive of this program has this image; name it once", config.image);
+        let text = format!(
+            "{}: another drive of this program uses this image; list it only once",
+            config.image
+        );
         Error::new(ErrorKind::Busy, text)
     })
 }
@@ -292,7 +294,7 @@ fn lock(
             return Err(busy(config, &why));
         }
         stage.set(why);
-        // The check on the next line reports a cancellation.
+        // A cancellation ends the pause early and is reported by the check at the next line.
         let _ = config.cancel.sleep(PAUSE);
         config.cancel.check(&config.image)?;
     }

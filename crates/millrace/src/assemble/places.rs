@@ -1,10 +1,10 @@
 //! `Places`: records where opened drives keep their data, and refuses a second writer.
 //!
-//! Owns the rule that a file, export or image belongs to one drive unless all its drives only read:
-//! two drives with separate queues over one store would overwrite each other's data. A file is
-//! compared before its drive is opened, so before it could change; servers and clusters are
-//! compared once they have answered. Called by opening.rs and assemble.rs, and by programs that
-//! only measure drives.
+//! `Places` owns the rule that a file, export or image belongs to one drive unless all its drives
+//! only read: two drives with separate queues over one store would overwrite each other's data. A
+//! file is compared before its drive is opened, because opening may change the file; servers and
+//! clusters are compared once they have answered. opening.rs and assemble.rs call this, and so do
+//! programs that only measure drives.
 
 use std::collections::HashMap;
 
@@ -35,8 +35,8 @@ impl Places {
     /// Records the next drive. `place` is `None` if no other drive can reach its data.
     ///
     /// # Errors
-    /// Returns `SameFile` if the drive conflicts with an earlier one. The drive is recorded all the
-    /// same.
+    /// Returns `SameFile` if the drive conflicts with an earlier one. The drive is recorded even
+    /// then.
     pub fn take(&mut self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let free = self.check(name, place);
         let number = self.drives.len();
@@ -47,7 +47,7 @@ impl Places {
         free
     }
 
-    /// Forgets the places of closed drives. Their indexes are not reused.
+    /// Removes the places of closed drives. The indexes of these drives are not reused.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers change.
     pub(crate) fn forget(&mut self, is_closed: impl Fn(&str) -> bool) {
         let drives = &self.drives;
@@ -60,7 +60,7 @@ impl Places {
     /// Refuses a place that another drive uses, unless both only read.
     pub(crate) fn check(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let Some(place) = place else { return Ok(()) };
-        // Must agree with `DataPlace::clashes_with`.
+        // This rule must agree with `DataPlace::clashes_with`.
         let mut users = self.users.get(&place.identity).into_iter().flatten();
         let other = users.find(|user| !(user.read_only && place.read_only));
         let Some(PlaceUser { number: other, .. }) = other else { return Ok(()) };
@@ -82,7 +82,7 @@ impl Places {
         let opened = match host.opened.take() {
             Some(driver) => assemble_drive((name, spec), driver, options, host)?,
             None => {
-                // `open_drive` below reports an invalid spec.
+                // An invalid spec is ignored here, because `open_drive` below reports it.
                 self.check(name, file_place(spec).ok().flatten())?;
                 let opened = open_drive(name, spec, options, host);
                 opened.map_err(|error| self.explain((name, spec), error))?
@@ -94,7 +94,7 @@ impl Places {
         Ok(opened)
     }
 
-    /// Replaces a "busy" error by `SameFile` if one of these drives is the one that holds the data.
+    /// Replaces a "busy" error by `SameFile` if one of these drives holds the data itself.
     fn explain(&self, (name, spec): (&str, &Spec), error: SetupError) -> SetupError {
         let is_busy = matches!(&error, SetupError::Drive { cause: SpecError::Open(why), .. }
             if why.kind() == ErrorKind::Busy);

@@ -1,8 +1,9 @@
 //! `DriveNotes`: prints unsolicited messages of drives while a verb does I/O on them, such as that
 //! an NBD drive lost its server, or has it back.
 //!
-//! Runs a thread that checks once a second and writes notes to standard error; `serve` has its log
-//! for these. Created by verbs that open drives themselves; stops when dropped, after a last check.
+//! Runs a thread that checks once per second and writes notes to standard error; `serve` has its
+//! log for these. Created by verbs that open drives themselves; stops when dropped, after a last
+//! check.
 #![allow(clippy::print_stderr)]
 
 use std::io::IsTerminal;

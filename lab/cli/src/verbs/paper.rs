@@ -28,7 +28,7 @@ Examples:
   millrace-lab paper -o /tmp
       all papers, with plots in /tmp/systor13.html, /tmp/atc17.html and so on
   millrace-lab paper systor13:fig9,fig10 -o .
-      two figures; their page is systor13-fig9-fig10.html in this folder
+      two figures; their page is systor13-fig9-fig10.html in this directory
   millrace-lab paper systor13:fig4 --without lines,spinners
       each point twice, the second time without two mechanisms of the machine: what hangs on them
   millrace-lab paper atc17 --json -o /tmp/p.html
@@ -157,7 +157,7 @@ pub struct Args {
     /// schedulers, and walk, which measures this machine [default: all papers]
     #[arg(value_name = "PAPER[:PART,...]")]
     wanted: Vec<PaperSelection>,
-    /// Write the page with plots to this file, or into this folder as PAPER.html, or as
+    /// Write the page with plots to this file, or into this directory as PAPER.html, or as
     /// PAPER-PART.html if parts are given [default: no page is written]
     #[arg(short, long, value_name = "FILE|FOLDER", alias = "html")]
     output: Option<PathBuf>,
@@ -281,7 +281,7 @@ fn page_of(
     Ok(page)
 }
 
-/// File of a paper's page: `output`, or a file in it if that is a folder.
+/// File of a paper's page: `output`, or a file in it if that is a directory.
 fn file_in(output: &Path, paper: &PaperSelection, without: &[Mechanism]) -> PathBuf {
     if output.is_dir() { output.join(paper.file(without)) } else { output.to_owned() }
 }
@@ -293,7 +293,8 @@ fn check_output(output: &Path, papers: usize) -> Result<()> {
     }
     if papers > 1 {
         bail!(
-            "--output {}: this is no folder, and there are {papers} papers; make it a folder, or \
+            "--output {}: this is not a directory, and there are {papers} papers; make it a \
+             directory, or \
              name one paper",
             output.display()
         );
@@ -301,7 +302,8 @@ fn check_output(output: &Path, papers: usize) -> Result<()> {
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
     if !folder.is_none_or(Path::is_dir) {
         bail!(
-            "--output {}: the page cannot go there; name a folder, or a file in a folder that \
+            "--output {}: the page cannot go there; name a directory, or a file in a directory \
+             that \
              exists",
             output.display()
         );
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(file_in(&file, &paper, &[]), file);
         assert!(check_output(&folder, 2).is_ok() && check_output(&file, 1).is_ok());
         let refused = |output: &Path, papers| check_output(output, papers).unwrap_err().to_string();
-        assert!(refused(&file, 2).contains("this is no folder, and there are 2 papers"));
+        assert!(refused(&file, 2).contains("this is not a directory, and there are 2 papers"));
         assert!(refused(&file.join("page.html"), 1).contains("the page cannot go there"));
     }
 

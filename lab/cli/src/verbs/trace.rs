@@ -62,7 +62,7 @@ struct TraceInput {
     /// merged by time
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<String>,
-    /// The folder of the traces
+    /// The directory of the traces
     #[arg(short = 'D', long = "dir", value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The format of the traces [default: found by their first lines]; one of blktrace, blkparse,

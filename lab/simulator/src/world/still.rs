@@ -2,7 +2,7 @@
 //!
 //! Any call of the machine takes virtual time and may let other simulated threads run. A thread
 //! that holds something of the real machine across such a call (a mutex, a borrow) would make them
-//! wait for it on the same system thread, for ever. Programs mark such sections with
+//! wait for it on the same system thread, forever. Programs mark such sections with
 //! `Simulated::hold_still`; world.rs checks each call. Costs nothing in builds without debug
 //! assertions.
 

@@ -191,7 +191,7 @@ fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { visible(text).into_owned() }
 }
 
-/// Formats a time as `hh:mm:ss`, and from a day on as `2d 03:04`.
+/// Formats a time as `hh:mm:ss`, and a time of a day or more as `2d 03:04`.
 fn clock(time: Duration) -> String {
     let (seconds, minutes) = (time.as_secs(), time.as_secs() / 60);
     match (minutes / 1440, minutes / 60 % 24, minutes % 60) {

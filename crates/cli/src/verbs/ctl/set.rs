@@ -50,7 +50,8 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     if KEYS.contains(&key.as_str()) {
         return Ok((key, value));
     }
-    // The daemon's groups improve the error text. Without a daemon the key alone must do.
+    // The daemon's groups allow a better error text. If no daemon answers, the text covers only the
+    // key.
     let report =
         args.daemon.connect.client().and_then(|mut client| client.ask(&STATS, &StatsQuery::ALL));
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
@@ -58,7 +59,7 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     }
     let like =
         nearest(&key, KEYS).map_or_else(String::new, |like| format!("; did you mean {like}?"));
-    bail!("there is no setting {key:?} to change; there is {}{like}", KEYS.join(", "))
+    bail!("there is no setting {key:?} to change; choose {}{like}", KEYS.join(", "))
 }
 
 /// Changes the settings in the arguments.
@@ -75,7 +76,7 @@ pub fn run(args: &SetArgs) -> Result<ExitCode> {
     for text in &args.settings {
         let (key, value) = setting(args, text)?;
         if asked.scheduler.replace(value).is_some() {
-            bail!("{key} is given twice; give it once");
+            bail!("{key} is given twice; remove one of them");
         }
     }
     let changed = args.daemon.connect.client()?.ask(&SET, &asked)?;

@@ -255,7 +255,7 @@ fn serve(
         }
         let answered = look_ahead(&peeked, link);
         // The crate would drop a message that lost its descriptors without a word, and its sender
-        // would wait for ever.
+        // would wait forever.
         if !descriptors::fit_one_message(&peeked)
             && let Some(why) = descriptors::shortage()
         {

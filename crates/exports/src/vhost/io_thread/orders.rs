@@ -92,7 +92,7 @@ impl IoThread {
         queue.suppress_kicks();
         // The guest may have missed the last answers of an earlier daemon: it was killed between
         // answer and interrupt, or the frontend had closed the eventfd. If all requests of the
-        // guest were among them, it would wait for ever. A superfluous interrupt does no harm.
+        // guest were among them, it would wait forever. A superfluous interrupt does no harm.
         queue.interrupt();
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if free == self.queues.len() {

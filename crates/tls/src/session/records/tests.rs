@@ -397,7 +397,7 @@ fn a_peer_that_only_changes_keys_is_refused() {
             return;
         }
     }
-    panic!("it may go on for ever");
+    panic!("it may go on forever");
 }
 
 #[test]

@@ -90,7 +90,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
 
 /// Access of a job file to this system: included files, environment variables and system values.
 struct SystemInputs {
-    /// The job file's folder, the second place in which included files are looked for.
+    /// The job file's directory, the second place in which included files are looked for.
     beside: PathBuf,
 }
 

@@ -291,7 +291,10 @@ mod tests {
         assert!(error.to_string().starts_with("--trace: 2 rows; choose one"), "{error:#}");
         let args = parse(&text.replace("1,2", "1")).unwrap();
         let error = super::rows(&args, &Interrupt::default()).expect_err("no folder");
-        assert!(format!("{error:#}").contains("its folder is not there; make it"), "{error:#}");
+        assert!(
+            format!("{error:#}").contains("its directory does not exist; create it"),
+            "{error:#}"
+        );
     }
 
     #[test]

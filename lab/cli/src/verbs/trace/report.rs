@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(damage.exit_code())
 }
 
-/// Returns the names of the traces, without their folders.
+/// Returns the names of the traces, without their directories.
 fn names(args: &Args) -> Vec<String> {
     let paths = args.input.paths();
     let name = |path: &TracePath| match path {

@@ -1,9 +1,10 @@
-//! Finds out why a socket could not be created or a drive's file not be opened, by looking only.
+//! Finds out why a socket could not be created or a drive's file could not be opened, without
+//! changing anything.
 //!
-//! For `--check`, which must report what a start would report but change nothing: it creates no
-//! name in any folder and connects to nobody. A start also uses it to find the socket at fault.
-//! Locks are tried and released at once; a daemon that starts meanwhile retries by itself. Called
-//! by findings.rs, view_sockets.rs, start/images.rs and start/drives.rs.
+//! `--check` must report the problems of a start but change nothing: it creates no file and
+//! connects to nobody. A start also uses this module to find the socket at fault. Locks are tried
+//! and released at once; a daemon that starts at the same time retries by itself. findings.rs,
+//! view_sockets.rs, start/images.rs and start/drives.rs call it.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -26,14 +27,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// Deadline for waiting for other processes. A killed process holds its locks for some time, and a
-/// start waits for them.
+/// start waits for their release.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     until: Instant,
 }
 
 impl Patience {
-    /// Allows one second from now, for all waits together.
+    /// Allows one second from now on, for all waits together.
     pub fn new() -> Patience {
         Patience { until: Instant::now() + PATIENCE }
     }
@@ -63,25 +64,25 @@ pub fn socket(path: &Path, patience: Patience) -> Option<String> {
         Ok(meta) if meta.is_dir() => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Some(format!(
-                "its folder {shown} is not there; make it, or choose another path"
+                "its directory {shown} does not exist; create it, or choose another path"
             ));
         }
         Err(error) if error.kind() != io::ErrorKind::NotADirectory => {
-            return Some(format!("its folder {shown}: {error}; choose another path"));
+            return Some(format!("its directory {shown}: {error}; choose another path"));
         }
-        _ => return Some(format!("{shown} is no folder; choose another path")),
+        _ => return Some(format!("{shown} is not a directory; choose another path")),
     }
     let kind = fs::symlink_metadata(path).map(|meta| meta.file_type());
     if let Some(kind) = kind.ok().filter(|kind| !kind.is_socket()) {
-        let what = if kind.is_dir() { "a folder" } else { "a file that is no socket" };
-        return Some(format!("there is {what}; move it away, or choose another path"));
+        let what = if kind.is_dir() { "a directory" } else { "a file that is not a socket" };
+        return Some(format!("{what} exists at this path; move it away, or choose another path"));
     }
     if let Some(holder) = patience.wait_for(|| socket_holder(path)) {
         return Some(format!("in use by {holder}; stop that, or choose another path"));
     }
     (!may_make_files(folder)).then(|| {
         format!(
-            "this user may not make files in the folder {shown}; change its mode, or choose \
+            "this user may not make files in the directory {shown}; change its mode, or choose \
              another path"
         )
     })
@@ -113,7 +114,7 @@ pub fn drive(spec: &Spec, patience: Patience) -> Option<String> {
         return Some(format!("{shown}: {why}"));
     }
     if !read_only && access(path, Access::WRITE_OK).is_err() {
-        let what = "this user may not write to it";
+        let what = "this user may not write to the file";
         return Some(format!(
             "{shown}: {what}; change its mode, or serve it read-only: \
              read-only=on, or `serve --read-only`"
@@ -145,14 +146,14 @@ pub fn no_tcp(error: &io::Error) -> String {
     }
 }
 
-/// Returns why a file cannot be read, with a remedy.
+/// Returns why a file cannot be read, with the remedy.
 pub fn unreadable(path: &Path) -> Option<String> {
     let what = "this user may not read it; change its mode, or run this as its owner";
     (access(path, Access::READ_OK) == Err(rustix::io::Errno::ACCESS)).then(|| what.to_owned())
 }
 
-/// Describes what opening a drive may wait for: another process that has locked its file, or the
-/// Ceph cluster of its image.
+/// Describes the condition that opening a drive may wait for: another process that has locked its
+/// file, or the Ceph cluster of its image.
 pub fn awaited(spec: &Spec) -> Option<String> {
     let spec = &spec.innermost();
     if let Some(image) = spec.get("image") {
@@ -165,21 +166,21 @@ pub fn awaited(spec: &Spec) -> Option<String> {
     Some(format!("some seconds for {holder} to release {}", path.display()))
 }
 
-/// Returns why no file of this size can be created at a path. Tries with an unnamed file, which is
-/// gone when closed; skips file systems without unnamed files.
+/// Returns why no file of this size can be created at a path. Tries with an unnamed file, which
+/// disappears when closed; skips file systems without unnamed files.
 fn unmakeable(path: &Path, size_bytes: u64) -> Option<String> {
     let (shown, folder, asked) = (path.display(), folder_of(path), size_text(size_bytes));
     if !folder.is_dir() {
-        return Some(format!("{shown}: its folder is not there; make it first"));
+        return Some(format!("{shown}: its directory does not exist; create it first"));
     }
     if !may_make_files(folder) {
         return Some(format!(
-            "{shown}: this user may not make files in the folder {}; change its mode, or name \
+            "{shown}: this user may not make files in the directory {}; change its mode, or name \
              another file",
             folder.display()
         ));
     }
-    // Exceeding this limit would end the process by a signal.
+    // A write beyond this limit would end the process by a signal.
     let limit = getrlimit(Resource::Fsize).current.is_some_and(|most| size_bytes > most);
     let refused = || {
         let file = open(folder, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR);
@@ -187,7 +188,8 @@ fn unmakeable(path: &Path, size_bytes: u64) -> Option<String> {
     };
     (limit || refused()).then(|| {
         format!(
-            "{shown}: size={asked}: more than its file system takes in one file; lower the size"
+            "{shown}: size={asked}: more than the maximum file size of its file system; lower the \
+             size"
         )
     })
 }

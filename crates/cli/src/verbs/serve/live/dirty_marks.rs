@@ -1,11 +1,11 @@
 //! `DirtyMarks`: a file that tells the next daemon which caches were dirty when this one died.
 //!
-//! Owns the folder of `[server] state`, which it locks, and the file `caches` in it. The file has a
-//! line for each write-back cache: `clean "v"` until its first write is about to be acknowledged
-//! from memory, then `dirty "v"` until a clean stop. The word is overwritten in place, so that
-//! setting a mark needs no free space; every other change replaces the file. A line `lost  "v"` is
-//! the mark of an earlier daemon that is not acknowledged yet. Without a folder nothing is written.
-//! Made by `serve` before it serves; read by `--check`.
+//! `DirtyMarks` owns the directory of `[server] state`, which it locks, and the file `caches` in
+//! it. The file has a line for each write-back cache: `clean "v"` until its first write is about to
+//! be acknowledged from memory, then `dirty "v"` until a clean stop. The word is overwritten in
+//! place, so that setting a mark needs no free space; every other change replaces the file. A line
+//! `lost  "v"` is the mark of an earlier daemon that is not acknowledged yet. Without a directory
+//! nothing is written. `serve` creates it before it serves; `--check` reads it.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -28,10 +28,11 @@ use crate::views::Refusal;
 const FILE: &str = "caches";
 /// First line of the file with the marks.
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
-/// Number of attempts at a lock that another process holds, and the time between two.
+/// Number of attempts at a lock that another process holds. The next constant is the time between
+/// two attempts.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(25);
-/// Longest file that is read, in bytes: enough for a hundred thousand volumes.
+/// Maximum length of the file that is read, in bytes: enough for a hundred thousand volumes.
 const BYTES_MAX: u64 = 16 << 20;
 
 /// State of a cache in the file.
@@ -41,7 +42,7 @@ enum CacheMark {
     Clean,
     /// The cache has acknowledged a write from memory.
     Dirty,
-    /// Dirty when an earlier daemon died, and not acknowledged yet.
+    /// The cache was dirty when an earlier daemon died, and the mark is not acknowledged yet.
     Lost,
 }
 
@@ -56,14 +57,14 @@ impl CacheMark {
     }
 }
 
-/// Marks of a daemon's caches; `None` without a folder.
+/// Marks of a daemon's caches; `None` if no directory is configured.
 #[derive(Debug, Default)]
 pub struct DirtyMarks(Option<Mutex<MarkFile>>);
 
 #[derive(Debug)]
 struct MarkFile {
     path: PathBuf,
-    /// Folder of the file, locked while it is open.
+    /// Directory of the file, locked while it is open.
     folder: File,
     file: File,
     volumes: Vec<(String, CacheMark)>,
@@ -87,13 +88,13 @@ impl MarkFile {
         self.is_current && is_at(&self.file, &self.path)
     }
 
-    /// Replaces the file with one that has all marks, unless another folder is at the path now,
+    /// Replaces the file by one that has all marks, unless the path now leads to another directory,
     /// which may be another daemon's.
     fn write(&mut self) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         self.is_current = false;
         if !is_at(&self.folder, folder) {
-            bail!("{}: this folder was removed, moved or replaced", folder.display());
+            bail!("{}: this directory was removed, moved or replaced", folder.display());
         }
         self.file = replace(&self.path, &self.folder, &self.volumes)?;
         self.is_current = true;
@@ -114,7 +115,8 @@ impl MarkFile {
             Ok(()) => tracing::info!("{path}: up to date again"),
             Err(error) if was_current => tracing::error!(
                 "state: {error:#}; marks of dirty caches are lost: if the daemon dies, the next one \
-                 will not tell that writes may be lost; put the folder back, or start again with one \
+                 will not tell that writes may be lost; put the directory back, or start again \
+                 with one \
                  that stays"
             ),
             Err(_) => {}
@@ -131,7 +133,7 @@ impl MarkFile {
         });
         let path = self.path.display().to_string();
         if self.volumes.is_empty() {
-            // Leaves a file that another daemon has put in its place.
+            // A file that another daemon has put at this path is not removed.
             let removed = match is_at(&self.file, &self.path) {
                 true => fs::remove_file(&self.path).and_then(|()| self.folder.sync_all()),
                 false => Ok(()),
@@ -163,12 +165,12 @@ impl MarkFile {
 }
 
 impl DirtyMarks {
-    /// Locks the folder, if there is one, takes over the marks of an earlier daemon, and prepares
-    /// marks for these volumes.
+    /// Locks the directory, if one is configured, takes over the marks of an earlier daemon, and
+    /// prepares marks for these volumes.
     ///
     /// # Errors
-    /// Fails with a text if the folder is missing, used by another daemon, full or not writable, or
-    /// if the file cannot be parsed.
+    /// Fails with a text if the directory is missing, used by another daemon, full or not writable,
+    /// or if the file cannot be parsed.
     pub fn open<'a>(
         folder: Option<&Path>,
         volumes: impl Iterator<Item = &'a str>,
@@ -215,7 +217,7 @@ impl DirtyMarks {
         if marks.volumes.len() < before
             && let Err(error) = marks.write()
         {
-            tracing::warn!("state: {error:#}; a mark of a volume that is closed stays in it");
+            tracing::warn!("state: {error:#}; the mark of a closed volume could not be removed");
         }
     }
 
@@ -228,7 +230,7 @@ impl DirtyMarks {
         }
     }
 
-    /// Returns true if there is a folder for the marks.
+    /// Returns true if a directory for the marks is configured.
     fn is_kept(&self) -> bool {
         self.0.is_some()
     }
@@ -263,7 +265,7 @@ impl DirtyMarks {
         }
     }
 
-    /// Checks that the file is still in place with all marks, and repairs it.
+    /// Checks that the file is still in place with all marks, and repairs it if necessary.
     pub fn look(&self) {
         if let Some(mut marks) = self.lock() {
             marks.look();
@@ -326,7 +328,7 @@ pub fn warning(volume: &str) -> String {
 /// Returns the volumes that a start would warn of. Changes nothing.
 ///
 /// # Errors
-/// Fails as [`DirtyMarks::open`] would, as far as that can be told by looking.
+/// Fails as [`DirtyMarks::open`] would, as far as this can be determined without changes.
 pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     let shown = folder.display();
     let open = locked(folder)?;
@@ -339,7 +341,7 @@ pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(earlier(&folder.join(FILE))?.into_iter().map(|(volume, _)| volume).collect())
 }
 
-/// Opens the folder and locks it for this process.
+/// Opens the directory and locks it for this process.
 fn locked(path: &Path) -> anyhow::Result<File> {
     let shown = path.display();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -354,7 +356,7 @@ fn locked(path: &Path) -> anyhow::Result<File> {
         Err(error) => bail!("{shown}: cannot open this directory: {error}"),
     };
     let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
-    // A concurrent check releases the lock at once, so it is worth another attempt.
+    // A check in another process releases the lock at once, so another attempt is made.
     let mut done = lock();
     for _ in 0..TRIES {
         if done != Err(rustix::io::Errno::WOULDBLOCK) {
@@ -368,9 +370,12 @@ fn locked(path: &Path) -> anyhow::Result<File> {
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let holder = flock_holder(&folder);
             let holder = holder.map_or_else(|| "another daemon".to_owned(), |one| one.to_string());
-            bail!("{shown}: in use by {holder}; give each daemon a folder of its own")
+            bail!("{shown}: in use by {holder}; give each daemon a directory of its own")
         }
-        Err(error) => bail!("{shown}: cannot lock this folder: {error}; name a local one"),
+        Err(error) => bail!(
+            "{shown}: cannot lock this directory: {error}; choose a directory on a local file \
+             system"
+        ),
     }
 }
 
@@ -386,19 +391,21 @@ fn earlier(path: &Path) -> anyhow::Result<Vec<(String, CacheMark)>> {
     let mut text = String::new();
     let read = file.take(BYTES_MAX).read_to_string(&mut text);
     read.with_context(|| format!("{shown}: cannot be read"))?;
-    let remedy = "if another program wrote the file, name another folder, else check all volumes and \
+    let remedy = "if another program wrote the file, name another directory, else check all \
+                  volumes and \
                   remove the file";
     let mut found: Vec<(String, CacheMark)> = Vec::new();
     if text.split_inclusive('\n').next().is_none_or(|line| line != HEADER) {
         let what = if text.is_empty() { "this file is empty" } else { "its first line is damaged" };
-        bail!("{shown}: {what}, so nobody knows which caches were dirty; {remedy}");
+        bail!("{shown}: {what}, so it is unknown which caches were dirty; {remedy}");
     }
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.starts_with('#')) {
         let (word, name) =
             line.split_at_checked(CacheMark::Lost.word().len()).unwrap_or((line, ""));
-        let name: String = serde_json::from_str(name.trim())
-            .map_err(|_| anyhow!("{shown}:{number}: this is no mark of a cache; {remedy}"))?;
-        // A half-written word was about to become `dirty`.
+        let name: String = serde_json::from_str(name.trim()).map_err(|_| {
+            anyhow!("{shown}:{number}: this line is not the mark of a cache; {remedy}")
+        })?;
+        // A word that was interrupted while being written counts as `dirty`.
         let is_known = |known: &(String, CacheMark)| known.0 == name;
         if word != CacheMark::Clean.word() && !found.iter().any(is_known) {
             found.push((name, CacheMark::Lost));
@@ -431,7 +438,7 @@ fn replace(path: &Path, folder: &File, volumes: &[(String, CacheMark)]) -> anyho
     })
 }
 
-/// Returns true if this file or folder is the one at the path.
+/// Returns true if the path leads to this file or directory.
 fn is_at(file: &File, path: &Path) -> bool {
     let place = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let [open, there] = [file.metadata(), fs::metadata(path)].map(|meta| meta.ok().map(place));
@@ -444,12 +451,15 @@ fn unwritable(path: &Path, error: &io::Error) -> anyhow::Error {
 
 fn advice(kind: io::ErrorKind) -> &'static str {
     match kind {
-        io::ErrorKind::StorageFull => "its file system is full; make room, or name another folder",
+        io::ErrorKind::StorageFull => {
+            "its file system is full; free some space, or choose another directory"
+        }
         io::ErrorKind::ReadOnlyFilesystem => {
-            "its file system is mounted read-only; mount it for writing, or name another folder"
+            "its file system is mounted read-only; mount it for writing, or choose another \
+             directory"
         }
         io::ErrorKind::PermissionDenied => {
-            "this user may not write there; change its mode, or name another folder"
+            "this user may not write there; change its mode, or choose another directory"
         }
         _ => "name another folder",
     }
@@ -536,7 +546,7 @@ mod tests {
         assert!(said(&dir.path().join("no")).contains("this directory does not exist; create it"));
         fs::write(dir.path().join("caches"), HEADER.to_owned() + "what is this\n").unwrap();
         assert!(said(&dir.path().join("caches")).contains("this is not a directory"));
-        assert!(said(dir.path()).contains("caches:2: this is no mark of a cache"));
+        assert!(said(dir.path()).contains("caches:2: this line is not the mark of a cache"));
         for damaged in ["clean \"a\"\n", &HEADER[..9], "\0\0\0"] {
             fs::write(dir.path().join("caches"), damaged).unwrap();
             assert!(
@@ -544,7 +554,7 @@ mod tests {
             );
         }
         fs::write(dir.path().join("caches"), "").unwrap();
-        assert!(said(dir.path()).contains("caches: this file is empty, so nobody knows which"));
+        assert!(said(dir.path()).contains("caches: this file is empty, so it is unknown which"));
         fs::remove_file(dir.path().join("caches")).unwrap();
         let _marks = open_in(dir.path(), &["a"]).unwrap();
         assert!(said(dir.path()).contains("in use by process "));

@@ -1,9 +1,10 @@
-//! Source of the configuration: a file, standard input, files to serve, or the built-in default.
+//! Finds the source of the configuration: a file, standard input, files to serve, or the built-in
+//! default.
 //!
-//! Owns the default configuration, and the rule that tells a configuration from a disk: its name
-//! ends with `.toml`, or `--config` names it. Only regular files of limited length are read as a
-//! configuration, so that a disk never is. Called by `serve`; images.rs makes the text for files to
-//! serve.
+//! This module owns the default configuration, and the rule that distinguishes a configuration from
+//! a disk image: the name of a configuration ends with `.toml`, or `--config` names it. Only
+//! regular files of limited length are read as a configuration, so that a disk never is. `serve`
+//! calls this module; images.rs creates the text for files to serve.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -15,8 +16,8 @@ use crate::config::BUILT_IN;
 
 const DEFAULT: &str = include_str!("../../../default.toml");
 const DEFAULT_FOLDER: &str = "millrace-data";
-/// Longest configuration in bytes: ten times that of 100,000 drives, each with a volume and an
-/// export. A longer file is a disk named by mistake.
+/// Maximum length of a configuration in bytes: ten times that of one with 100,000 drives, each with
+/// a volume and an export. A longer file is a disk named by mistake.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
 /// Command-line arguments that select the configuration.
@@ -26,7 +27,7 @@ pub struct SourceArgs<'a> {
     pub files: &'a [PathBuf],
     /// Configuration file with any name.
     pub config: Option<&'a Path>,
-    /// Folder of the default volume.
+    /// Directory of the default volume.
     pub data_dir: Option<&'a str>,
     /// Flags for files to serve.
     pub images: &'a ImageArgs,
@@ -41,9 +42,10 @@ pub struct Source {
     pub text: String,
     /// File of the configuration, if it has one.
     pub file: Option<PathBuf>,
-    /// Folder that relative paths in the configuration start from; empty for the working folder.
+    /// Directory from which relative paths in the configuration start; empty for the working
+    /// directory.
     pub base: PathBuf,
-    /// Data folder of the default configuration, created if missing.
+    /// Data directory of the default configuration, created if it is missing.
     pub data_dir: Option<PathBuf>,
 }
 
@@ -59,7 +61,10 @@ impl Source {
             (None, files) => {
                 if let Some(file) = files.iter().find(|file| is_configuration(file)) {
                     let shown = file.display();
-                    bail!("{shown}: a configuration is served alone; put all drives into it");
+                    bail!(
+                        "{shown}: only one configuration can be served, and no files with it; \
+                         list all drives in the configuration"
+                    );
                 }
                 None
             }
@@ -98,7 +103,7 @@ impl Source {
             };
             anyhow!("{name}: cannot read the configuration: {error}{more}")
         };
-        // Checked before opening it, since opening a pipe would wait.
+        // The type is checked before opening, because opening a pipe would wait.
         let meta = std::fs::metadata(file).map_err(|error| failed(&error))?;
         if !meta.is_file() {
             if meta.is_dir() {
@@ -108,7 +113,8 @@ impl Source {
                 );
             }
             bail!(
-                "{name}: this is no regular file, not a configuration; `serve -` reads standard input"
+                "{name}: this is not a regular file; to read a configuration from standard input, \
+                 use `serve -`"
             );
         }
         let opened = std::fs::File::open(file).map_err(|error| failed(&error))?;
@@ -156,7 +162,7 @@ fn bounded(from: impl Read, name: &str) -> anyhow::Result<String> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let place = error.utf8_error().valid_up_to();
-        anyhow!("{name}: this is no text, at byte {place}; a configuration is TOML in UTF-8")
+        anyhow!("{name}: not valid UTF-8 at byte {place}; a configuration is TOML in UTF-8")
     })
 }
 
