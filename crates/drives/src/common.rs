@@ -4,8 +4,8 @@
 //! This module uses the block layer and the reactor, and knows no driver.
 
 pub(crate) mod cancel;
+pub(crate) mod dry_run;
 pub(crate) mod mapping;
-pub(crate) mod measurement;
 pub(crate) mod outcomes;
 pub(crate) mod owner_queues;
 pub(crate) mod payload;

@@ -37,8 +37,8 @@ use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 
 use engine::{Engine, Ring};
 use lent_memory::LentMemory;
+pub use locks::FileAccess;
 use locks::HeldFileLock;
-pub use locks::{FileAccess, lock_refusal};
 use probe::{Geometry, NextData};
 use queue::FileQueue;
 pub(crate) use settings::ROW;

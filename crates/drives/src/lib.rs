@@ -21,7 +21,7 @@ mod rbd;
 mod spec;
 
 pub use common::cancel::Cancel;
-pub use common::measurement::Measured;
+pub use common::dry_run::DryRun;
 pub use common::payload::{copy_from_request, copy_to_request};
 pub use common::place::DataPlace;
 pub use common::procfs::{
@@ -37,16 +37,14 @@ pub use controller::{controller_config, controller_of};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
 };
-pub use file::{
-    Advice, Aio, Direct, FileAccess, FileConfig, FileCounters, FileDriver, lock_refusal,
-};
+pub use file::{Advice, Aio, Direct, FileAccess, FileConfig, FileCounters, FileDriver};
 pub use model::{
     ModelConfig, ModelContents, ModelController, ModelDisk, ModelDriver, ModelIo, ModelIoKind,
     ModelPreset, ModelTiming, Timing, UsualTimes, model_presets, usual_times,
 };
 pub use nbd::{NbdConfig, NbdDriver, NbdTls, OnServerRestart, TlsIdentity};
 pub use null::NullDriver;
-pub use open::{OpenOptions, Opened, check, file_place, measure, open, open_with};
+pub use open::{OpenOptions, Opened, check, file_place, open, open_with};
 pub use open_on::open_on;
 pub use ram::{RamConfig, RamDriver};
 pub use rbd::{ImageName, RbdConfig, RbdDriver};

@@ -44,10 +44,9 @@ use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
 
 use crate::common::cancel::Cancel;
-use crate::common::measurement::Measured;
+use crate::common::dry_run::DryDriver;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
-use crate::common::place::DataPlace;
 use crate::open::{DriveSettings, OpenOptions, Opened};
 use crate::spec::SpecError;
 use dial::{Connected, Purpose, Target};
@@ -304,23 +303,28 @@ impl NbdDriver {
 
 impl DriveSettings for NbdConfig {
     fn open(self: Box<Self>, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError> {
-        let cancel = options.cancel.clone();
-        let nbd = NbdDriver::open(NbdConfig { io_threads, cancel, ..*self })?;
+        let config = NbdConfig { io_threads, cancel: options.cancel.clone(), ..*self };
+        if options.dry_run.is_some() {
+            return Ok(look(&config)?);
+        }
+        let nbd = NbdDriver::open(config)?;
         let (notes, identity) = (nbd.notes().to_vec(), Some(nbd.identity()));
         Ok(Opened { notes, identity, ..Opened::plain(nbd) })
     }
+}
 
-    /// Asks the server about the export without starting to use it.
-    fn measure(&self) -> Result<Measured, SpecError> {
-        let Connected { session, identity, .. } = ask(self)?;
-        check(self, &session)?;
-        connections_of(self, &session)?;
-        let notes = notes(self, &session);
-        let block_bytes = session.block_min.max(512);
-        let read_only = self.is_read_only(&session);
-        let (size_bytes, place) = (session.size_bytes, Some(DataPlace { identity, read_only }));
-        Ok(Measured { size_bytes, block_bytes, notes, warnings: Vec::new(), place })
-    }
+/// Asks the server about the export without starting to use it.
+fn look(config: &NbdConfig) -> Result<Opened, Error> {
+    let Connected { session, identity, .. } = ask(config)?;
+    check(config, &session)?;
+    connections_of(config, &session)?;
+    let driver = DryDriver {
+        size_bytes: session.size_bytes,
+        block_bytes: session.block_min.max(512),
+        read_only: config.is_read_only(&session),
+    };
+    let notes = notes(config, &session);
+    Ok(Opened { notes, identity: Some(identity), ..Opened::plain(driver) })
 }
 
 /// Asks the server about the export as it is now.

@@ -15,7 +15,6 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Topology, nanoseconds};
 
-use crate::common::measurement::Measured;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
@@ -71,10 +70,6 @@ pub(crate) fn settings_of(spec: &Spec) -> Result<NullDriver, SpecError> {
 impl DriveSettings for NullDriver {
     fn open(self: Box<Self>, _: u16, _: &OpenOptions) -> Result<Opened, SpecError> {
         Ok(Opened::plain(*self))
-    }
-
-    fn measure(&self) -> Result<Measured, SpecError> {
-        Ok(Measured::plain(self.size_bytes, self.block_size))
     }
 }
 

@@ -11,7 +11,7 @@ use millrace_block::{Driver, QueueKind};
 use millrace_machine::Native;
 
 use crate::common::cancel::Cancel;
-use crate::common::measurement::Measured;
+use crate::common::dry_run::DryRun;
 use crate::common::place::DataPlace;
 use crate::fault::FaultControl;
 use crate::spec::{Spec, SpecError};
@@ -37,9 +37,6 @@ pub(crate) struct DriverRow {
 pub(crate) trait DriveSettings {
     /// Implements [`open_with`].
     fn open(self: Box<Self>, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError>;
-
-    /// Implements [`measure`].
-    fn measure(&self) -> Result<Measured, SpecError>;
 
     /// Implements [`file_place`].
     fn file_place(&self) -> Option<DataPlace> {
@@ -86,6 +83,8 @@ pub struct OpenOptions {
     /// Path at which a file drive finds its file; see
     /// [`FileConfig::opened_at`](crate::FileConfig::opened_at).
     pub file_at: Option<PathBuf>,
+    /// Only look, as [`DryRun`] says; the driver that is returned keeps no data.
+    pub dry_run: Option<DryRun>,
 }
 
 /// Opens the drive of a spec, as [`open`] does, with options.
@@ -103,15 +102,6 @@ pub fn open_with(spec: &Spec, io_threads: u16, options: &OpenOptions) -> Result<
 /// As for [`open`], except for what only opening can detect.
 pub fn check(spec: &Spec) -> Result<(), SpecError> {
     settings_of(spec).map(drop)
-}
-
-/// Returns the properties of a spec's drive without opening it for use. Files and devices are only
-/// inspected.
-///
-/// # Errors
-/// As for [`check`], and if the file does not exist or cannot be read.
-pub fn measure(spec: &Spec) -> Result<Measured, SpecError> {
-    settings_of(spec)?.measure()
 }
 
 /// Returns the place of the file of a drive, or of the drive inside it, without opening it. Returns

@@ -12,7 +12,6 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Topology};
 
-use crate::common::measurement::Measured;
 use crate::common::procfs::memory_bytes;
 use crate::common::store::SparseStore;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
@@ -67,10 +66,6 @@ pub(crate) fn settings_of(spec: &Spec) -> Result<RamConfig, SpecError> {
 impl DriveSettings for RamConfig {
     fn open(self: Box<Self>, _: u16, _: &OpenOptions) -> Result<Opened, SpecError> {
         Ok(Opened::plain(RamDriver::new(*self)?))
-    }
-
-    fn measure(&self) -> Result<Measured, SpecError> {
-        Ok(Measured::plain(self.size_bytes, self.block_size))
     }
 }
 

@@ -21,7 +21,7 @@ use std::sync::Mutex;
 
 use millrace_block::{Error, ErrorKind};
 use millrace_drives::{Holder, flock_holder, marked_process, open_store, process_mark};
-use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::fs::{Access, FlockOperation, Mode, access, fchmod, flock};
 use rustix::net;
 
 use crate::SocketAccess;
@@ -172,11 +172,27 @@ fn cannot_listen(path: &Path, error: &io::Error) -> Error {
     }
 }
 
+/// Returns why no socket can be made at a path, and what to do about it, or `None` if it can.
+/// Creates nothing and connects to nobody.
+#[must_use]
+pub fn socket_refusal(path: &Path) -> Option<String> {
+    let refused = match std::fs::metadata(folder_of(path)) {
+        Ok(folder) if folder.is_dir() => match std::fs::symlink_metadata(path) {
+            Ok(meta) if !meta.file_type().is_socket() => return Some(who_is_at(path)),
+            _ if socket_holder(path).is_some() => return Some(who_is_at(path)),
+            _ => access(folder_of(path), Access::WRITE_OK | Access::EXEC_OK).err()?.into(),
+        },
+        Ok(_) => io::ErrorKind::NotADirectory.into(),
+        Err(error) => error,
+    };
+    Some(why_not_at(path, &refused))
+}
+
 /// Describes the file or server at a path where no socket can be made.
 fn who_is_at(path: &Path) -> String {
     let kind = std::fs::symlink_metadata(path).map(|meta| meta.file_type());
     if let Some(kind) = kind.ok().filter(|kind| !kind.is_socket()) {
-        let what = if kind.is_dir() { "a directory" } else { "a file that is not a socket" };
+        let what = if kind.is_dir() { "a folder" } else { "a file that is no socket" };
         return format!("there is {what}; move it away, or choose another path");
     }
     match socket_holder(path) {
@@ -190,11 +206,7 @@ fn who_is_at(path: &Path) -> String {
 
 /// Explains why no file can be made at a path, and what to do about it.
 fn why_not_at(path: &Path, error: &io::Error) -> String {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let shown = folder.display();
+    let shown = folder_of(path).display();
     match error.kind() {
         io::ErrorKind::NotFound => {
             format!("its directory {shown} does not exist; create it, or choose another path")
@@ -208,6 +220,13 @@ fn why_not_at(path: &Path, error: &io::Error) -> String {
             format!("the file system of {shown} is full; make room, or choose another path")
         }
         _ => format!("cannot listen: {error}"),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
     }
 }
 
@@ -373,7 +392,7 @@ mod tests {
         let path = dir.path().join("s");
         std::fs::write(&path, "precious").unwrap();
         let error = UnixSocket::bind_private(&path).unwrap_err().to_string();
-        assert!(error.contains("there is a file that is not a socket"), "{error}");
+        assert!(error.contains("there is a file that is no socket"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path()).collect();
         assert_eq!(left, [path]);

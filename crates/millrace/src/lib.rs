@@ -153,13 +153,15 @@ pub use millrace_block::{
 pub use millrace_cache::{
     AtRisk, Cache, CacheConfig, CacheMode, CacheStats, DriveAtRisk, Registered,
 };
-pub use millrace_drives::{FaultControl, Spec, SpecError, Words, nearest, open_on, unknown_word};
+pub use millrace_drives::{
+    DryRun, FaultControl, Spec, SpecError, Words, nearest, open_on, unknown_word,
+};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use millrace_reactor::Backend;
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
 #[cfg(feature = "serve")]
 pub use opening::MoreVolumes;
-pub use opening::{Opened, Opening};
+pub use opening::{DryOpened, Opened, Opening};
 #[cfg(feature = "serve")]
 pub use serve::{
     AllowedPeers, BeforeServing, ClosingFile, ConfigDifference, ExportConfig, ExportDirectory,

@@ -12,15 +12,11 @@ use std::sync::Arc;
 use millrace_block::Controller;
 use millrace_block::{Disk, Error, ErrorKind, Groups, Volume};
 use millrace_cache::Cache;
-use millrace_drives::Cancel;
-#[cfg(feature = "serve")]
-use millrace_drives::DataPlace;
+use millrace_drives::{Cancel, DryRun};
 use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 
-#[cfg(feature = "serve")]
-use crate::assemble::SetupError;
 use crate::assemble::places::Places;
 use crate::assemble::{DriveOptions, OpenContext, unused_space};
 use crate::cache::cache_over;
@@ -83,8 +79,9 @@ pub struct MoreVolumes {
 
 #[cfg(feature = "serve")]
 impl Opened {
-    /// Opens further volumes, which share groups, controllers and traces with the open ones. The
-    /// caller adds them to [`Opened::volumes`]. The driver of the first drive may be open already.
+    /// Opens further volumes, which share groups, controllers and traces with these. The caller
+    /// adds them to [`Opened::volumes`]. The driver of the first drive may be open already. A dry
+    /// run only looks at the drives.
     ///
     /// # Errors
     /// Fails as [`Opened::open`] does.
@@ -92,9 +89,10 @@ impl Opened {
         &mut self,
         config: &OpenConfig,
         opened: Option<millrace_drives::Opened>,
+        dry_run: Option<DryRun>,
     ) -> Result<MoreVolumes, StartError> {
-        let mut site = self.site.take().expect("only one caller opens drives at a time");
-        site.host.opened = opened;
+        let mut site = self.site.take().expect("drives are opened by one caller at a time");
+        (site.host.opened, site.host.open.dry_run) = (opened, dry_run);
         let mut opening = Opening::at(config, site);
         let mut open = || {
             while opening.next_drive().is_some() {
@@ -110,18 +108,13 @@ impl Opened {
             MoreVolumes { volumes, caches, notes, warnings, created }
         });
         if opened.is_err() {
-            site.places.forget(|name| disks.iter().any(|disk| disk.name() == name));
+            site.places.forget(|name| disks.iter().flatten().any(|disk| disk.name() == name));
         }
         self.site = Some(site);
         opened
     }
 
-    /// Refuses a place at which an open drive keeps its data.
-    pub(crate) fn is_free(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
-        self.site.as_ref().map_or(Ok(()), |site| site.places.check(name, place))
-    }
-
-    /// Removes the places of closed drives, so that other drives may use them.
+    /// Forgets the places of closed drives, so that other drives may use them.
     pub(crate) fn forget_drives(&mut self, is_closed: impl Fn(&str) -> bool) {
         self.site.iter_mut().for_each(|site| site.places.forget(&is_closed));
     }
@@ -158,6 +151,30 @@ impl Opened {
         opening.finish()
     }
 
+    /// Looks at all drives and makes volumes of them, without changing anything, and goes on after
+    /// a failure.
+    ///
+    /// # Errors
+    /// Fails as [`Opening::new`] does.
+    pub fn dry_run(config: &OpenConfig, dry_run: DryRun) -> Result<DryOpened, StartError> {
+        let mut opening = Opening::new(config)?;
+        opening.site.host.open.dry_run = Some(dry_run);
+        let mut found = DryOpened::default();
+        while opening.next_drive().is_some() {
+            found.errors.extend(opening.open_next().err());
+        }
+        for number in 0..config.volumes.len() {
+            match opening.make_volume(number) {
+                Some(Ok(volume)) => found.volumes.push(volume),
+                Some(Err(error)) => found.errors.push(error),
+                None => {}
+            }
+        }
+        (found.notes, found.warnings) = (opening.notes, opening.warnings);
+        found.notes.extend(found.volumes.iter().filter_map(|volume| unused_space(volume)));
+        Ok(found)
+    }
+
     /// Starts worker threads for the volumes that use them, and the flushers of caches.
     ///
     /// # Errors
@@ -173,7 +190,20 @@ impl Opened {
     }
 }
 
-/// Open volumes, and their caches with the queue number of each flusher.
+/// Findings of [`Opened::dry_run`].
+#[derive(Debug, Default)]
+pub struct DryOpened {
+    /// Volumes whose drives are all there, without their caches.
+    pub volumes: Vec<Arc<Volume<Native>>>,
+    /// Reasons why drives or volumes could not be opened.
+    pub errors: Vec<StartError>,
+    /// Remarks to show to a person.
+    pub notes: Vec<String>,
+    /// Likely mistakes, such as a drive's file that holds a qcow2 image.
+    pub warnings: Vec<String>,
+}
+
+/// Volumes, and their caches with the queue number of each flusher.
 type VolumesAndCaches = (Vec<Arc<Volume<Native>>>, Vec<(Arc<Cache<Native>>, u16)>);
 
 /// Drives that are being opened. If it is dropped before [`Opening::finish`], it removes the files
@@ -185,7 +215,8 @@ pub struct Opening<'a> {
     site: OpenSite,
     /// CPU of each drive's worker; `None` if the drive has no worker.
     workers: Vec<Option<CpuId>>,
-    disks: Vec<Arc<Disk<Native>>>,
+    /// Drives so far. `None` only in a dry run, for a drive that cannot be opened.
+    disks: Vec<Option<Arc<Disk<Native>>>>,
     created: Unfinished,
     groups: Arc<Groups<Native>>,
     pinning: Pinning,
@@ -269,12 +300,12 @@ impl<'a> Opening<'a> {
         let OpenSite { host, places, opened } = &mut self.site;
         (host.io_threads, *opened) = (io_threads, *opened + 1);
         let opened = places.open((&drive.name, &drive.spec), &options, host);
+        self.disks.push(opened.as_ref().ok().map(|opened| Arc::clone(&opened.disk)));
         let mut opened =
             opened.map_err(|error| StartError::new(ConfigPart::Drive(number), error))?;
         self.created.take(&mut opened.created);
         self.notes.append(&mut opened.notes);
         self.warnings.append(&mut opened.warnings);
-        self.disks.push(opened.disk);
         Ok(opened.identity)
     }
 
@@ -284,7 +315,7 @@ impl<'a> Opening<'a> {
     /// Fails if the drives cannot form a volume.
     ///
     /// # Panics
-    /// Panics if a drive is not open yet.
+    /// Panics if a drive is not open.
     pub fn finish(mut self) -> Result<Opened, StartError> {
         let (volumes, caches) = self.make_volumes()?;
         let Opening { site, mut created, groups, pinning, mut notes, warnings, .. } = self;
@@ -296,12 +327,9 @@ impl<'a> Opening<'a> {
     /// Makes the volumes and their caches.
     fn make_volumes(&mut self) -> Result<VolumesAndCaches, StartError> {
         assert!(self.next_drive().is_none(), "all drives are open");
-        let (mut volumes, mut caches, mut disks) = (Vec::new(), Vec::new(), self.disks.iter());
+        let (mut volumes, mut caches) = (Vec::new(), Vec::new());
         for (number, volume) in self.config.volumes.iter().enumerate() {
-            let members = disks.by_ref().take(volume.drives.len()).cloned().collect();
-            let made =
-                Volume::with_serving(volume.name.as_str(), volume.layout, members, volume.serving)
-                    .map_err(|error| StartError::new(ConfigPart::Volume(number), error))?;
+            let made = self.make_volume(number).expect("all drives are open")?;
             let Some(cache) = volume.cache else {
                 volumes.push(made);
                 continue;
@@ -313,6 +341,17 @@ impl<'a> Opening<'a> {
             caches.push((cache, threads));
         }
         Ok((volumes, caches))
+    }
+
+    /// Makes a volume without its cache. Returns `None` if one of its drives is not open.
+    fn make_volume(&self, number: usize) -> Option<Result<Arc<Volume<Native>>, StartError>> {
+        let volume = &self.config.volumes[number];
+        let is_its = |(_, (_, at)): &(_, &(_, usize))| *at == number;
+        let members = self.disks.iter().zip(&self.drives).filter(is_its);
+        let members = members.map(|(disk, _)| disk.clone()).collect::<Option<Vec<_>>>()?;
+        let made =
+            Volume::with_serving(volume.name.as_str(), volume.layout, members, volume.serving);
+        Some(made.map_err(|error| StartError::new(ConfigPart::Volume(number), error)))
     }
 
     /// Returns the number of I/O threads of the volume that a drive belongs to.

@@ -3,9 +3,7 @@
 //! Plain data that check.rs creates. `serve` opens and serves the plan, and uses the lines in
 //! errors.
 
-use millrace::{
-    DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, TlsConfig, VolumeConfig,
-};
+use millrace::{DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, TlsConfig};
 
 use super::key_lines::KeyLines;
 use super::server::DaemonConfig;
@@ -62,11 +60,6 @@ impl ServePlan {
     /// Returns the drives with their lines, in the order in which they are opened.
     pub fn drives(&self) -> impl Iterator<Item = (&DriveConfig, &KeyLines)> {
         self.config.drives().zip(&self.lines.drives)
-    }
-
-    /// Returns the volumes with their lines.
-    pub fn volumes(&self) -> impl Iterator<Item = (&VolumeConfig, usize)> {
-        self.config.volumes.iter().zip(self.lines.volumes.iter().map(|lines| lines.line))
     }
 
     /// Returns the exports to virtual machines with their settings and lines.

@@ -19,15 +19,6 @@ pub struct DataPlace {
     pub read_only: bool,
 }
 
-impl DataPlace {
-    /// Returns true if two drives must not be open together, because they share data and at least
-    /// one of them writes.
-    #[must_use]
-    pub fn clashes_with(&self, other: &DataPlace) -> bool {
-        self.identity == other.identity && !(self.read_only && other.read_only)
-    }
-}
-
 /// Returns the identity of a file, which need not exist yet, or `None` if it cannot exist.
 pub(crate) fn file_identity(path: &Path) -> Option<(u64, u64)> {
     Some(match std::fs::metadata(path) {
@@ -54,15 +45,6 @@ pub(crate) fn two_numbers(value: &impl Hash) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_two_readers_share_a_place() {
-        let place = |identity, read_only| DataPlace { identity, read_only };
-        let (reader, writer) = (place((1, 2), true), place((1, 2), false));
-        assert!(!reader.clashes_with(&reader));
-        assert!(reader.clashes_with(&writer) && writer.clashes_with(&reader));
-        assert!(writer.clashes_with(&writer) && !writer.clashes_with(&place((1, 3), false)));
-    }
 
     #[test]
     fn a_file_has_one_place_under_all_its_names_before_it_is_made_and_after() {

@@ -6,9 +6,11 @@
 //! drive's file, or a lock file beside a socket, uses this.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -37,6 +39,19 @@ pub fn open_store(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Res
 
 fn other_kind() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("this is {OTHER_KIND}"))
+}
+
+/// Checks that this user may access a path; `mode` is one of access(2).
+///
+/// # Errors
+/// Returns the system's error.
+pub(crate) fn may_access(path: &Path, mode: i32) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a text with a zero at its end, which the kernel reads.
+    match unsafe { libc::access(path.as_ptr(), mode) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Removes a flag of open(2) from an open file.

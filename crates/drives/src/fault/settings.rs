@@ -9,7 +9,6 @@ use std::str::FromStr;
 use millrace_block::{Op, QueueKind, Status};
 
 use super::{Chance, Effect, FaultCache, FaultConfig, FaultDriver, FaultRule};
-use crate::common::measurement::Measured;
 use crate::common::place::DataPlace;
 use crate::common::values::byte_range;
 use crate::open::{self, DriveSettings, DriverRow, OpenOptions, Opened};
@@ -55,10 +54,6 @@ impl DriveSettings for FaultSettings {
             control.die_now();
         }
         Ok(Opened { driver: Box::new(fault), fault: Some(control), ..opened })
-    }
-
-    fn measure(&self) -> Result<Measured, SpecError> {
-        self.inner.measure()
     }
 
     fn file_place(&self) -> Option<DataPlace> {

@@ -9,23 +9,24 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_block::{Error, ErrorKind};
 
 use super::FileConfig;
 use super::open::system;
+use crate::common::dry_run::DryRun;
 use crate::common::procfs::flock_holder;
-use crate::common::store_file::open_store;
 
-/// Number of attempts to lock a file, `PAUSE` apart; three seconds in total.
-const TRIES: u32 = 120;
+/// Time for which another process may keep a file locked.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Time between two attempts to lock a file.
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// Offsets of QEMU's lock bytes: a program that performs an operation on the image locks a byte
@@ -65,19 +66,26 @@ impl Drop for HeldFileLock {
 ///
 /// # Errors
 /// `Busy` if a drive of this process has locked it, or if another process keeps it locked for three
-/// seconds.
-pub(super) fn lock(file: &File, config: &FileConfig) -> Result<HeldFileLock, Error> {
+/// seconds, or as long as a dry run waits.
+pub(super) fn lock(
+    file: &File,
+    config: &FileConfig,
+    dry_run: Option<&DryRun>,
+) -> Result<HeldFileLock, Error> {
     let path = &config.path;
     let meta = file.metadata().map_err(|error| system(path, "stat", &error))?;
     let identity = (meta.dev(), meta.ino());
-    // After a process is killed, its io_uring instances keep files open longer than the process
-    // exists: usually 30 to 50 ms, but more on a busy machine, because the kernel frees rings in
-    // the background.
-    let mut found = HeldLock::Flock;
-    // A file that the caller has opened already is tried once, without waiting.
-    let tries = if config.opened_at.is_some() { 1 } else { TRIES };
-    for last in (0..tries).rev().map(|left| left == 0) {
-        found = match attempt(file, FileAccess::of(config)) {
+    // After a process is killed, its io_uring keeps files open longer than the process itself:
+    // usually 30 to 50 ms, but more on a busy machine, because the kernel tears rings down in the
+    // background.
+    let until = match (dry_run, &config.opened_at) {
+        (Some(dry_run), _) => dry_run.until,
+        // A file that was already opened for this drive is not waited for.
+        (None, Some(_)) => Instant::now(),
+        (None, None) => Instant::now() + PATIENCE,
+    };
+    loop {
+        let found = match attempt(file, FileAccess::of(config)) {
             Ok(None) => {
                 *held().entry(identity).or_default() += 1;
                 return Ok(HeldFileLock(identity));
@@ -91,11 +99,10 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<HeldFileLock, Err
         if held().contains_key(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }
-        if last || config.cancel.sleep(PAUSE) {
-            break;
+        if Instant::now() >= until || config.cancel.sleep(PAUSE) {
+            return Err(Error::new(ErrorKind::Busy, text(path, file, found)));
         }
     }
-    Err(Error::new(ErrorKind::Busy, text(path, file, found)))
 }
 
 /// Access of a drive to its file, which decides the locks that the drive takes.
@@ -111,15 +118,6 @@ impl FileAccess {
     fn of(config: &FileConfig) -> FileAccess {
         if config.read_only { FileAccess::ReadOnly } else { FileAccess::ReadWrite }
     }
-}
-
-/// Returns why the file at a path cannot be locked now, and what to do, or `None` if it is free.
-/// Locks that this function takes are released at once.
-#[must_use]
-pub fn lock_refusal(path: &Path, access: FileAccess) -> Option<String> {
-    let file = open_store(path, OpenOptions::new().read(true), 0).ok()?;
-    let found = attempt(&file, access).ok()??;
-    Some(text(path, &file, found))
 }
 
 /// Kind of a lock that another process holds.
@@ -234,7 +232,6 @@ fn used_here(path: &Path) -> String {
 #[allow(clippy::unwrap_used)] // Tests may.
 mod tests {
     use std::fs::OpenOptions;
-    use std::time::Instant;
 
     use super::*;
     use crate::file::FileDriver;

@@ -4,14 +4,15 @@
 //! Runs once for each drive, on the thread that sets drives up. The order matters. The lock is
 //! taken before anything is changed, so a drive in use elsewhere is not touched. A created or
 //! extended file is made durable together with its directory entry, because later flushes sync only
-//! data. If the opening fails, a created file is removed again (created_file.rs).
+//! data. If the opening fails, a file that this created is removed again (created_file.rs). A dry
+//! run reads a file only, and has an unnamed one in place of a file that would be created.
 //! `FileDriver::open` calls this; it calls `probe.rs` and `format.rs`. Every error names the path.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -21,13 +22,13 @@ use millrace_reactor::{Backend, Config, PoolShare, Reactor};
 
 use super::created_file::CreatedFile;
 use super::lent_memory::LentMemory;
-use super::locks::lock;
+use super::locks::{HeldFileLock, lock};
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS, format};
-use crate::common::measurement::Measured;
+use crate::common::dry_run::{DryDriver, DryRun};
 use crate::common::place::{DataPlace, file_identity};
-use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
+use crate::common::store_file::{OTHER_KIND, clear_flag, may_access, open_store};
 use crate::common::units::size_text;
 use crate::open::{DriveSettings, OpenOptions as DriveOptions, Opened};
 use crate::spec::SpecError;
@@ -35,13 +36,23 @@ use crate::spec::SpecError;
 /// Size of the shared buffer of zeroes, in bytes.
 const ZEROES_BYTES: usize = 64 << 10;
 
-/// Implements [`FileDriver::open`].
-pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
+/// A drive's file that was opened and locked, and its properties.
+struct OpenedFile {
+    file: File,
+    created: Option<CreatedFile>,
+    held: Option<HeldFileLock>,
+    geometry: Geometry,
+    align: Option<DirectAlign>,
+    notes: Vec<String>,
+}
+
+/// Opens, locks and extends the file of a drive.
+fn open_store_of(config: &FileConfig, dry_run: Option<&DryRun>) -> Result<OpenedFile, Error> {
     let mut notes = Vec::new();
-    check_engine(&config, &mut notes)?;
-    let (file, direct, made) = open_file(&config)?;
-    let held = if config.lock { Some(lock(&file, &config)?) } else { None };
-    let mut geometry = geometry_of(&file, &config, &mut notes)?;
+    check_engine(config, &mut notes)?;
+    let (file, direct, created) = open_file(config, dry_run)?;
+    let held = if config.lock { Some(lock(&file, config, dry_run)?) } else { None };
+    let mut geometry = geometry_of(&file, config, dry_run, &mut notes)?;
     let align = match direct {
         true => probe::direct_align(&file),
         false => None,
@@ -49,12 +60,18 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     if direct && align.is_none() {
         clear_flag(&file, libc::O_DIRECT).map_err(|error| system(&config.path, "fcntl", &error))?;
     }
-    note_direct(&config, align, &mut notes)?;
-    advise(&file, config.advice).map_err(|error| system(&config.path, "fadvise", &error))?;
+    note_direct(config, align, &mut notes)?;
     if let Some(align) = align {
         geometry.logical = geometry.logical.max(align.offset);
         geometry.physical = geometry.physical.max(align.offset);
     }
+    Ok(OpenedFile { file, created, held, geometry, align, notes })
+}
+
+/// Implements [`FileDriver::open`].
+pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
+    let OpenedFile { file, created, held, geometry, align, notes } = open_store_of(&config, None)?;
+    advise(&file, config.advice).map_err(|error| system(&config.path, "fadvise", &error))?;
     let no_punch = match geometry.is_block {
         true => geometry.max_discard_bytes == 0,
         false => !config.read_only && !probe::can_allocate(&file, PUNCH),
@@ -85,8 +102,8 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         lent: LentMemory::default(),
     };
     let (shared, share) = (Arc::new(shared), PoolShare::new());
-    if let Some(made) = made {
-        made.keep();
+    if let Some(created) = created {
+        created.keep();
     }
     Ok(FileDriver { config, shared, share, dma_alignment, notes, warnings })
 }
@@ -128,36 +145,45 @@ fn check_engine(config: &FileConfig, notes: &mut Vec<String>) -> Result<(), Erro
 
 impl DriveSettings for FileConfig {
     fn open(self: Box<Self>, io_threads: u16, options: &DriveOptions) -> Result<Opened, SpecError> {
-        let DriveOptions { cancel, file_at: opened_at } = options.clone();
-        let file = open(FileConfig { io_threads, cancel, opened_at, ..*self })?;
+        let DriveOptions { cancel, file_at: opened_at, dry_run } = options.clone();
+        let config = FileConfig { io_threads, cancel, opened_at, ..*self };
+        if let Some(dry_run) = dry_run {
+            return Ok(look(&config, &dry_run)?);
+        }
+        let file = open(config)?;
         let (notes, warnings) = (file.notes().to_vec(), file.warnings().to_vec());
         let identity = Some(file.identity());
         Ok(Opened { notes, warnings, identity, ..Opened::plain(file) })
-    }
-
-    fn measure(&self) -> Result<Measured, SpecError> {
-        let path = &self.path;
-        let place = self.file_place();
-        if let (Some(size_bytes), false) = (self.size_bytes, path.exists()) {
-            return Ok(Measured { place, ..Measured::plain(size_bytes, 512) });
-        }
-        refuse_other_kinds(path)?;
-        let open = |flags: i32| open_store(path, OpenOptions::new().read(true), flags);
-        let file = open(0).map_err(|error| open_error(self, &error))?;
-        let geometry = probe::geometry(&file).map_err(|error| system(path, "stat", &error))?;
-        let mut notes = Vec::new();
-        let size_bytes = size_of(&geometry, self, &mut notes)?;
-        let direct = if self.direct == Direct::Off { None } else { open(libc::O_DIRECT).ok() };
-        let align = direct.and_then(|file| probe::direct_align(&file));
-        let block_bytes = geometry.logical.max(align.map_or(0, |align| align.offset));
-        let warnings = format::note(self, geometry.size_bytes).into_iter().collect();
-        Ok(Measured { size_bytes, block_bytes, notes, warnings, place })
     }
 
     fn file_place(&self) -> Option<DataPlace> {
         let identity = file_identity(&self.path)?;
         Some(DataPlace { identity, read_only: self.read_only })
     }
+}
+
+/// Opens and closes the file for a dry run.
+fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
+    let (mut notes, mut warnings, block_bytes) = (Vec::new(), Vec::new(), 512);
+    let mut driver = DryDriver { size_bytes: 0, block_bytes, read_only: config.read_only };
+    match (open_store_of(config, Some(dry_run)), config.size_bytes) {
+        (Ok(found), _) => {
+            let Geometry { size_bytes, store_bytes, logical, .. } = found.geometry;
+            (driver.size_bytes, driver.block_bytes) = (size_bytes, logical);
+            warnings.extend(format::note(config, store_bytes));
+            notes = found.notes;
+        }
+        // The file system has no unnamed files, so that only a real start can try.
+        (Err(error), Some(size_bytes))
+            if !config.path.exists()
+                && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) =>
+        {
+            driver.size_bytes = size_bytes;
+        }
+        (Err(error), _) => return Err(error),
+    }
+    let identity = config.file_place().map(|place| place.identity);
+    Ok(Opened { notes, warnings, identity, ..Opened::plain(driver) })
 }
 
 /// Returns an error for pipes, tapes and the like, which must not even be opened.
@@ -174,18 +200,33 @@ fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
 }
 
 /// Opens the file, creating it if a size is given. Returns whether `O_DIRECT` was accepted.
-fn open_file(config: &FileConfig) -> Result<(File, bool, Option<CreatedFile>), Error> {
+fn open_file(
+    config: &FileConfig,
+    dry_run: Option<&DryRun>,
+) -> Result<(File, bool, Option<CreatedFile>), Error> {
     let path = config.opened_at.as_ref().unwrap_or(&config.path);
     refuse_other_kinds(path)?;
     let is_block = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
     let makes = !config.read_only && config.size_bytes.is_some() && !is_block;
-    let made = if makes { CreatedFile::at(path) } else { Ok(None) };
+    let is_missing = || std::fs::symlink_metadata(path).is_err();
+    let made = if makes && dry_run.is_none() { CreatedFile::at(path) } else { Ok(None) };
     let made = made.map_err(|error| open_error(config, &error))?;
     let try_open = |flags: i32| {
         // An exclusive open fails if the block device is mounted.
         let exclusive = is_block && config.lock && !config.read_only;
         let flags = if exclusive { flags | libc::O_EXCL } else { flags };
-        open_store(path, OpenOptions::new().read(true).write(!config.read_only), flags)
+        let mut options = OpenOptions::new();
+        match dry_run {
+            Some(dry_run) if makes && is_missing() => {
+                let folder = dry_run.folder_of(path);
+                options.read(true).write(true).custom_flags(flags | libc::O_TMPFILE).open(folder)
+            }
+            Some(_) if !config.read_only => {
+                may_access(path, libc::W_OK)?;
+                open_store(path, options.read(true), flags)
+            }
+            _ => open_store(path, options.read(true).write(!config.read_only), flags),
+        }
     };
     let opened = match config.direct {
         Direct::Off => try_open(0).map(|file| (file, false)),
@@ -238,10 +279,20 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
             );
             Error::system(text, errno)
         }
-        Some(libc::EACCES | libc::EROFS) if !config.read_only => {
+        Some(libc::EACCES) if may_access(&config.path, libc::R_OK).is_err() => {
             let text = format!(
-                "{path}: {error}; change its mode, or serve it read-only: \
-             read-only=on, or `serve --read-only`"
+                "{path}: this user may not read it; change its mode, or run this as its owner"
+            );
+            Error::system(text, errno)
+        }
+        Some(libc::EACCES | libc::EROFS) if !config.read_only => {
+            let why = match errno {
+                Some(libc::EACCES) => "this user may not write to it".to_owned(),
+                _ => error.to_string(),
+            };
+            let text = format!(
+                "{path}: {why}; change its mode, or serve it read-only: read-only=on, or `serve \
+                 --read-only`"
             );
             Error::system(text, errno)
         }
@@ -260,6 +311,7 @@ fn has_folder(config: &FileConfig) -> bool {
 fn geometry_of(
     file: &File,
     config: &FileConfig,
+    dry_run: Option<&DryRun>,
     notes: &mut Vec<String>,
 ) -> Result<Geometry, Error> {
     let path = config.path.display();
@@ -275,7 +327,11 @@ fn geometry_of(
         ));
     }
     if size_bytes > found {
-        extend(file, config, size_bytes).map_err(|error| extend_error(config, &error))?;
+        let extended = match dry_run {
+            None => extend(file, config, size_bytes),
+            Some(_) => extend_unnamed(file, size_bytes),
+        };
+        extended.map_err(|error| extend_error(config, &error))?;
         notes.extend(too_full(file, config, size_bytes));
     }
     geometry.size_bytes = size_bytes;
@@ -346,6 +402,11 @@ fn extend(file: &File, config: &FileConfig, size_bytes: u64) -> io::Result<()> {
         _ => Path::new("."),
     };
     File::open(parent)?.sync_all()
+}
+
+/// Extends the unnamed file of a dry run; leaves a user's file as it is.
+fn extend_unnamed(file: &File, size_bytes: u64) -> io::Result<()> {
+    if file.metadata()?.nlink() == 0 { file.set_len(size_bytes) } else { Ok(()) }
 }
 
 /// Passes the expected access pattern to the page cache.

@@ -10,7 +10,6 @@ use super::config::{ModelConfig, ModelContents, ModelTiming};
 use super::controller::{ControllerOptions, ModelController};
 use super::preset::{ModelPreset, model_presets};
 use super::service_times::UsualTimes;
-use crate::common::measurement::Measured;
 use crate::common::units::{rate_bytes_per_s, size_bytes};
 use crate::common::words::nearest;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
@@ -58,10 +57,6 @@ pub(crate) const ROW: DriverRow = DriverRow {
 impl DriveSettings for ModelConfig {
     fn open(self: Box<Self>, _: u16, _: &OpenOptions) -> Result<Opened, SpecError> {
         Ok(Opened::plain(ModelDriver::new(*self)?))
-    }
-
-    fn measure(&self) -> Result<Measured, SpecError> {
-        Ok(Measured::plain(self.size_bytes, self.block_size))
     }
 }
 

@@ -21,9 +21,10 @@ use super::control::{ControlThread, EXCLUSIVE_LOCK, KnownImage, UNWATCHED_PERIOD
 use super::image::RbdImage;
 use super::{HeldImage, HoleMap, ImageFacts, OpenImage, RbdConfig, RbdDriver, RbdState, library};
 use crate::common::cancel;
-use crate::common::measurement::Measured;
-use crate::common::place::{DataPlace, two_numbers};
+use crate::common::dry_run::DryDriver;
+use crate::common::place::two_numbers;
 use crate::common::units::size_text;
+use crate::open::Opened;
 
 /// Size to which librbd rounds discards unless configured otherwise, in bytes.
 const DISCARD_BYTES: u64 = 64 << 10;
@@ -106,12 +107,12 @@ pub(super) fn open_by(
     Ok(RbdDriver { config, shared, control, map: HoleMap::default(), learned, warnings })
 }
 
-/// Returns the properties of an image without opening it for use. Does not wait for locks: a lock
-/// that another client has is an error, unless that client is a drive of this process.
-pub(super) fn measure_by(
+/// Opens an image for a dry run and closes it again. Does not wait for locks: a lock that another
+/// client has is an error, unless that client is a drive of this process.
+pub(super) fn look(
     functions: &'static library::Functions,
     config: &RbdConfig,
-) -> Result<Measured, Error> {
+) -> Result<Opened, Error> {
     let read_only = config.is_read_only();
     let needs_lock = config.lock && !read_only;
     let theirs = config.clone();
@@ -125,9 +126,9 @@ pub(super) fn measure_by(
         {
             return Err(busy(&theirs, &in_use(&owner)));
         }
-        let place = Some(DataPlace { identity, read_only });
         let warnings = warnings(&image, &theirs)?;
-        Ok(Measured { place, warnings, ..Measured::plain(size_bytes, 512) })
+        let driver = DryDriver { size_bytes, block_bytes: 512, read_only };
+        Ok(Opened { identity: Some(identity), warnings, ..Opened::plain(driver) })
     })
 }
 

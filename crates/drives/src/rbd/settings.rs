@@ -8,9 +8,8 @@ use millrace_block::QueueKind;
 use std::time::Duration;
 
 use super::name::{FORM, ImageName};
-use super::open::measure_by;
+use super::open::look;
 use super::{RbdConfig, RbdDriver, library};
-use crate::common::measurement::Measured;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
@@ -36,14 +35,13 @@ pub(crate) const ROW: DriverRow = DriverRow {
 
 impl DriveSettings for RbdConfig {
     fn open(self: Box<Self>, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError> {
-        let cancel = options.cancel.clone();
-        let image = RbdDriver::open(RbdConfig { io_threads, cancel, ..*self })?;
+        let config = RbdConfig { io_threads, cancel: options.cancel.clone(), ..*self };
+        if options.dry_run.is_some() {
+            return Ok(look(library::functions()?, &config)?);
+        }
+        let image = RbdDriver::open(config)?;
         let (warnings, identity) = (image.warnings().to_vec(), Some(image.identity()));
         Ok(Opened { warnings, identity, ..Opened::plain(image) })
-    }
-
-    fn measure(&self) -> Result<Measured, SpecError> {
-        Ok(measure_by(library::functions()?, self)?)
     }
 }
 

@@ -14,7 +14,7 @@ use millrace_block::{
 use millrace_machine::Native;
 use millrace_runtime::{IoConfig, IoContext};
 
-use super::open::{measure_by, open_by};
+use super::open::{look, open_by};
 use super::{RbdConfig, RbdDriver};
 use fake::{BYTES, Call, Fake, MADE, OBJECT, SETTINGS, State, drive, functions, image};
 
@@ -274,9 +274,9 @@ fn an_image_whose_lock_a_living_client_has_is_refused_and_the_lock_is_left_to_it
         state.owner = Some("10.0.0.7:0/99".into());
         state.watchers = vec!["10.0.0.8:0/1".into(), "10.0.0.7:0/99".into()];
     });
-    assert_eq!(measure_by(functions(), &config).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(look(functions(), &config).err().unwrap().kind(), ErrorKind::Busy);
     let reader = RbdConfig { read_only: true, ..config.clone() };
-    assert_eq!(measure_by(functions(), &reader).unwrap().size_bytes, BYTES);
+    assert_eq!(look(functions(), &reader).unwrap().driver.size_bytes(), BYTES);
     let error = open_by(functions(), config).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Busy);
     let text = error.to_string();
@@ -323,9 +323,8 @@ fn the_same_image_twice_is_refused_unless_it_is_only_read() {
     let error = open_by(functions(), config.clone()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Busy);
     let reader = RbdConfig { read_only: true, ..config.clone() };
-    let place = |config| measure_by(functions(), config).unwrap().place.unwrap();
-    assert_eq!(place(&config).identity, first.identity());
-    assert!(place(&config).clashes_with(&place(&reader)));
+    let identity = |config| look(functions(), config).unwrap().identity;
+    assert_eq!([&config, &reader].map(identity), [Some(first.identity()); 2]);
     assert_eq!(open_by(functions(), reader).unwrap().identity(), first.identity());
     drop(first);
     assert!(open_by(functions(), config).is_ok());
@@ -340,10 +339,10 @@ fn a_lock_of_a_drive_of_this_process_is_no_other_client_s() {
         (state.owner, state.watchers) =
             (Some("10.0.0.7:0/99".into()), vec!["10.0.0.7:0/99".into()]);
     }
-    let measured = measure_by(functions(), &config).unwrap();
-    assert_eq!(measured.place.map(|place| place.identity), Some(first.identity()));
+    let found = look(functions(), &config).unwrap();
+    assert_eq!(found.identity, Some(first.identity()));
     drop(first);
-    assert_eq!(measure_by(functions(), &config).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(look(functions(), &config).err().unwrap().kind(), ErrorKind::Busy);
 }
 
 #[test]
@@ -516,10 +515,10 @@ fn a_sharer_whose_writes_another_client_refuses_goes_on_once_it_may() {
 #[test]
 fn a_user_who_may_only_read_is_refused_as_a_writer_and_warned_of_as_a_reader() {
     let (_fake, config) = config("caps", |state| state.may_write = false);
-    let text = measure_by(functions(), &config).unwrap_err().to_string();
+    let text = look(functions(), &config).err().unwrap().to_string();
     assert!(text.starts_with("caps/i: client.admin may not write to this image"), "{text}");
     let reader = RbdConfig { read_only: true, ..config };
-    let warnings = measure_by(functions(), &reader).unwrap().warnings;
+    let warnings = look(functions(), &reader).unwrap().warnings;
     assert!(warnings[0].contains("client.admin may only read, so"), "{warnings:?}");
     assert_eq!(open_by(functions(), reader).unwrap().warnings(), warnings);
 }
@@ -531,7 +530,7 @@ fn a_sharer_beside_a_client_that_has_the_lock_is_warned_of() {
         state.watchers = vec!["10.0.0.7:0/99".into()];
     });
     let sharer = RbdConfig { lock: false, ..config };
-    let warnings = measure_by(functions(), &sharer).unwrap().warnings;
+    let warnings = look(functions(), &sharer).unwrap().warnings;
     assert!(warnings[0].contains("the client at 10.0.0.7:0/99 has this image's"), "{warnings:?}");
     assert_eq!(open_by(functions(), sharer).unwrap().warnings(), warnings);
 }

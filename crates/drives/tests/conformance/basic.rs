@@ -2,12 +2,15 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use millrace_block::{
     Action, Bio, Buffer, Disk, DiskConfig, ErrorKind, Op, OpFlags, Reject, Stamp, Status,
     TraceSink, Volume,
 };
-use millrace_drives::{Advice, Aio, Direct, FileConfig, FileDriver};
+use millrace_drives::{
+    Advice, Aio, Direct, DryRun, FileConfig, FileDriver, OpenOptions, SpecError,
+};
 use millrace_runtime::{IoConfig, IoContext};
 
 use crate::harness::{KEEPERS, Kind, Plan, Rig, buffer_of, pattern, plans};
@@ -293,10 +296,14 @@ fn file_that_is_shorter_than_its_size_is_made_longer_only_if_told_or_empty() {
 fn what_a_drive_would_be_is_known_without_opening_it() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("d");
-    let measure = |keys: &str| {
-        let spec = format!("file:path={}{keys}", path.display());
-        millrace_drives::measure(&spec.parse().expect("a spec"))
+    let dry_run = DryRun { until: Instant::now(), new_folder: None };
+    let options = OpenOptions { dry_run: Some(dry_run), ..OpenOptions::default() };
+    let look = |spec: String| {
+        let opened = millrace_drives::open_with(&spec.parse().expect("a spec"), 1, &options)?;
+        let driver = &opened.driver;
+        Ok::<_, SpecError>((driver.size_bytes(), driver.limits().logical_block_size))
     };
+    let measure = |keys: &str| look(format!("file:path={}{keys}", path.display()));
     let error = measure("").expect_err("neither a file nor a size").to_string();
     assert!(error.contains("there is no such file; give size="), "{error}");
     for keys in [",read-only=on", ",read-only=on,size=1m"] {
@@ -304,17 +311,21 @@ fn what_a_drive_would_be_is_known_without_opening_it() {
         let error = millrace_drives::open(&spec, 1).err().expect("nothing to read").to_string();
         assert!(error.contains("there is no such file; create it"), "{keys}: {error}");
     }
-    assert_eq!(measure(",size=1m").expect("to be made").size_bytes, 1 << 20);
+    assert_eq!(measure(",size=1m").expect("to be made").0, 1 << 20);
     assert!(!path.exists());
     std::fs::write(&path, [7; 1100]).expect("room");
     let measured = measure("").expect("a file");
     let opened = millrace_drives::open(&measured_spec(&path), 1).expect("a drive");
-    assert_eq!((measured.size_bytes, opened.driver.size_bytes()), (1100, 1100));
+    let block_bytes = opened.driver.limits().logical_block_size;
+    assert_eq!((measured, opened.driver.size_bytes()), ((1100, block_bytes), 1100));
     assert_eq!(opened.driver.capacity(), 2);
-    assert_eq!(measured.block_bytes, opened.driver.limits().logical_block_size);
-    let around = format!("fault:drive=(file:path={}),dead=on", path.display());
-    let around = millrace_drives::measure(&around.parse().expect("a spec"));
+    drop(opened);
+    let around = look(format!("fault:drive=(file:path={}),dead=on", path.display()));
     assert_eq!(around.expect("a file"), measured);
+    assert!(measure(",size=2m").is_err_and(|error| error.to_string().contains("grow=on")));
+    assert_eq!(measure(",size=2m,grow=on").expect("longer").0, 2 << 20);
+    assert_eq!(std::fs::read(&path).expect("a file"), [7; 1100], "nothing has changed");
+    std::fs::File::open(&path).expect("a file").try_lock().expect("no lock is kept");
 }
 
 fn measured_spec(path: &std::path::Path) -> millrace_drives::Spec {

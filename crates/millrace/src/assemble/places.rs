@@ -1,15 +1,15 @@
 //! `Places`: records where opened drives keep their data, and refuses a second writer.
 //!
-//! `Places` owns the rule that a file, export or image belongs to one drive unless all its drives
-//! only read: two drives with separate queues over one store would overwrite each other's data. A
-//! file is compared before its drive is opened, because opening may change the file; servers and
-//! clusters are compared once they have answered. opening.rs and assemble.rs call this, and so do
-//! programs that only measure drives.
+//! Owns the rule that a file, export or image belongs to one drive unless all its drives only read:
+//! two drives with separate queues over one store would overwrite each other's data. A file is
+//! compared before its drive is opened, so before it could change; servers and clusters are
+//! compared once they have answered. Called by opening.rs and assemble.rs.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use millrace_block::ErrorKind;
-use millrace_drives::{DataPlace, Spec, SpecError, file_place};
+use millrace_drives::{DataPlace, DryRun, OpenOptions, Spec, SpecError, file_place};
 
 use crate::assemble::{
     DriveOptions, OpenContext, OpenedDrive, SetupError, assemble_drive, open_drive,
@@ -32,12 +32,9 @@ struct PlaceUser {
 }
 
 impl Places {
-    /// Records the next drive. `place` is `None` if no other drive can reach its data.
-    ///
-    /// # Errors
-    /// Returns `SameFile` if the drive conflicts with an earlier one. The drive is recorded even
-    /// then.
-    pub fn take(&mut self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
+    /// Records the next drive, also if it conflicts with an earlier one. `place` is `None` if no
+    /// other drive can reach its data.
+    fn take(&mut self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let free = self.check(name, place);
         let number = self.drives.len();
         self.drives.push(name.to_owned());
@@ -58,9 +55,8 @@ impl Places {
     }
 
     /// Refuses a place that another drive uses, unless both only read.
-    pub(crate) fn check(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
+    fn check(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let Some(place) = place else { return Ok(()) };
-        // This rule must agree with `DataPlace::clashes_with`.
         let mut users = self.users.get(&place.identity).into_iter().flatten();
         let other = users.find(|user| !(user.read_only && place.read_only));
         let Some(PlaceUser { number: other, .. }) = other else { return Ok(()) };
@@ -68,7 +64,7 @@ impl Places {
         Err(SetupError::SameFile { name, other: *other, other_name })
     }
 
-    /// Opens the next drive.
+    /// Opens the next drive. A drive that cannot be opened has a number, too.
     ///
     /// # Errors
     /// Fails as [`open_drive`] does, and with `SameFile` if the drive conflicts with an earlier
@@ -80,18 +76,20 @@ impl Places {
         host: &mut OpenContext,
     ) -> Result<OpenedDrive, SetupError> {
         let opened = match host.opened.take() {
-            Some(driver) => assemble_drive((name, spec), driver, options, host)?,
-            None => {
-                // An invalid spec is ignored here, because `open_drive` below reports it.
-                self.check(name, file_place(spec).ok().flatten())?;
+            Some(driver) => assemble_drive((name, spec), driver, options, host),
+            // `open_drive` reports an invalid spec.
+            None => self.check(name, file_place(spec).ok().flatten()).and_then(|()| {
                 let opened = open_drive(name, spec, options, host);
-                opened.map_err(|error| self.explain((name, spec), error))?
-            }
+                opened.map_err(|error| self.explain((name, spec), error))
+            }),
         };
-        let read_only = opened.disk.limits().features.read_only;
-        let place = opened.identity.map(|identity| DataPlace { identity, read_only });
-        self.take(name, place)?;
-        Ok(opened)
+        let place = opened.as_ref().ok().and_then(|opened| {
+            let read_only = opened.disk.limits().features.read_only;
+            opened.identity.map(|identity| DataPlace { identity, read_only })
+        });
+        let free = self.take(name, place);
+        let opened = opened?;
+        free.map(|()| opened)
     }
 
     /// Replaces a "busy" error by `SameFile` if one of these drives holds the data itself.
@@ -101,7 +99,11 @@ impl Places {
         if !is_busy {
             return error;
         }
-        let place = millrace_drives::measure(spec).ok().and_then(|measured| measured.place);
+        let dry_run = Some(DryRun { until: Instant::now(), new_folder: None });
+        let options = OpenOptions { dry_run, ..OpenOptions::default() };
+        let Ok(found) = millrace_drives::open_with(spec, 1, &options) else { return error };
+        let read_only = found.driver.limits().features.read_only;
+        let place = found.identity.map(|identity| DataPlace { identity, read_only });
         self.check(name, place).err().unwrap_or(error)
     }
 

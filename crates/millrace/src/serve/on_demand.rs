@@ -430,7 +430,7 @@ impl Server {
             pinned_cpus: self.config.server.cpus.iter().copied().map(CpuId).collect(),
             ..OpenConfig::default()
         };
-        let more = self.opened.open_more(&config, Some(driver));
+        let more = self.opened.open_more(&config, Some(driver), None);
         let more = more.map_err(|error: StartError| error.to_string())?;
         let export = export_of_file(&parent, key.clone());
         if let Err(why) = self.serve_file(&more, &export, before_serving) {

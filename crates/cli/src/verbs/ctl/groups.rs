@@ -8,10 +8,8 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use millrace::nearest;
-use millrace_console::{say, visible};
+use millrace_console::{Grid, Side, say, visible};
 use serde_json::json;
 
 use super::set::SetArgs;
@@ -99,20 +97,15 @@ pub fn describe(group: &GroupState) -> String {
 
 /// Formats groups as a table with one row each.
 pub fn table(groups: &[&GroupState]) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["group", "parent", "weight", "settings"]);
+    let heads = ["group", "parent", "weight", "settings"];
+    let mut table = Grid::new(heads.map(|head| (head, Side::Left)));
     for group in groups {
         let word = |key| group.settings.get(key).map_or("-".into(), |word| visible(word));
         let others =
             group.settings.iter().filter(|(key, _)| !["parent", "weight"].contains(&key.as_str()));
         let others: Vec<String> = others.map(|(key, word)| format!("{key}={word}")).collect();
         let others = if others.is_empty() { "-".to_owned() } else { others.join(" ") };
-        table.add_row([
-            &*visible(&group.name),
-            &*word("parent"),
-            &*word("weight"),
-            &*visible(&others),
-        ]);
+        table.row([&*visible(&group.name), &*word("parent"), &*word("weight"), &*visible(&others)]);
     }
-    format!("{}\n", table.trim_fmt())
+    format!("{}\n", table.text())
 }

@@ -13,7 +13,6 @@
 //!
 //! Lock order: the table's lock is taken alone.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -39,6 +38,7 @@ struct RangeEntry {
     key: RangeHolder,
     sectors: Range<Sector>,
     mode: RangeMode,
+    is_held: bool,
 }
 
 impl RangeEntry {
@@ -53,8 +53,9 @@ impl RangeEntry {
 struct RangeTable {
     /// Set once all writes to the volume must be entered in this table.
     started: bool,
-    held: Vec<RangeEntry>,
-    waiting: VecDeque<RangeEntry>,
+    /// Holders and waiters in the order of their claims. A waiter conflicts with an entry before
+    /// it, or waits for all lanes to be confirmed.
+    entries: Vec<RangeEntry>,
     /// For each thread, tickets that waited and now hold their range.
     ready: Vec<Vec<u32>>,
     /// Number of lanes whose writes in flight have not been entered yet.
@@ -62,20 +63,23 @@ struct RangeTable {
 }
 
 impl RangeTable {
+    /// Returns true if the entry at an index may hold its range.
+    fn is_free(&self, at: usize) -> bool {
+        let entry = &self.entries[at];
+        let is_early = entry.mode == RangeMode::Exclusive && self.unconfirmed > 0;
+        !is_early && !self.entries[..at].iter().any(|other| other.conflicts(entry))
+    }
+
     /// Grants free ranges to waiters in order. Returns true if any was granted.
     fn settle(&mut self) -> bool {
-        let (mut at, mut any) = (0, false);
-        while let Some(entry) = self.waiting.get(at) {
-            let blocks = |other: &RangeEntry| other.conflicts(entry);
-            let early = entry.mode == RangeMode::Exclusive && self.unconfirmed > 0;
-            if early || self.held.iter().any(blocks) || self.waiting.range(..at).any(blocks) {
-                at += 1;
-                continue;
+        let mut any = false;
+        for at in 0..self.entries.len() {
+            if !self.entries[at].is_held && self.is_free(at) {
+                self.entries[at].is_held = true;
+                let (thread, id) = self.entries[at].key;
+                self.ready[thread].push(id);
+                any = true;
             }
-            let entry = self.waiting.remove(at).expect("it was just there");
-            self.ready[entry.key.0].push(entry.key.1);
-            self.held.push(entry);
-            any = true;
         }
         any
     }
@@ -87,10 +91,8 @@ pub(crate) struct RangeLocks(Mutex<RangeTable>);
 
 impl RangeLocks {
     pub(crate) fn new(threads: usize) -> RangeLocks {
-        RangeLocks(Mutex::new(RangeTable {
-            ready: vec![Vec::new(); threads],
-            ..RangeTable::default()
-        }))
+        let ready = vec![Vec::new(); threads];
+        RangeLocks(Mutex::new(RangeTable { ready, ..RangeTable::default() }))
     }
 
     /// Registers a thread's lane that has no write yet. Returns true if the thread must enter its
@@ -114,7 +116,8 @@ impl RangeLocks {
 
     /// Enters a write of whole blocks that is already in flight, before `confirm`.
     pub(crate) fn adopt(&self, key: RangeHolder, sectors: Range<Sector>) {
-        lock(&self.0).held.push(RangeEntry { key, sectors, mode: RangeMode::Shared });
+        let entry = RangeEntry { key, sectors, mode: RangeMode::Shared, is_held: true };
+        lock(&self.0).entries.insert(0, entry);
     }
 
     /// Reports that a thread has entered all of its writes and will enter each new one, or that its
@@ -128,27 +131,20 @@ impl RangeLocks {
     /// Requests a range. Returns false if the ticket has to wait; `take_ready` then returns it
     /// later.
     pub(crate) fn claim(&self, key: RangeHolder, sectors: Range<Sector>, mode: RangeMode) -> bool {
-        let entry = RangeEntry { key, sectors, mode };
         let mut table = lock(&self.0);
-        let blocks = |other: &RangeEntry| other.conflicts(&entry);
-        let early = mode == RangeMode::Exclusive && table.unconfirmed > 0;
-        if early || table.held.iter().any(blocks) || table.waiting.iter().any(blocks) {
-            table.waiting.push_back(entry);
-            return false;
-        }
-        table.held.push(entry);
-        true
+        let at = table.entries.len();
+        table.entries.push(RangeEntry { key, sectors, mode, is_held: false });
+        let is_held = table.is_free(at);
+        table.entries[at].is_held = is_held;
+        is_held
     }
 
     /// Releases a range that is held or waited for. Returns true if a waiter was granted its range.
     pub(crate) fn release(&self, key: RangeHolder) -> bool {
         let mut table = lock(&self.0);
-        match table.held.iter().position(|entry| entry.key == key) {
-            Some(at) => drop(table.held.swap_remove(at)),
-            None => table.waiting.retain(|entry| entry.key != key),
-        }
+        table.entries.retain(|entry| entry.key != key);
         table.ready[key.0].retain(|id| *id != key.1);
-        !table.waiting.is_empty() && table.settle()
+        table.settle()
     }
 
     /// Appends the tickets of a thread that were granted their ranges to `into`.
@@ -219,7 +215,8 @@ mod tests {
 
     #[test]
     fn ranges_that_touch_are_apart_and_those_that_share_a_sector_are_not() {
-        let entry = |sectors: Range<Sector>, mode| RangeEntry { key: (0, 0), sectors, mode };
+        let is_held = true;
+        let entry = |sectors, mode| RangeEntry { key: (0, 0), sectors, mode, is_held };
         let all = [RangeMode::Shared, RangeMode::Exclusive];
         for (other, overlaps) in [
             (0..8, false),

@@ -4,10 +4,10 @@
 //! Every step here can fail and is then undone. reload.rs calls this module.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use millrace_block::{Controller, Error, SECTOR_SHIFT, Volume};
-use millrace_drives::Spec;
+use millrace_block::{Controller, Error, Volume};
+use millrace_drives::DryRun;
 use millrace_exports::nbd::{self, ExportChange};
 use millrace_machine::{CpuId, Native};
 
@@ -20,6 +20,9 @@ use crate::serve::config::ServeConfig;
 use crate::serve::difference::ConfigDifference;
 use crate::serve::groups::ServedGroups;
 use crate::serve::servers::{NbdParts, failed};
+
+/// Time for which a dry run waits for files that other processes have locked.
+const DRY_RUN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Prepared changes that are not in force yet.
 pub(super) struct Prepared {
@@ -111,47 +114,15 @@ impl Server {
         let queues = |volume: &VolumeConfig| of_new[&volume.name].all;
         let config = OpenConfig {
             io_threads: new.queues_of_drives(difference.added_volumes.iter().map(queues).collect()),
-            volumes: match options.dry_run {
-                true => self.measured(new, difference)?,
-                false => difference.added_volumes.clone(),
-            },
+            volumes: difference.added_volumes.clone(),
             pinned_cpus: new.server.cpus.iter().copied().map(CpuId).collect(),
             ..OpenConfig::default()
         };
+        let until = Instant::now() + DRY_RUN_PATIENCE;
+        let dry_run = options.dry_run.then_some(DryRun { until, new_folder: None });
         self.opened
-            .open_more(&config, None)
+            .open_more(&config, None, dry_run)
             .map_err(|error| self.renumbered(new, difference, error))
-    }
-
-    /// Returns the new volumes, each drive replaced by a `null` drive of the same size, for a dry
-    /// run. Opening the real files could extend them.
-    fn measured(
-        &self,
-        new: &ServeConfig,
-        difference: &ConfigDifference,
-    ) -> Result<Vec<VolumeConfig>, StartError> {
-        let (mut volumes, mut number) = (difference.added_volumes.clone(), 0);
-        for drive in volumes.iter_mut().flat_map(|volume| &mut volume.drives) {
-            let name = drive.name.clone();
-            let measured = millrace_drives::measure(&drive.spec)
-                .map_err(|cause| SetupError::Drive { name, cause })
-                .and_then(|measured| {
-                    self.opened.is_free(&drive.name, measured.place).map(|()| measured)
-                })
-                .map_err(|error| {
-                    self.renumbered(
-                        new,
-                        difference,
-                        StartError::new(ConfigPart::Drive(number), error),
-                    )
-                })?;
-            let bytes = (measured.size_bytes >> SECTOR_SHIFT << SECTOR_SHIFT).max(4096);
-            let size = ("size".to_owned(), bytes.to_string());
-            drive.spec = Spec::from_pairs("null", std::iter::once(size))
-                .map_err(|error| StartError::invalid(ConfigPart::Whole, error.to_string()))?;
-            number += 1;
-        }
-        Ok(volumes)
     }
 
     /// Converts the part numbers of an error about the new volumes to those of the whole

@@ -9,12 +9,9 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use millrace::{
-    ConfigPart, DriveConfig, DriveSpace, Listen, Places, StartError, VhostSocket, VolumeSpace,
-};
-use millrace_block::Layout;
+use millrace::{DryOpened, DryRun, Listen, Opened, StartError, VhostSocket, Volume};
+use millrace_block::{Layout, SECTOR_SHIFT};
 use millrace_console::{counted, visible};
-use millrace_drives::{DataPlace, measure as measure_drive};
 
 use super::exposure;
 use super::lost_file;
@@ -44,26 +41,14 @@ pub fn measure(
     metrics_flag: Option<SocketAddr>,
 ) -> Findings {
     let mut found = Findings { starts: true, volumes: String::new(), patience: Patience::new() };
-    let (mut places, mut measured) = (Places::default(), Vec::new());
-    for (number, (drive, lines)) in plan.drives().enumerate() {
-        let (space, data) = found.drive(drive, &place(plan, lines.line), made).unzip();
-        if let Err(source) = places.take(&drive.name, data.flatten()) {
-            let error = StartError { part: ConfigPart::Drive(number), source: Box::new(source) };
-            found.refuse(&start_error::to_problems(plan, &error).to_string());
+    let dry_run = DryRun { until: found.patience.until(), new_folder: made.map(Path::to_path_buf) };
+    match Opened::dry_run(&plan.config.to_open(), dry_run) {
+        Ok(DryOpened { volumes, errors, notes, warnings }) => {
+            errors.iter().for_each(|error| found.refuse_start(plan, error));
+            warnings::on_volumes(plan, &volumes, (&warnings, &notes));
+            volumes.iter().for_each(|volume| found.volume(volume));
         }
-        measured.push(space);
-    }
-    let mut spaces = measured.into_iter();
-    for (volume, line) in plan.volumes() {
-        // All drives of this volume are taken even if one is missing, because the drives of the
-        // next volume follow.
-        let drives: Vec<_> = spaces.by_ref().take(volume.drives.len()).collect();
-        if let Some(drives) = drives.into_iter().collect::<Option<Vec<DriveSpace>>>() {
-            let place = place(plan, line);
-            let block = drives.iter().map(|drive| drive.block_bytes).max();
-            warnings::on_block(plan, &volume.name, block.unwrap_or(0));
-            found.volume(&place, &volume.name, &VolumeSpace { layout: volume.layout, drives });
-        }
+        Err(error) => found.refuse_start(plan, &error),
     }
     if let Err(problems) = lost_file::check(plan) {
         found.refuse(&problems.to_string());
@@ -71,7 +56,7 @@ pub fn measure(
     let checked = plan.config.validate().and_then(|()| plan.config.check_directories());
     match checked.and_then(|()| plan.config.load_listeners()) {
         Ok(listeners) => millrace_exports::nbd::log_expiries(&listeners),
-        Err(error) => found.refuse(&start_error::to_problems(plan, &error).to_string()),
+        Err(error) => found.refuse_start(plan, &error),
     }
     found.state(plan);
     found.sockets(plan, made);
@@ -103,43 +88,8 @@ fn unknown_sockets(plan: &ServePlan) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the beginning of a message with file and line, or an empty text without a configuration
-/// file.
-fn place(plan: &ServePlan, line: usize) -> String {
-    match plan.file.as_str() {
-        "" => String::new(),
-        file => format!("{}:{line}: ", visible(file)),
-    }
-}
-
 impl Findings {
-    fn drive(
-        &mut self,
-        drive: &DriveConfig,
-        place: &str,
-        made: Option<&Path>,
-    ) -> Option<(DriveSpace, Option<DataPlace>)> {
-        let name = drive.name.clone();
-        let measured = match measure_drive(&drive.spec) {
-            Ok(measured) => measured,
-            Err(error) => {
-                self.refuse(&format!("{place}drive {name}: {error}"));
-                return None;
-            }
-        };
-        let is_made = drive.spec.file().is_some_and(|file| is_in(&file, made));
-        if let Some(why) = probe::drive(&drive.spec, self.patience).filter(|_| !is_made) {
-            self.refuse(&format!("{place}drive {name}: {why}"));
-        }
-        let of_drive = |text: &String| format!("drive {name}: {text}");
-        let warnings = measured.warnings.iter().map(of_drive);
-        warnings.for_each(|text| tracing::warn!("{text}"));
-        measured.notes.iter().map(of_drive).for_each(|text| tracing::info!("{text}"));
-        let (size_bytes, block_bytes) = (measured.size_bytes, measured.block_bytes);
-        Some((DriveSpace { name, size_bytes, block_bytes }, measured.place))
-    }
-
-    /// Checks the directory for marks of dirty caches.
+    /// Checks the folder for marks of dirty caches.
     fn state(&mut self, plan: &ServePlan) {
         let Some(state) = &plan.daemon.state else { return };
         match dirty_marks::check(state) {
@@ -203,21 +153,19 @@ impl Findings {
         }
     }
 
-    fn volume(&mut self, place: &str, name: &str, space: &VolumeSpace) {
-        let size_bytes = space.used_bytes();
-        let layout = match space.layout {
+    /// Logs an error of a start.
+    fn refuse_start(&mut self, plan: &ServePlan, error: &StartError) {
+        self.refuse(&start_error::to_problems(plan, error).to_string());
+    }
+
+    /// Adds the line of a volume.
+    fn volume(&mut self, volume: &Volume) {
+        let size_bytes = volume.capacity() << SECTOR_SHIFT;
+        let layout = match volume.layout() {
             Layout::Linear => "linear",
             Layout::Stripe { .. } => "stripe",
         };
-        if size_bytes == 0 {
-            self.refuse(&format!("{place}volume {name}: {}", too_small(space, layout)));
-            return;
-        }
-        if let Some(note) = space.note(name) {
-            tracing::info!("{note}");
-        }
-        let size = bytes_for_people(size_bytes);
-        let name = visible(name);
+        let (name, size) = (visible(volume.name()), bytes_for_people(size_bytes));
         let _ = writeln!(self.volumes, "volume \"{name}\": {size} ({size_bytes} bytes), {layout}");
     }
 }
@@ -227,22 +175,6 @@ pub fn not_valid(file: &str, problems: &Problems) -> String {
     problems.to_string().lines().for_each(|line| tracing::error!("{line}"));
     let name = if file.is_empty() { "command line" } else { file };
     format!("{}: not valid: {}\n", visible(name), counted(problems.count(), "error"))
-}
-
-/// Explains why a volume of these drives has no block at all.
-fn too_small(space: &VolumeSpace, layout: &str) -> String {
-    let least_bytes = match space.layout {
-        Layout::Linear => 0,
-        Layout::Stripe { chunk_sectors } => u64::from(chunk_sectors) << 9,
-    };
-    match space.drives.iter().find(|drive| drive.size_bytes < least_bytes) {
-        Some(DriveSpace { name, size_bytes, .. }) => format!(
-            "drive {} has {size_bytes} bytes, less than one chunk of {least_bytes} bytes; make the \
-             chunk smaller or the drive larger",
-            visible(name)
-        ),
-        None => format!("its drives are too small for a {layout}"),
-    }
 }
 
 #[cfg(test)]
@@ -260,20 +192,5 @@ mod tests {
         assert_eq!(notes.len(), 1);
         let said = "m.toml:9: nbd: systemd:disk: whether a socket is handed over under this name";
         assert!(notes[0].starts_with(said), "{notes:?}");
-    }
-
-    #[test]
-    fn a_drive_that_has_no_chunk_is_named_with_both_sizes() {
-        let drive = |name: &str, size_bytes| DriveSpace {
-            name: name.to_owned(),
-            size_bytes,
-            block_bytes: 512,
-        };
-        let drives = vec![drive("a", 1 << 20), drive("b", 65_024)];
-        let layout = Layout::Stripe { chunk_sectors: 128 };
-        let said = too_small(&VolumeSpace { layout, drives }, "stripe");
-        let expected = "drive b has 65024 bytes, less than one chunk of 65536 bytes; make the \
-                        chunk smaller or the drive larger";
-        assert_eq!(said, expected);
     }
 }

@@ -6,8 +6,9 @@
 //! module.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use millrace::{DriveWorkers, Opened};
+use millrace::{DriveWorkers, Opened, Volume};
 use millrace_block::Serving;
 
 use super::exposure;
@@ -39,16 +40,21 @@ pub fn on_start(plan: &ServePlan, opened: &Opened, workers: &DriveWorkers) {
             "this machine has one CPU, so drives have no workers; the I/O threads serve them"
         );
     }
-    for volume in &opened.volumes {
-        on_block(plan, volume.name(), volume.limits().logical_block_size);
-    }
-    opened.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    opened.notes.iter().for_each(|note| tracing::info!("{note}"));
+    on_volumes(plan, &opened.volumes, (&opened.warnings, &opened.notes));
 }
 
-/// Logs warnings about exports to virtual machines whose volume has blocks of this size.
-pub fn on_block(plan: &ServePlan, volume: &str, block_bytes: u32) {
-    large_blocks(plan, volume, block_bytes).for_each(|text| tracing::warn!("{text}"));
+/// Logs warnings and notes about opened drives, and warnings about volumes that guests would refuse.
+pub fn on_volumes(
+    plan: &ServePlan,
+    volumes: &[Arc<Volume>],
+    (warnings, notes): (&[String], &[String]),
+) {
+    for volume in volumes {
+        let large = large_blocks(plan, volume.name(), volume.limits().logical_block_size);
+        large.for_each(|text| tracing::warn!("{text}"));
+    }
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    notes.iter().for_each(|note| tracing::info!("{note}"));
 }
 
 /// Warns of blocks larger than a page: Linux guests refuse such a disk, with a message in the guest

@@ -13,7 +13,6 @@ use millrace::Listen;
 use millrace_drives::Spec;
 
 use crate::config::words::{self, LayoutWord};
-use crate::verbs::serve::check::probe;
 
 /// Maximum length of a file that is searched for sections of a configuration, in bytes.
 const LOOK_BYTES_MAX: u64 = 1 << 20;
@@ -216,9 +215,6 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<ImageDrive> {
             bytes => format!("{bytes} bytes are too few"),
         };
         bail!("{shown}: {has}; {}", to_make(file));
-    }
-    if let Some(why) = probe::unreadable(file) {
-        bail!("{shown}: {why}");
     }
     let mut what = format!("driver = \"file\"\npath = {}\n", quoted(path));
     if args.read_only {

@@ -9,14 +9,12 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use comfy_table::Table;
-use comfy_table::presets::NOTHING;
 use millrace::{
     CacheMode, DriveConfig, DriveWorkers, ExportConfig, Listen, OnDemand, Opened, StopReport,
     VhostSocket, Volume,
 };
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
-use millrace_console::{counted, quoted, visible};
+use millrace_console::{Grid, Side, counted, quoted, visible};
 use millrace_drives::size_text;
 use millrace_machine::Native;
 
@@ -166,9 +164,9 @@ fn groups(plan: &ServePlan) -> String {
         let settings = group::settings(group).into_iter().filter(|(key, _)| *key != "parent");
         let settings: Vec<String> = settings.map(|(key, word)| format!("{key}={word}")).collect();
         let parent = group.parent.as_deref().unwrap_or("-");
-        table.add_row([&*visible(&group.name), &*visible(parent), &*settings.join(" ")]);
+        table.row([&*visible(&group.name), &*visible(parent), &*settings.join(" ")]);
     }
-    format!("{}\n\n", table.trim_fmt())
+    format!("{}\n\n", table.text())
 }
 
 type VolumesByName<'a> = HashMap<&'a str, &'a Volume>;
@@ -224,10 +222,8 @@ fn pairs(plan: &ServePlan) -> impl Iterator<Item = (&ListenerPlan, &ExportConfig
     })
 }
 
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(header);
-    table
+fn table(heads: &[&str]) -> Grid {
+    Grid::new(heads.iter().map(|head| (*head, Side::Left)))
 }
 
 fn volumes(plan: &ServePlan, opened: &Opened) -> String {
@@ -242,9 +238,9 @@ fn volumes(plan: &ServePlan, opened: &Opened) -> String {
         let names: Vec<&str> = named.drives.iter().map(|drive| drive.name.as_str()).collect();
         let size = bytes_for_people(volume.capacity() << 9);
         let serving = volume.serving().name();
-        table.add_row([volume.name(), &size, layout, &chunk, serving, &names.join(" ")]);
+        table.row([volume.name(), &size, layout, &chunk, serving, &names.join(" ")]);
     }
-    table.trim_fmt()
+    table.text()
 }
 
 /// Returns a line for each cache: its mode, size, and limit of dirty data.
@@ -276,9 +272,9 @@ fn drives(plan: &ServePlan, opened: &Opened) -> String {
         let size = bytes_for_people(disk.capacity() << 9);
         let queues = queues(disk, &design(drive.options.stack, drive.options.scheduler));
         let spec = drive.spec.to_string();
-        table.add_row([disk.name(), &size, &queues, &*visible(&spec)]);
+        table.row([disk.name(), &size, &queues, &*visible(&spec)]);
     }
-    table.trim_fmt()
+    table.text()
 }
 
 /// Describes a drive's queues: design, software and hardware queues, and the threads that run them,
