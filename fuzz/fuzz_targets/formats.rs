@@ -11,7 +11,7 @@ use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
 use millrace_experiments::trace::{
-    AnySource, Format, TraceIo, TraceProfile, TraceSource, TraceWriter, WRITTEN, profile_text,
+    AnySource, Format, TraceIo, TraceProfile, TraceSource, TraceWriter,
 };
 
 /// I/Os that are written; a trace of this length has few more.
@@ -19,12 +19,12 @@ const WRITTEN_MAX: usize = 1_000;
 
 fuzz_target!(|input: &[u8]| {
     let Some((first, rest)) = input.split_first() else { return };
-    let format = Format::ALL.get(usize::from(*first)).copied();
+    let format = Format::all().nth(usize::from(*first));
     let Ok(mut source) = AnySource::from_reader("t", Cursor::new(rest.to_vec()), format) else {
         return;
     };
     let mut ios: Vec<TraceIo> = Vec::new();
-    let mut profile = TraceProfile::new();
+    let mut profile = TraceProfile::default();
     loop {
         match source.next_io() {
             Ok(Some(io)) => {
@@ -41,8 +41,8 @@ fuzz_target!(|input: &[u8]| {
             }
         }
     }
-    let _ = (source.notes(), profile_text(&profile, source.devices()));
-    for format in WRITTEN {
+    let _ = (source.notes(), profile.text(source.devices()));
+    for format in Format::written() {
         let mut writer = TraceWriter::new(format, std::io::sink()).expect("it is written");
         for io in ios.iter().take(WRITTEN_MAX) {
             writer.io(io, source.devices()).expect("a sink takes all");

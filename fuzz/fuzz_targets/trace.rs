@@ -11,7 +11,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use millrace_block::blktrace::{MAGIC, RECORD_BYTES, VERSION};
-use millrace_experiments::trace::{Timeline, report_html};
+use millrace_experiments::trace::{Timeline, report_page};
 use millrace_trace::{Columns, Reader, Show, Span, Spans};
 
 fuzz_target!(|input: &[u8]| {
@@ -39,7 +39,7 @@ fn mend(bytes: &mut [u8], cpu: u32) {
 fn read(inputs: &[Vec<u8>], with_page: bool) {
     let mut reader = Reader::from_inputs(inputs.iter().map(|bytes| &bytes[..]).collect());
     let (mut show, mut spans, mut timeline) =
-        (Show::new(vec!["t".into()]), Spans::new(), Timeline::new());
+        (Show::new(vec!["t".into()]), Spans::new(), Timeline::default());
     loop {
         match reader.read() {
             Ok(Some(entry)) => {
@@ -63,6 +63,6 @@ fn read(inputs: &[Vec<u8>], with_page: bool) {
     let _ = (spans.text(None, Columns::All), spans.json(None));
     // It takes longer than all of the above.
     if with_page {
-        let _ = report_html(&["t".into()], &spans, &timeline);
+        let _ = report_page(&spans, &timeline).html();
     }
 }

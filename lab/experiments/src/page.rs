@@ -376,6 +376,9 @@ pub struct Page {
     pub checks: Vec<Check>,
     /// Figures.
     pub figures: Vec<Figure>,
+    /// Heat maps, which only the HTML file has, between the figures and the tables.
+    #[serde(skip)]
+    pub maps: Vec<HeatMap>,
     /// Tables.
     pub tables: Vec<DataTable>,
     /// Machines.
@@ -436,13 +439,7 @@ impl Page {
     /// Renders one self-contained HTML file.
     #[must_use]
     pub fn html(&self) -> String {
-        html::page(self, &[])
-    }
-
-    /// Renders one self-contained HTML file, with heat maps between the figures and the tables.
-    #[must_use]
-    pub fn html_with(&self, maps: &[HeatMap]) -> String {
-        html::page(self, maps)
+        html::page(self)
     }
 
     /// Renders tables for a terminal, with x down and series across, then the checks.

@@ -1,11 +1,12 @@
 //! Traces of block I/O in any format, as one stream of I/Os; also the report page of a trace.
 //!
 //! Owns what all formats have in common: an I/O with its time, device, range and, where the format
-//! has it, its latency. Each format's reader is a `TraceSource`; `millrace-lab replay`, `trace
-//! report` and `trace convert` use these and know no format. `open` detects the format and merges
+//! has it, its latency. An `AnySource` reads any format; `millrace-lab replay`, `trace report` and
+//! `trace convert` use it and know no format. `open` detects the format and merges
 //! the I/Os of one or more files in order of arrival. `report` shows where the I/Os of a recording
 //! spend their time, and `timeline` when. Stands on millrace-trace, which reads blktrace's records.
 
+mod columns;
 mod detect;
 mod devices;
 mod error;
@@ -13,27 +14,28 @@ mod event_ios;
 mod format;
 mod formats;
 mod input;
-mod lines;
+mod merger;
 mod open;
-mod order;
 mod parser;
 mod pending;
 mod profile;
 mod report;
+mod slots;
 mod timeline;
 mod writer;
 
 use millrace_block::Op;
 
 pub use error::{FilePosition, OpenError, ReadError};
-pub use event_ios::EventIos;
 pub use format::{Format, UnknownFormat};
 pub use input::TracePath;
-pub use open::{AnySource, OpenedTrace, open, open_events};
-pub use profile::{TraceProfile, text as profile_text};
-pub use report::{report_html, report_page};
+pub use merger::AnySource;
+pub use open::open;
+pub use parser::DeviceNaming;
+pub use profile::TraceProfile;
+pub use report::report_page;
 pub use timeline::Timeline;
-pub use writer::{ReadOnlyFormat, TraceWriter, WRITTEN};
+pub use writer::{ReadOnlyFormat, TraceWriter};
 
 /// Returns a note that some of `ios` I/Os have no latency, if `measured` of them (more than 0) have
 /// one.
@@ -64,6 +66,19 @@ pub struct TraceIo {
     pub len_bytes: u64,
     /// Latency recorded in the trace, in nanoseconds, if the format has it.
     pub latency_ns: Option<u64>,
+}
+
+impl TraceIo {
+    /// A read of nothing at time 0, for readers to fill in.
+    const EMPTY: TraceIo = TraceIo {
+        at_ns: 0,
+        device: 0,
+        op: Op::Read,
+        fua: false,
+        offset_bytes: 0,
+        len_bytes: 0,
+        latency_ns: None,
+    };
 }
 
 /// A trace that is read from its beginning to its end, in bounded memory.

@@ -65,10 +65,13 @@ struct TraceInput {
     /// The directory of the traces
     #[arg(short = 'D', long = "dir", value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The format of the traces [default: found by their first lines]; one of blktrace, blkparse,
-    /// iolog, iolog3, msr, systor, alibaba, tencent, spc, fiu, vscsi, nbdkit, nbd-trlog
-    #[arg(long, value_name = "FORMAT", hide_default_value = true)]
+    #[arg(long, value_name = "FORMAT", help = format_help())]
     format: Option<Format>,
+}
+
+fn format_help() -> String {
+    let names = Format::names(Format::all());
+    format!("The format of the traces [default: found by their first lines]; one of {names}")
 }
 
 impl TraceInput {

@@ -5,7 +5,7 @@
 //! goes through `escape`, and every id through `anchor`.
 
 use super::escape::{anchor, escape};
-use super::heat::{self, HeatMap};
+use super::heat;
 use super::plot;
 use super::scale::{percent_off, short};
 use super::{
@@ -17,7 +17,7 @@ const STYLE: &str = include_str!("../../assets/page.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// Renders the whole file.
-pub(super) fn page(page: &Page, maps: &[HeatMap]) -> String {
+pub(super) fn page(page: &Page) -> String {
     let title = escape(&page.title);
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -34,13 +34,13 @@ pub(super) fn page(page: &Page, maps: &[HeatMap]) -> String {
         html += &format!("<p class=\"remark\">{}</p>\n", escape(remark));
     }
     html += &facts(&page.facts);
-    html += &contents(page, maps);
+    html += &contents(page);
     html += "</header>\n<main>\n";
     if !page.checks.is_empty() {
         html += &checks(page);
     }
     page.figures.iter().for_each(|item| html += &figure(item));
-    maps.iter().for_each(|item| html += &heat::map(item));
+    page.maps.iter().for_each(|item| html += &heat::map(item));
     page.tables.iter().for_each(|item| html += &data_table(item));
     if !page.machines.is_empty() {
         html += "<section id=\"machines\">\n<h2>Machines</h2>\n<p class=\"caption\">All that was \
@@ -62,7 +62,7 @@ fn facts(facts: &[(String, String)]) -> String {
     format!("<dl class=\"facts\">{}</dl>\n", facts.iter().map(item).collect::<String>())
 }
 
-fn contents(page: &Page, maps: &[HeatMap]) -> String {
+fn contents(page: &Page) -> String {
     let mut links = Vec::new();
     let mut link = |id: &str, text: &str| {
         links.push(format!("<a href=\"#{}\">{}</a>", anchor(id), escape(text)));
@@ -71,7 +71,7 @@ fn contents(page: &Page, maps: &[HeatMap]) -> String {
         link("checks", "Checks");
     }
     page.figures.iter().for_each(|figure| link(&figure.id, &figure.title));
-    maps.iter().for_each(|map| link(&map.id, &map.title));
+    page.maps.iter().for_each(|map| link(&map.id, &map.title));
     page.tables.iter().for_each(|table| link(&table.id, &table.title));
     if !page.machines.is_empty() {
         link("machines", "Machines");

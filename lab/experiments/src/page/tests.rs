@@ -30,6 +30,7 @@ fn page_of(text: &str) -> Page {
         facts: vec![(next(), next())],
         checks: vec![check.with_note(next())],
         figures: vec![Figure { id: next(), title: next(), caption: next(), panels: vec![panel] }],
+        maps: Vec::new(),
         tables: vec![DataTable {
             id: next(),
             title: next(),

@@ -1,8 +1,8 @@
 //! Detects a trace's format from its first bytes.
 //!
 //! Binary formats are recognized by their magic numbers, or, for vscsi, which has none, by the
-//! version that every record repeats. For text, each format's own reader is tried on the first
-//! lines: the trace has the first format of `Format::ALL` whose reader accepts all of them. Text
+//! version that every record repeats. For text, each format's own parser is tried on the first
+//! lines: the trace has the first format whose parser accepts all of them. Text
 //! formats differ by the number of fields, and by the place and spelling of the operation:
 //!
 //! | format | fields | operation |
@@ -17,22 +17,10 @@
 //!
 //! Called by `open.rs`.
 
-use millrace_block::blktrace::{RECORD_BYTES, Record};
-
 use super::devices::DeviceNames;
-use super::format::Format;
-use super::formats::alibaba::Alibaba;
-use super::formats::blkparse::{ParsedLine, line as blkparse_line};
-use super::formats::fiu::Fiu;
-use super::formats::iolog::{HEAD_2, HEAD_3};
-use super::formats::msr::Msr;
-use super::formats::nbdkit::NbdkitLog;
-use super::formats::spc::Spc;
-use super::formats::systor::Systor;
-use super::formats::tencent::Tencent;
-use super::formats::{trlog, vscsi};
-use super::lines::said;
-use super::parser::{LineContent, LineFormat};
+use super::format::{Format, FormatReader};
+use super::input::said;
+use super::parser::{LineKind, LineParser};
 
 /// Number of lines that each text format is tried on.
 const LINES_TRIED: usize = 16;
@@ -41,7 +29,7 @@ const LINES_TRIED: usize = 16;
 pub(super) fn detect(head: &[u8]) -> Option<Format> {
     let text = String::from_utf8_lossy(head);
     let lines = first_lines(&text);
-    Format::ALL.into_iter().find(|format| fits(*format, head, &lines))
+    Format::all().find(|format| fits(*format, head, &lines))
 }
 
 /// Returns true if exactly one format fits the beginning of a trace, so that reading more of it
@@ -51,7 +39,7 @@ pub(super) fn is_certain(head: &[u8]) -> bool {
     let Some(end) = text.rfind('\n') else { return false };
     let lines = first_lines(&text[..=end]);
     let fitting = |format: &Format| fits(*format, head, &lines);
-    Format::ALL.into_iter().filter(fitting).take(2).count() == 1
+    Format::all().filter(fitting).take(2).count() == 1
 }
 
 /// Returns the most likely format of a trace with a damaged beginning: the one that accepts the
@@ -62,7 +50,7 @@ pub(super) fn likely(head: &[u8]) -> Option<Format> {
     let taken = |format: &Format| {
         (1..lines.len()).rev().find(|most| fits(*format, head, &lines[..*most])).unwrap_or(0)
     };
-    let counts = Format::ALL.into_iter().rev().map(|format| (taken(&format), format));
+    let counts = Format::all().rev().map(|format| (taken(&format), format));
     counts.max_by_key(|(taken, _)| *taken).filter(|(taken, _)| *taken > 0).map(|(_, it)| it)
 }
 
@@ -75,53 +63,33 @@ fn first_lines(head: &str) -> Vec<(u64, &str)> {
 }
 
 /// Returns true if a format accepts the beginning of a trace.
-pub(super) fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
-    match format {
-        Format::Blktrace => {
-            head.first_chunk::<RECORD_BYTES>().is_some_and(|bytes| Record::decode(bytes).is_ok())
-        }
-        Format::Trlog => trlog::is_log(head),
-        Format::Vscsi => vscsi::version(head).is_some(),
-        Format::Iolog => lines.first().is_some_and(|line| line.1 == HEAD_2),
-        Format::Iolog3 => lines.first().is_some_and(|line| line.1 == HEAD_3),
-        Format::Blkparse => is_blkparse(lines),
-        Format::Nbdkit => {
-            let (mut log, mut devices) = (NbdkitLog::default(), DeviceNames::default());
-            !lines.is_empty() && lines.iter().all(|line| log.line(line.1, &mut devices).is_ok())
-        }
-        Format::Msr => takes(Msr::default(), lines),
-        Format::Systor => takes(Systor::default(), lines),
-        Format::Alibaba => takes(Alibaba, lines),
-        Format::Tencent => takes(Tencent, lines),
-        Format::Spc => takes(Spc, lines),
-        Format::Fiu => takes(Fiu::default(), lines),
+fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
+    match format.reader() {
+        FormatReader::Lines(parser) => takes(&mut *parser(), lines),
+        FormatReader::Records { fits, .. } => fits(head),
     }
 }
 
-/// Returns true if a reader accepts all lines and at least one of them is an I/O.
-fn takes<F: LineFormat>(mut format: F, lines: &[(u64, &str)]) -> bool {
-    let mut devices = DeviceNames::default();
-    let read = lines.iter().map(|(number, text)| format.line(*number, text, &mut devices));
-    let read: Vec<Result<LineContent, _>> = read.collect();
-    let is_io = |line: &Result<LineContent, _>| {
-        matches!(line, Ok(LineContent::Io(_) | LineContent::Skipped))
-    };
-    read.iter().all(Result::is_ok) && read.iter().any(is_io)
-}
-
-fn is_blkparse(lines: &[(u64, &str)]) -> bool {
-    let mut devices = DeviceNames::default();
-    let told = lines.iter().map(|line| blkparse_line(line.1, &mut devices));
-    let events = told.take_while(|told| !matches!(told, Ok(ParsedLine::Counts)));
-    let told: Vec<Result<ParsedLine, _>> = events.collect();
-    let is_event =
-        |told: &Result<ParsedLine, _>| matches!(told, Ok(ParsedLine::Event(_) | ParsedLine::Other));
-    told.iter().all(Result::is_ok) && told.iter().any(is_event)
+/// Returns true if a parser accepts all lines and at least one of them has content, or one that no
+/// other format has.
+fn takes(parser: &mut dyn LineParser, lines: &[(u64, &str)]) -> bool {
+    let (mut devices, mut any) = (DeviceNames::default(), false);
+    for (number, text) in lines {
+        match parser.line(*number, text, &mut devices) {
+            Ok(LineKind::Proof) => return true,
+            Ok(LineKind::Record) => any = true,
+            Ok(LineKind::Other) => {}
+            Ok(LineKind::End) => break,
+            Err(_) => return false,
+        }
+    }
+    any
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_block::blktrace::Record;
 
     /// A few lines of each text format.
     const SAMPLES: [(Format, &str); 10] = [
@@ -145,7 +113,7 @@ mod tests {
         for (format, text) in SAMPLES {
             let lines = first_lines(text);
             let taken: Vec<Format> =
-                Format::ALL.into_iter().filter(|one| fits(*one, text.as_bytes(), &lines)).collect();
+                Format::all().filter(|one| fits(*one, text.as_bytes(), &lines)).collect();
             assert_eq!(taken, [format], "{text}");
             assert_eq!(detect(text.trim_end().as_bytes()), Some(format), "without a line's end");
         }

@@ -40,71 +40,38 @@ pub enum OpenError {
     Nothing,
     /// The named file does not exist.
     #[error(
-        "{file}: no such trace; give a file, or the name NAME of a recording whose files are \
+        "{0}: no such trace; give a file, or the name NAME of a recording whose files are \
          NAME.blktrace.0, NAME.blktrace.1 and so on"
     )]
-    Missing {
-        /// Name as given.
-        file: String,
-    },
+    Missing(String),
     /// Standard input was named together with other traces.
     #[error("-: standard input can't be read beside other traces; name it alone")]
     StdinAndFiles,
     /// A file cannot be opened or read.
-    #[error("{file}: cannot be read")]
-    Io {
-        /// Name of the file.
-        file: String,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    #[error("{0}: cannot be read")]
+    Io(String, #[source] io::Error),
     /// A file is empty.
-    #[error("{file}: the trace is empty")]
-    Empty {
-        /// Name of the file.
-        file: String,
-    },
-    /// The file is compressed in a format that is not supported.
+    #[error("{0}: the trace is empty")]
+    Empty(String),
+    /// The file is compressed by a program other than gzip. The last text is the command that
+    /// decompresses it to standard output.
     #[error(
-        "{file}: compressed by {by}, and only gzip is supported; pipe it in: \
-        {unpack} {file} | millrace ... -"
+        "{0}: compressed by {1}, and only gzip is supported; pipe it in: {2} {0} | millrace ... -"
     )]
-    Packed {
-        /// Name of the file.
-        file: String,
-        /// Name of the compression program.
-        by: &'static str,
-        /// Command that decompresses the file to standard output.
-        unpack: &'static str,
-    },
-    /// No known format fits the file.
+    Packed(String, &'static str, &'static str),
+    /// No known format fits the file, whose first line is given.
     #[error(
-        "{file}: no format fits its first lines ({first}); tried {tried}; if it is one of these, \
-         --format NAME says which and then the error says what does not fit"
+        "{0}: no format fits its first lines ({1}); tried {names}; if it is one of these, \
+         --format NAME says which and then the error says what does not fit",
+        names = Format::names(Format::all())
     )]
-    Unknown {
-        /// Name of the file.
-        file: String,
-        /// First line of the file, escaped and shortened.
-        first: String,
-        /// Names of the formats tried.
-        tried: String,
-    },
+    Unknown(String, String),
     /// The files have several formats, whose times cannot be compared.
     #[error(
-        "{first} is {first_format} and {other} is {other_format}: traces that are read together \
-         must have one format; convert one of them with `millrace-lab trace convert`"
+        "{0} is {1} and {2} is {3}: traces that are read together must have one format; convert \
+         one of them with `millrace-lab trace convert`"
     )]
-    Mixed {
-        /// Name of the first file.
-        first: String,
-        /// Format of the first file.
-        first_format: Format,
-        /// Name of the first file of another format.
-        other: String,
-        /// Format of that file.
-        other_format: Format,
-    },
+    Mixed(String, Format, String, Format),
     /// A blktrace recording cannot be opened.
     #[error(transparent)]
     Blktrace(#[from] TraceError),

@@ -6,25 +6,26 @@
 //! decided after `ISSUES_TRIED` such events. If a Q comes earlier, the I/Os that arrived with D are
 //! dropped, since they began before the recording. A write with a preflush becomes a flush and a
 //! write. Passthrough commands (SCSI generic) have no range and are ignored. Called by the readers
-//! of binary traces and of blkparse output, and by `millrace-lab trace report`.
+//! of binary traces and of blkparse output.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
 
 use millrace_block::Op;
 use millrace_block::blktrace::{EventCode, Record, category};
-use millrace_trace::{IoListener, Spans, TraceEntry, TraceNames};
+use millrace_trace::{IoListener, Spans, TraceEntry};
 
 use super::TraceIo;
 use super::devices::DeviceNames;
 use super::parser::Problem;
 use super::pending::{Pending, StreamState};
+use super::timeline::Timeline;
 
 /// Number of D events without a Q after which a device's I/Os arrive with D.
 const ISSUES_TRIED: u32 = 256;
 /// Offset added to event times: times count from the first event, and events of other CPUs may lie
 /// before it.
-const GENESIS_NS: u64 = 1 << 62;
+pub(super) const GENESIS_NS: u64 = 1 << 62;
 /// Number of an I/O that is ignored because its device is not tracked.
 const UNTOLD: u64 = u64::MAX;
 
@@ -39,23 +40,14 @@ enum ArrivalEvent {
 
 /// Turns the spans that `Spans` reports into I/Os.
 #[derive(Debug, Default)]
-pub struct EventIos {
+pub(super) struct EventIos {
     pending: Pending,
     arrivals: HashMap<u32, ArrivalEvent>,
     /// Index in the list of devices, by the device number in records.
     numbers: HashMap<u32, u32>,
-    devices: DeviceNames,
 }
 
 impl EventIos {
-    /// Registers the device of an event before `Spans` sees the event. I/Os of devices beyond the
-    /// limit are ignored.
-    pub fn learn(&mut self, entry: &TraceEntry, names: &TraceNames) {
-        let (device, mut devices) = (entry.record.device, std::mem::take(&mut self.devices));
-        let _ = self.number(device, &mut devices, || names.device_or_number(device));
-        self.devices = devices;
-    }
-
     /// Registers a device in a list under the name that `name` returns.
     pub(super) fn number(
         &mut self,
@@ -74,24 +66,8 @@ impl EventIos {
         self.numbers.insert(device, device);
     }
 
-    /// Returns the next I/O that is complete, or that is no longer waited for.
-    pub fn next_answered(&mut self) -> Option<TraceIo> {
-        self.pop(StreamState::ToCome).map(from_genesis)
-    }
-
-    /// Returns the next I/O after the last event, complete or not.
-    pub fn next_left(&mut self) -> Option<TraceIo> {
-        self.pop(StreamState::Ended).map(from_genesis)
-    }
-
-    /// Returns the names of the devices.
-    #[must_use]
-    pub fn devices(&self) -> &[String] {
-        self.devices.names()
-    }
-
     /// Returns the next I/O that may be output; its time counts from `GENESIS_NS`.
-    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
+    pub(super) fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         let device = self.pending.front()?.device;
         if matches!(self.arrivals.get(&device), Some(ArrivalEvent::Unknown(_))) {
             if more == StreamState::ToCome && !self.pending.is_full() {
@@ -154,31 +130,27 @@ fn io_of(record: &Record, device: u32) -> TraceIo {
     }
 }
 
-fn from_genesis(io: TraceIo) -> TraceIo {
-    TraceIo { at_ns: io.at_ns.saturating_sub(GENESIS_NS), ..io }
-}
-
-/// A `Spans` and its `EventIos`, for readers that need only the I/Os.
+/// The pairing of events, with its I/Os and, if they are measured, its spans over time.
 #[derive(Debug, Default)]
 pub(super) struct PairedEvents {
-    spans: Spans,
+    pub(super) spans: Spans,
     pub(super) ios: EventIos,
+    pub(super) timeline: Option<Timeline>,
 }
 
 impl PairedEvents {
+    /// Measures spans from now on.
+    pub(super) fn measure(&mut self) {
+        (self.spans, self.timeline) = (Spans::new(), Some(Timeline::default()));
+    }
+
     /// Processes one more event, whose device is registered.
     pub(super) fn entry(&mut self, entry: &TraceEntry) {
-        self.spans.entry(entry, &mut self.ios);
-    }
-
-    /// Returns the next I/O that may be output.
-    pub(super) fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
-        self.ios.pop(more)
-    }
-
-    /// Returns true if the trace has only completion events, which give no I/Os.
-    pub(super) fn has_completions_only(&self) -> bool {
-        self.spans.has_completions_only()
+        let Some(timeline) = &mut self.timeline else {
+            return self.spans.entry(entry, &mut self.ios);
+        };
+        self.spans.entry(entry, &mut (&mut *timeline, &mut self.ios));
+        timeline.entry(entry, &self.spans);
     }
 }
 
@@ -196,16 +168,16 @@ mod tests {
     }
 
     fn feed(events: &mut PairedEvents, step: Step) {
-        let (entry, names) = (entry(step), TraceNames::default());
-        events.ios.learn(&entry, &names);
+        let entry = entry(step);
+        events.ios.take_number(entry.record.device);
         events.entry(&entry);
     }
 
     fn run(steps: &[Step]) -> Vec<(u64, Op, u64, Option<u64>)> {
         let mut events = PairedEvents::default();
         steps.iter().for_each(|step| feed(&mut events, *step));
-        let ios = std::iter::from_fn(|| events.ios.next_left());
-        ios.map(|io| (io.at_ns, io.op, io.offset_bytes, io.latency_ns)).collect()
+        let ios = std::iter::from_fn(|| events.ios.pop(StreamState::Ended));
+        ios.map(|io| (io.at_ns - GENESIS_NS, io.op, io.offset_bytes, io.latency_ns)).collect()
     }
 
     use EventCode::{Complete, Issue, Queue};
@@ -276,9 +248,9 @@ mod tests {
     fn completions_alone_are_no_ios() {
         let mut events = PairedEvents::default();
         feed(&mut events, (Complete, READ, 1, 0, 512));
-        assert!(events.has_completions_only() && events.ios.next_left().is_none());
+        assert!(events.spans.has_completions_only() && events.ios.pending.front().is_none());
         feed(&mut events, (Queue, READ, 2, 0, 512));
-        assert!(!events.has_completions_only());
+        assert!(!events.spans.has_completions_only());
     }
 
     #[test]
@@ -289,7 +261,7 @@ mod tests {
         for number in 1..200_000 {
             feed(&mut events, (Queue, WRITE, number, number, 512));
             feed(&mut events, (Complete, WRITE, number + 1, number, 512));
-            while let Some(io) = events.ios.next_answered() {
+            while let Some(io) = events.ios.pop(StreamState::ToCome) {
                 told += 1;
                 assert_eq!(io.latency_ns.is_none(), io.op == Op::Read);
             }

@@ -1,9 +1,22 @@
-//! `Format`: the trace formats, their names, and how far their lines may be out of order.
+//! `Format`: the trace formats, as a table of all that is specific to each.
 //!
-//! The only list of formats; used by `detect.rs`, `open.rs` and the command line.
+//! A new format is a variant and a row here, and its table of columns in `formats/tables.rs` or a
+//! parser in a file of its own. Detection, reading, writing, the list of names in the help and in
+//! errors follow from the row.
 
 use std::fmt;
 use std::str::FromStr;
+
+use super::columns::ColumnParser;
+use super::formats::blkparse::Blkparse;
+use super::formats::blktrace::{Blktrace, is_recording};
+use super::formats::nbdkit::NbdkitLog;
+use super::formats::tables;
+use super::formats::trlog::{Trlog, is_log};
+use super::formats::vscsi::{Vscsi, version};
+use super::input::InputStream;
+use super::parser::{LineParser, LineReader, TraceParser};
+use super::writer::{FormatWriter, blktrace::BlktraceEvents, iolog::IologLines, msr::MsrRows};
 
 /// A trace format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,58 +50,111 @@ pub enum Format {
     Fiu,
 }
 
+/// Recognition and reading of a format's files.
+pub(super) enum FormatReader {
+    /// Text, recognized by a parser that accepts the first lines.
+    Lines(fn() -> Box<dyn LineParser>),
+    /// Binary records, recognized by a file's first bytes.
+    Records { fits: fn(&[u8]) -> bool, open: fn(InputStream) -> Box<dyn TraceParser> },
+}
+
+/// All that is specific to a format.
+struct FormatRow {
+    format: Format,
+    /// Name on the command line.
+    name: &'static str,
+    /// Number of I/Os by which a line may be out of order: few for formats written as I/Os arrive,
+    /// as many as fit in the window for formats in order of completion or of several machines.
+    disorder: usize,
+    reader: FormatReader,
+    /// Writer; None for a format that can only be read.
+    writer: Option<fn() -> Box<dyn FormatWriter>>,
+}
+
+const fn row(
+    format: Format,
+    name: &'static str,
+    disorder: usize,
+    reader: FormatReader,
+    writer: Option<fn() -> Box<dyn FormatWriter>>,
+) -> FormatRow {
+    FormatRow { format, name, disorder, reader, writer }
+}
+
+const MANY: usize = usize::MAX;
+
+use FormatReader::{Lines, Records};
+
+/// All formats, in the order of their variants and in which detection tries them.
+#[rustfmt::skip]
+static ROWS: [FormatRow; 13] = [
+    row(Format::Blktrace, "blktrace", 64, Records { fits: is_recording, open: Blktrace::boxed },
+        Some(|| Box::<BlktraceEvents>::default())),
+    row(Format::Trlog, "nbd-trlog", 1, Records { fits: is_log, open: Trlog::boxed }, None),
+    row(Format::Vscsi, "vscsi", MANY,
+        Records { fits: |head| version(head).is_some(), open: Vscsi::boxed }, None),
+    row(Format::Iolog, "iolog", 1, Lines(|| ColumnParser::boxed(&tables::IOLOG)),
+        Some(|| Box::new(IologLines::new(&tables::IOLOG)))),
+    row(Format::Iolog3, "iolog3", 1, Lines(|| ColumnParser::boxed(&tables::IOLOG3)),
+        Some(|| Box::new(IologLines::new(&tables::IOLOG3)))),
+    row(Format::Blkparse, "blkparse", 64, Lines(|| Box::<Blkparse>::default()), None),
+    row(Format::Nbdkit, "nbdkit", 64, Lines(|| Box::<NbdkitLog>::default()), None),
+    row(Format::Msr, "msr", MANY, Lines(|| ColumnParser::boxed(&tables::MSR)),
+        Some(|| Box::new(MsrRows))),
+    row(Format::Systor, "systor", MANY, Lines(|| ColumnParser::boxed(&tables::SYSTOR)), None),
+    row(Format::Alibaba, "alibaba", MANY, Lines(|| ColumnParser::boxed(&tables::ALIBABA)), None),
+    row(Format::Tencent, "tencent", MANY, Lines(|| ColumnParser::boxed(&tables::TENCENT)), None),
+    row(Format::Spc, "spc", MANY, Lines(|| ColumnParser::boxed(&tables::SPC)), None),
+    row(Format::Fiu, "fiu", MANY, Lines(|| ColumnParser::boxed(&tables::FIU)), None),
+];
+
 impl Format {
-    /// All formats, in the order in which detection tries them.
-    pub const ALL: [Format; 13] = [
-        Format::Blktrace,
-        Format::Trlog,
-        Format::Vscsi,
-        Format::Iolog,
-        Format::Iolog3,
-        Format::Blkparse,
-        Format::Nbdkit,
-        Format::Msr,
-        Format::Systor,
-        Format::Alibaba,
-        Format::Tencent,
-        Format::Spc,
-        Format::Fiu,
-    ];
+    fn row(self) -> &'static FormatRow {
+        &ROWS[self as usize]
+    }
+
+    /// Returns all formats, in the order in which detection tries them.
+    pub fn all() -> impl DoubleEndedIterator<Item = Format> {
+        ROWS.iter().map(|row| row.format)
+    }
+
+    /// Returns the formats that can be written.
+    pub fn written() -> impl Iterator<Item = Format> {
+        ROWS.iter().filter(|row| row.writer.is_some()).map(|row| row.format)
+    }
 
     /// Returns the format's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Format::Blktrace => "blktrace",
-            Format::Trlog => "nbd-trlog",
-            Format::Vscsi => "vscsi",
-            Format::Iolog => "iolog",
-            Format::Iolog3 => "iolog3",
-            Format::Blkparse => "blkparse",
-            Format::Nbdkit => "nbdkit",
-            Format::Msr => "msr",
-            Format::Systor => "systor",
-            Format::Alibaba => "alibaba",
-            Format::Tencent => "tencent",
-            Format::Spc => "spc",
-            Format::Fiu => "fiu",
-        }
+        self.row().name
     }
 
-    /// Returns the names of all formats, separated by commas.
+    /// Returns the names of formats, separated by commas.
     #[must_use]
-    pub fn names() -> String {
-        Format::ALL.map(Format::name).join(", ")
+    pub fn names(formats: impl Iterator<Item = Format>) -> String {
+        formats.map(Format::name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns how many I/Os a line may be out of order by: few for formats written as I/Os arrive,
-    /// as many as fit in the window for formats in order of completion or of several machines.
+    /// Returns how many I/Os a line may be out of order by.
     pub(super) fn disorder(self) -> usize {
-        match self {
-            Format::Trlog | Format::Iolog | Format::Iolog3 => 1,
-            Format::Blktrace | Format::Blkparse | Format::Nbdkit => 64,
-            _ => usize::MAX,
+        self.row().disorder
+    }
+
+    pub(super) fn reader(self) -> &'static FormatReader {
+        &self.row().reader
+    }
+
+    /// Opens a file of this format.
+    pub(super) fn open(self, input: InputStream) -> Box<dyn TraceParser> {
+        match self.reader() {
+            FormatReader::Lines(parser) => Box::new(LineReader::new(input, parser())),
+            FormatReader::Records { open, .. } => open(input),
         }
+    }
+
+    /// Creates a writer; None if the format can only be read.
+    pub(super) fn writer(self) -> Option<Box<dyn FormatWriter>> {
+        self.row().writer.map(|writer| writer())
     }
 }
 
@@ -100,13 +166,26 @@ impl fmt::Display for Format {
 
 /// Error of a word that names no format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no such format; use one of {}", Format::names())]
+#[error("no such format; use one of {}", Format::names(Format::all()))]
 pub struct UnknownFormat;
 
 impl FromStr for Format {
     type Err = UnknownFormat;
 
     fn from_str(word: &str) -> Result<Format, UnknownFormat> {
-        Format::ALL.into_iter().find(|format| format.name() == word).ok_or(UnknownFormat)
+        Format::all().find(|format| format.name() == word).ok_or(UnknownFormat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_is_at_the_place_of_its_variant() {
+        for (place, format) in Format::all().enumerate() {
+            assert_eq!(format as usize, place, "{format}");
+            assert_eq!(format.name().parse(), Ok(format));
+        }
     }
 }

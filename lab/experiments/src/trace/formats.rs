@@ -1,17 +1,11 @@
-//! Readers of trace formats, one file each.
+//! Readers of trace formats: one file each, and the tables of columns.
 //!
-//! Called by `open.rs`, and by `detect.rs`, which tries them on the first lines of a trace.
+//! Called through the rows of `format.rs`.
 
-pub(super) mod alibaba;
 pub(super) mod blkparse;
 pub(super) mod blktrace;
-pub(super) mod fiu;
-pub(super) mod iolog;
-pub(super) mod msr;
 pub(super) mod nbdkit;
-pub(super) mod spc;
-pub(super) mod systor;
-pub(super) mod tencent;
+pub(super) mod tables;
 pub(super) mod trlog;
 pub(super) mod vscsi;
 

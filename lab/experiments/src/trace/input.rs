@@ -1,9 +1,11 @@
 //! `InputStream`: the bytes of one trace file or of standard input, decompressed if they are
-//! gzipped.
+//! gzipped; `TraceLines` and `TraceRecords`: its lines, and its binary records.
 //!
-//! Owns the first bytes, from which `detect.rs` finds the format, and the read progress. gzip is
-//! recognized by its first two bytes, whatever the file is called; several concatenated gzip
-//! members are one stream, as for zcat.
+//! Owns the first bytes, from which `detect.rs` finds the format, the read progress, and the
+//! position that errors name. gzip is recognized by its first two bytes, whatever the file is
+//! called; several concatenated gzip members are one stream, as for zcat. The `csv` crate is not
+//! used for lines: it has no limit on a record's length, so one stray quotation mark would make it
+//! read a whole trace into memory, and no trace uses quotes.
 
 use std::fmt;
 use std::fs::File;
@@ -13,12 +15,16 @@ use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
 
+use super::error::{FilePosition, ReadError};
+
 /// Number of bytes available to format detection.
 const HEAD_BYTES: usize = 4_096;
 /// Size of the read buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 /// First bytes of a gzip file.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+/// Longest line in bytes; FIU's lines have 33 bytes per block.
+const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// A trace named on the command line: a file, a recording, or standard input.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,10 +60,8 @@ impl fmt::Display for TracePath {
 pub(super) struct InputStream {
     /// Name of the input in error messages.
     pub(super) label: String,
-    /// First bytes, read ahead for detection; readers get them again.
-    pub(super) head: Vec<u8>,
-    /// Rest of the input, after `head`.
-    rest: Box<dyn BufRead + Send>,
+    /// First bytes, read ahead for detection, and the rest.
+    input: io::Chain<io::Cursor<Vec<u8>>, Box<dyn BufRead + Send>>,
     /// Read progress.
     pub(super) gauge: ReadGauge,
 }
@@ -108,12 +112,150 @@ impl InputStream {
             false => Box::new(raw),
         };
         let head = take(&mut rest, HEAD_BYTES, is_enough)?;
-        Ok(InputStream { label, head, rest, gauge })
+        Ok(InputStream { label, input: io::Cursor::new(head).chain(rest), gauge })
     }
 
-    /// Returns a reader of all its bytes, in order.
-    pub(super) fn into_reader(self) -> Box<dyn BufRead + Send> {
-        Box::new(io::Cursor::new(self.head).chain(self.rest))
+    /// Returns the first bytes.
+    pub(super) fn head(&self) -> &[u8] {
+        self.input.get_ref().0.get_ref()
+    }
+
+    fn broken(&self, place: FilePosition, problem: String) -> ReadError {
+        ReadError::Broken { file: self.label.clone(), place, problem }
+    }
+
+    fn failed(&self, place: FilePosition, source: io::Error) -> ReadError {
+        ReadError::Io { file: self.label.clone(), place, source }
+    }
+}
+
+impl Read for InputStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.input.read(buffer)
+    }
+}
+
+/// Returns the content of a line: without surrounding blanks and a byte order mark (U+FEFF), and
+/// empty for a comment.
+pub(super) fn said(line: &str) -> &str {
+    let line = line.trim_start_matches('\u{feff}').trim();
+    if line.starts_with('#') { "" } else { line }
+}
+
+/// Reader of the lines of one file, which are numbered and of bounded length.
+pub(super) struct TraceLines {
+    input: InputStream,
+    bytes: Vec<u8>,
+    text: String,
+    line: u64,
+    /// Number of lines with content, so far.
+    row: u64,
+}
+
+impl TraceLines {
+    pub(super) fn new(input: InputStream) -> TraceLines {
+        TraceLines { input, bytes: Vec::new(), text: String::new(), line: 0, row: 0 }
+    }
+
+    /// Returns the next line with content, without its end; invalid UTF-8 is replaced.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or the line is too long.
+    pub(super) fn next(&mut self) -> Result<Option<&str>, ReadError> {
+        loop {
+            self.bytes.clear();
+            self.line += 1;
+            let mut limited = self.input.input.by_ref().take(LINE_BYTES_MAX as u64 + 1);
+            match limited.read_until(b'\n', &mut self.bytes) {
+                Ok(0) => return Ok(None),
+                Ok(bytes) if bytes > LINE_BYTES_MAX => {
+                    let problem = format!(
+                        "a line has more than {LINE_BYTES_MAX} bytes; is this a text file?"
+                    );
+                    return Err(self.broken(problem));
+                }
+                Ok(_) => {}
+                Err(error) => return Err(self.input.failed(FilePosition::Line(self.line), error)),
+            }
+            self.text.clear();
+            self.text.push_str(said(&String::from_utf8_lossy(&self.bytes)));
+            if !self.text.is_empty() {
+                self.row += 1;
+                return Ok(Some(&self.text));
+            }
+        }
+    }
+
+    /// Returns the number of the last line read, counting only lines with content.
+    pub(super) fn row(&self) -> u64 {
+        self.row
+    }
+
+    /// Returns the name of the file.
+    pub(super) fn label(&self) -> &str {
+        &self.input.label
+    }
+
+    /// Creates an error about the last line read.
+    pub(super) fn broken(&self, problem: String) -> ReadError {
+        self.input.broken(FilePosition::Line(self.line), problem)
+    }
+}
+
+/// Reader of the binary records of one file.
+pub(super) struct TraceRecords {
+    input: InputStream,
+    /// Offset of the current record.
+    offset: u64,
+    /// Number of bytes of the current record that were read.
+    have: u64,
+}
+
+impl TraceRecords {
+    pub(super) fn new(input: InputStream) -> TraceRecords {
+        TraceRecords { input, offset: 0, have: 0 }
+    }
+
+    /// Reads the first bytes of the next record; None at the end.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or ends inside them; the same holds for the rest of a record.
+    pub(super) fn begin(&mut self, len: usize) -> Result<Option<Vec<u8>>, ReadError> {
+        self.offset += std::mem::take(&mut self.have);
+        match self.more(len) {
+            Err(ReadError::Broken { .. }) if self.have == 0 => Ok(None),
+            bytes => bytes.map(Some),
+        }
+    }
+
+    /// Reads more bytes of the current record.
+    pub(super) fn more(&mut self, len: usize) -> Result<Vec<u8>, ReadError> {
+        let mut bytes = Vec::with_capacity(len);
+        self.copy(len as u64, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Passes over bytes of the current record.
+    pub(super) fn pass(&mut self, len: u64) -> Result<(), ReadError> {
+        self.copy(len, &mut io::sink())
+    }
+
+    fn copy(&mut self, len: u64, to: &mut impl io::Write) -> Result<(), ReadError> {
+        let want = self.have + len;
+        let copied = io::copy(&mut self.input.by_ref().take(len), to);
+        let place = FilePosition::Byte(self.offset);
+        self.have += copied.map_err(|error| self.input.failed(place, error))?;
+        if self.have < want {
+            let have = self.have;
+            let problem = format!("the trace ends inside a record ({have} of {want} bytes)");
+            return Err(self.broken(problem));
+        }
+        Ok(())
+    }
+
+    /// Creates an error about the current record.
+    pub(super) fn broken(&self, problem: String) -> ReadError {
+        self.input.broken(FilePosition::Byte(self.offset), problem)
     }
 }
 
@@ -164,9 +306,8 @@ mod tests {
     fn all(bytes: Vec<u8>) -> Vec<u8> {
         let input =
             InputStream::new("t".into(), io::Cursor::new(bytes), ReadGauge::default(), |_| false);
-        let input = input.unwrap();
         let mut all = Vec::new();
-        input.into_reader().read_to_end(&mut all).unwrap();
+        input.unwrap().read_to_end(&mut all).unwrap();
         all
     }
 

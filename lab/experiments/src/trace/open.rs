@@ -6,46 +6,20 @@
 
 use std::io;
 
-use millrace_trace::{Reader, Source, TraceName};
+use millrace_trace::{Reader, TraceName};
 
 use super::detect::{detect, is_certain, likely};
-use super::devices::DeviceNames;
-use super::error::{OpenError, ReadError, shown};
+use super::error::{OpenError, shown};
 use super::format::Format;
-use super::formats::alibaba::Alibaba;
-use super::formats::blkparse::Blkparse;
 use super::formats::blktrace::Blktrace;
-use super::formats::fiu::Fiu;
-use super::formats::iolog::{Iolog2, Iolog3};
-use super::formats::msr::Msr;
-use super::formats::nbdkit::Nbdkit;
-use super::formats::spc::Spc;
-use super::formats::systor::Systor;
-use super::formats::tencent::Tencent;
-use super::formats::trlog::Trlog;
-use super::formats::vscsi::Vscsi;
 use super::input::{InputStream, ReadGauge, TracePath};
-use super::order::ArrivalMerger;
-use super::parser::{PairedIos, TextParser, TraceParser};
-use super::{TraceIo, TraceSource};
+use super::merger::{AnySource, TraceStream};
 
 /// Time span of the reorder window for a trace in a pipe, which may be written right now: older
 /// I/Os are output even if the window is not full.
 const LIVE_SPAN_NS: u64 = 1_000_000_000;
 
-/// An opened trace of any format.
-pub struct AnySource {
-    order: ArrivalMerger,
-    devices: DeviceNames,
-    format: Format,
-}
-
 impl AnySource {
-    fn new(parsers: Vec<Box<dyn TraceParser>>, format: Format, span_ns: u64) -> AnySource {
-        let order = ArrivalMerger::new(parsers, format.disorder(), span_ns);
-        AnySource { order, devices: DeviceNames::default(), format }
-    }
-
     /// Opens a trace from memory or any other reader; `label` names it in errors.
     ///
     /// # Errors
@@ -56,62 +30,10 @@ impl AnySource {
         format: Option<Format>,
     ) -> Result<AnySource, OpenError> {
         let input = InputStream::new(label.into(), input, ReadGauge::default(), |_| false)
-            .map_err(|source| OpenError::Io { file: label.into(), source })?;
+            .map_err(|error| OpenError::Io(label.into(), error))?;
         let format = found(&input, format)?;
-        Ok(AnySource::new(vec![parser(format, input)], format, u64::MAX))
+        Ok(AnySource::new(vec![stream(format, input)], format, u64::MAX))
     }
-
-    /// Returns the format of the trace, detected or given.
-    #[must_use]
-    pub fn format(&self) -> Format {
-        self.format
-    }
-
-    /// Returns notes for the user about the trace so far: what was skipped, and what the format
-    /// lacks.
-    #[must_use]
-    pub fn notes(&self) -> Vec<String> {
-        self.order.notes()
-    }
-
-    /// Returns the files that could not be read to their end so far, each with place and reason.
-    /// The I/Os of the other files are still read.
-    #[must_use]
-    pub fn damage(&self) -> Vec<String> {
-        self.order.damage()
-    }
-
-    /// Returns the number of events that the recorder of the trace dropped.
-    #[must_use]
-    pub fn dropped_events(&self) -> u64 {
-        self.order.dropped_events()
-    }
-
-    /// Returns the read progress, 0 to 1; 0 where unknown.
-    #[must_use]
-    pub fn progress(&self) -> f64 {
-        self.order.progress()
-    }
-}
-
-impl TraceSource for AnySource {
-    type Error = ReadError;
-
-    fn next_io(&mut self) -> Result<Option<TraceIo>, ReadError> {
-        self.order.next(&mut self.devices)
-    }
-
-    fn devices(&self) -> &[String] {
-        self.devices.names()
-    }
-}
-
-/// An opened trace, as events or as I/Os.
-pub enum OpenedTrace {
-    /// Events of a blktrace recording, which hold more than I/Os do.
-    Events(Box<Reader>),
-    /// I/Os of any other format.
-    Ios(AnySource),
 }
 
 /// Opens files that form one trace. The format is detected unless it is given.
@@ -119,66 +41,49 @@ pub enum OpenedTrace {
 /// # Errors
 /// If a file cannot be opened, no format fits, or the formats differ.
 pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, OpenError> {
-    match open_events(traces, format)? {
-        OpenedTrace::Ios(source) => Ok(source),
-        OpenedTrace::Events(reader) => {
-            let parser = Box::new(PairedIos::new(Blktrace::new(*reader, None)));
-            Ok(AnySource::new(vec![parser], Format::Blktrace, u64::MAX))
-        }
-    }
-}
-
-/// Like [`open`], but returns the events of a blktrace recording.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<OpenedTrace, OpenError> {
     if traces.len() > 1 && traces.contains(&TracePath::Stdin) {
         return Err(OpenError::StdinAndFiles);
     }
-    if let Some(names) = recordings(traces, format) {
-        return Ok(OpenedTrace::Events(Box::new(Reader::open(&names)?)));
+    if let Some(recordings) = recordings(traces, format)? {
+        let parser = Box::new(Blktrace::new(Reader::open(&recordings)?));
+        let stream = TraceStream::new(parser, ReadGauge::default());
+        return Ok(AnySource::new(vec![stream], Format::Blktrace, u64::MAX));
     }
-    let mut inputs: Vec<(Format, InputStream)> = Vec::new();
-    // One of several names may be a recording, which is not a file itself.
-    let recording = traces.iter().find(|trace| recordings(&[(*trace).clone()], format).is_some());
-    for trace in traces.iter().filter(|trace| Some(*trace) != recording) {
+    let mut first: Option<(String, Format)> = None;
+    let (mut streams, mut span_ns) = (Vec::new(), u64::MAX);
+    for trace in traces {
         let input = open_input(trace, format)?;
-        let found = found(&input, format)?;
-        if let Some(recording) = recording {
-            return Err(OpenError::Mixed {
-                first: recording.to_string(),
-                first_format: Format::Blktrace,
-                other: input.label,
-                other_format: found,
-            });
+        let format = found(&input, format)?;
+        match &first {
+            None => first = Some((input.label.clone(), format)),
+            Some((name, other)) if *other != format => {
+                return Err(OpenError::Mixed(name.clone(), *other, input.label, format));
+            }
+            Some(_) => {}
         }
-        if let Some((first_format, first)) = inputs.first().filter(|first| first.0 != found) {
-            return Err(OpenError::Mixed {
-                first: first.label.clone(),
-                first_format: *first_format,
-                other: input.label,
-                other_format: found,
-            });
+        if input.gauge.is_open_ended() {
+            span_ns = LIVE_SPAN_NS;
         }
-        inputs.push((found, input));
+        streams.push(stream(format, input));
     }
-    let format = inputs.first().ok_or(OpenError::Nothing)?.0;
-    if format == Format::Blktrace && inputs.len() == 1 {
-        let (_, input) = inputs.remove(0);
-        let label = input.label.clone();
-        let reader = Reader::from_stream(&label, Source::Other(Box::new(input.into_reader())));
-        return Ok(OpenedTrace::Events(Box::new(reader)));
-    }
-    let is_open_ended = inputs.iter().any(|(_, input)| input.gauge.is_open_ended());
-    let span_ns = if is_open_ended { LIVE_SPAN_NS } else { u64::MAX };
-    let parsers = inputs.into_iter().map(|(format, input)| parser(format, input)).collect();
-    Ok(OpenedTrace::Ios(AnySource::new(parsers, format, span_ns)))
+    let format = first.ok_or(OpenError::Nothing)?.1;
+    Ok(AnySource::new(streams, format, span_ns))
 }
 
-/// Returns the names of blktrace recordings, if all traces are such: `NAME.blktrace.N`, or a NAME
+fn stream(format: Format, input: InputStream) -> TraceStream {
+    let gauge = input.gauge.clone();
+    TraceStream::new(format.open(input), gauge)
+}
+
+/// Returns the names of blktrace recordings, if the traces are such: `NAME.blktrace.N`, or a NAME
 /// that is not a file itself and has such files.
-fn recordings(traces: &[TracePath], format: Option<Format>) -> Option<Vec<TraceName>> {
+///
+/// # Errors
+/// If there are other files beside recordings.
+fn recordings(
+    traces: &[TracePath],
+    format: Option<Format>,
+) -> Result<Option<Vec<TraceName>>, OpenError> {
     let name = |trace: &TracePath| {
         let TracePath::Named(path) = trace else { return None };
         let text = path.to_str()?;
@@ -187,8 +92,18 @@ fn recordings(traces: &[TracePath], format: Option<Format>) -> Option<Vec<TraceN
         let name = TraceName::new(text, None);
         (is_one || !path.exists() && name.has_files()).then_some(name)
     };
-    let wanted = matches!(format, None | Some(Format::Blktrace)) && !traces.is_empty();
-    if wanted { traces.iter().map(name).collect() } else { None }
+    if !matches!(format, None | Some(Format::Blktrace)) {
+        return Ok(None);
+    }
+    let (some, others): (Vec<&TracePath>, Vec<_>) =
+        traces.iter().partition(|trace| name(trace).is_some());
+    if let ([first, ..], [other, ..]) = (&some[..], &others[..]) {
+        let input = open_input(other, format)?;
+        let other_format = found(&input, format)?;
+        let first = (first.to_string(), Format::Blktrace);
+        return Err(OpenError::Mixed(first.0, first.1, input.label, other_format));
+    }
+    Ok((!some.is_empty()).then(|| traces.iter().filter_map(name).collect()))
 }
 
 fn is_number(text: &str) -> bool {
@@ -196,22 +111,11 @@ fn is_number(text: &str) -> bool {
 }
 
 fn open_input(trace: &TracePath, format: Option<Format>) -> Result<InputStream, OpenError> {
-    let file = trace.to_string();
     let is_enough = |head: &[u8]| format.is_some() || is_certain(head);
-    let input = InputStream::open(trace, is_enough).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => OpenError::Missing { file: file.clone() },
-        _ => OpenError::Io { file: file.clone(), source },
-    })?;
-    Ok(input)
-}
-
-/// Returns the given format, or else the detected one.
-fn found(input: &InputStream, format: Option<Format>) -> Result<Format, OpenError> {
-    if input.head.is_empty() {
-        return Err(OpenError::Empty { file: input.label.clone() });
-    }
-    let found = format.or_else(|| detect(&input.head)).or_else(|| likely(&input.head));
-    found.ok_or_else(|| unknown(input))
+    InputStream::open(trace, is_enough).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => OpenError::Missing(trace.to_string()),
+        _ => OpenError::Io(trace.to_string(), error),
+    })
 }
 
 /// First bytes of files compressed in other formats, the program's name, and the command that
@@ -223,37 +127,21 @@ const PACKED: [(&[u8], &str, &str); 4] = [
     (b"PK\x03\x04", "zip", "unzip -p"),
 ];
 
-fn unknown(input: &InputStream) -> OpenError {
-    let packed = PACKED.into_iter().find(|(magic, ..)| input.head.starts_with(magic));
-    if let Some((_, by, unpack)) = packed {
-        return OpenError::Packed { file: input.label.clone(), by, unpack };
+/// Returns the given format, or else the detected one.
+fn found(input: &InputStream, format: Option<Format>) -> Result<Format, OpenError> {
+    let (head, label) = (input.head(), || input.label.clone());
+    if head.is_empty() {
+        return Err(OpenError::Empty(label()));
     }
-    let text = String::from_utf8_lossy(&input.head);
-    let first = shown(text.lines().next().unwrap_or_default());
-    OpenError::Unknown { file: input.label.clone(), first, tried: Format::names() }
-}
-
-/// Creates the reader of a format.
-fn parser(format: Format, input: InputStream) -> Box<dyn TraceParser> {
-    match format {
-        Format::Blktrace => {
-            let (label, gauge) = (input.label.clone(), input.gauge.clone());
-            let reader = Reader::from_stream(&label, input.into_reader());
-            Box::new(PairedIos::new(Blktrace::new(reader, Some(gauge))))
+    let found = format.or_else(|| detect(head)).or_else(|| likely(head));
+    found.ok_or_else(|| {
+        let packed = PACKED.into_iter().find(|(magic, ..)| head.starts_with(magic));
+        if let Some((_, by, unpack)) = packed {
+            return OpenError::Packed(label(), by, unpack);
         }
-        Format::Trlog => Box::new(Trlog::new(input)),
-        Format::Vscsi => Box::new(Vscsi::new(input)),
-        Format::Iolog => Box::new(TextParser::new(input, Iolog2::default())),
-        Format::Iolog3 => Box::new(TextParser::new(input, Iolog3)),
-        Format::Blkparse => Box::new(PairedIos::new(Blkparse::new(input))),
-        Format::Nbdkit => Box::new(PairedIos::new(Nbdkit::new(input))),
-        Format::Msr => Box::new(TextParser::new(input, Msr::default())),
-        Format::Systor => Box::new(TextParser::new(input, Systor::default())),
-        Format::Alibaba => Box::new(TextParser::new(input, Alibaba)),
-        Format::Tencent => Box::new(TextParser::new(input, Tencent)),
-        Format::Spc => Box::new(TextParser::new(input, Spc)),
-        Format::Fiu => Box::new(TextParser::new(input, Fiu::default())),
-    }
+        let text = String::from_utf8_lossy(head);
+        OpenError::Unknown(label(), shown(text.lines().next().unwrap_or_default()))
+    })
 }
 
 #[cfg(test)]

@@ -1,129 +1,28 @@
-//! `TraceParser`: the interface of a format reader, and `TextParser`, the reader of formats with
-//! one I/O per line.
+//! `TraceParser`: the interface of a format's reader; `LineParser`: that of a text format.
 //!
-//! A format with one I/O per line implements `LineFormat`, which knows nothing of files. A format
-//! with separate completion records implements `EventParser`, which `PairedIos` turns into I/Os.
-//! Binary formats of whole I/Os implement `TraceParser` themselves.
+//! A reader takes a line or record at a time and holds I/Os back until they may be output: at once
+//! in formats with one I/O per line, after the completion record in others. `LineReader` reads the
+//! files of all text formats, whose `LineParser`s know nothing of files, so that `detect.rs` tries
+//! them on the first lines of a trace. Called by `merger.rs`.
+
+use millrace_trace::{Spans, TraceError};
 
 use super::TraceIo;
 use super::devices::DeviceNames;
 use super::error::{ReadError, shown};
-use super::input::{InputStream, ReadGauge};
-use super::lines::TraceLines;
+use super::input::{InputStream, TraceLines};
 use super::pending::StreamState;
+use super::timeline::Timeline;
 
 /// Reader of one file, or of a set of files that form one trace.
 pub(super) trait TraceParser: Send {
-    /// Returns the next I/O, with its time by the format's own clock; None at the end.
+    /// Reads one line or record.
     ///
     /// # Errors
-    /// If a line or record does not follow the format.
-    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError>;
-
-    /// Returns notes for the user about what was read so far.
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Returns files that could not be read to their end while others were read on.
-    fn damage(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Returns the number of events that the recorder dropped.
-    fn dropped_events(&self) -> u64 {
-        0
-    }
-
-    /// Returns the read position and the total, in any unit.
-    fn progress(&self) -> (u64, u64);
-}
-
-/// Content of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LineContent {
-    /// An I/O.
-    Io(TraceIo),
-    /// A line without an I/O, such as a header.
-    Other,
-    /// An I/O that is incomplete in the trace, or not a block I/O.
-    Skipped,
-}
-
-/// Description of what is wrong with a line.
-pub(super) type Problem = String;
-
-/// A format with one I/O per line.
-pub(super) trait LineFormat: Send {
-    /// Example of a line, for error messages.
-    const EXAMPLE: &'static str;
-
-    /// Text that follows the number of skipped lines in a note.
-    const SKIPPED: &'static str = "lines were skipped";
-
-    /// Parses a line with content; `number` counts these lines from 1.
-    fn line(
-        &mut self,
-        number: u64,
-        text: &str,
-        devices: &mut DeviceNames,
-    ) -> Result<LineContent, Problem>;
-
-    /// Returns a note for the user that applies to all traces of this format.
-    fn note(&self) -> Option<String> {
-        None
-    }
-}
-
-/// Reader of a text file with one I/O per line.
-pub(super) struct TextParser<F> {
-    lines: TraceLines,
-    format: F,
-    skipped: u64,
-}
-
-impl<F: LineFormat> TextParser<F> {
-    pub(super) fn new(input: InputStream, format: F) -> TextParser<F> {
-        TextParser { lines: TraceLines::new(input), format, skipped: 0 }
-    }
-}
-
-impl<F: LineFormat> TraceParser for TextParser<F> {
-    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
-        loop {
-            let number = self.lines.row() + 1;
-            let Some(text) = self.lines.next()? else { return Ok(None) };
-            match self.format.line(number, text, devices) {
-                Ok(LineContent::Io(io)) => return Ok(Some(io)),
-                Ok(LineContent::Other) => {}
-                Ok(LineContent::Skipped) => self.skipped += 1,
-                Err(problem) => {
-                    let problem = format!("{problem}; example of a line: {}", F::EXAMPLE);
-                    return Err(self.lines.broken(problem));
-                }
-            }
-        }
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let skipped = (self.skipped > 0).then(|| format!("{} {}", self.skipped, F::SKIPPED));
-        skipped.into_iter().chain(self.format.note()).collect()
-    }
-
-    fn progress(&self) -> (u64, u64) {
-        ReadGauge::progress(self.lines.gauge())
-    }
-}
-
-/// A format with separate completion records.
-pub(super) trait EventParser: Send {
-    /// Reads one event.
-    ///
-    /// # Errors
-    /// If it does not follow the format.
+    /// If it does not follow the format. Nothing follows an error.
     fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError>;
 
-    /// Returns the next I/O that may be output.
+    /// Returns the next I/O that may be output, with its time by the format's own clock.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
 
     /// Returns notes for the user about what was read so far.
@@ -141,70 +40,160 @@ pub(super) trait EventParser: Send {
         0
     }
 
-    /// Returns the read position and the total, in any unit.
-    fn progress(&self) -> (u64, u64);
-}
+    /// Returns the read progress, 0 to 1, of a reader that opened its files itself.
+    fn progress(&self) -> f64 {
+        0.0
+    }
 
-/// Turns such a format into a reader of I/Os. An error is returned after all I/Os before it.
-pub(super) struct PairedIos<S> {
-    steps: S,
-    more: StreamState,
-    error: Option<ReadError>,
-}
+    /// Measures spans from now on, if the trace has events. Called before the first step.
+    fn measure_spans(&mut self, _naming: DeviceNaming) {}
 
-impl<S: EventParser> PairedIos<S> {
-    pub(super) fn new(steps: S) -> PairedIos<S> {
-        PairedIos { steps, more: StreamState::ToCome, error: None }
+    /// Returns the spans and events over time, if they are measured.
+    fn spans(&self) -> Option<(&Spans, &Timeline)> {
+        None
     }
 }
 
-impl<S: EventParser> TraceParser for PairedIos<S> {
-    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
-        loop {
-            if let Some(io) = self.steps.pop(self.more) {
-                return Ok(Some(io));
-            }
-            if self.more == StreamState::Ended {
-                return self.error.take().map_or(Ok(None), Err);
-            }
-            match self.steps.step(devices) {
-                Ok(more) => self.more = more,
-                Err(error) => (self.error, self.more) = (Some(error), StreamState::Ended),
+/// Names by which the devices of a recording are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceNaming {
+    /// Names that the recording has, and numbers for other devices.
+    #[default]
+    Names,
+    /// Major and minor numbers.
+    Numbers,
+}
+
+/// Kind of a line that a format accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LineKind {
+    /// A line that only this format has.
+    Proof,
+    /// A line with content.
+    Record,
+    /// A line that does not prove the format, such as a header.
+    Other,
+    /// The first line after the trace.
+    End,
+}
+
+/// Description of what is wrong with a line.
+pub(super) type Problem = String;
+
+/// Parser of the lines of a text format.
+pub(super) trait LineParser: Send {
+    /// Returns an example of a line, for error messages.
+    fn example(&self) -> &'static str;
+
+    /// Parses a line with content; `number` counts these lines from 1.
+    fn line(
+        &mut self,
+        number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineKind, Problem>;
+
+    /// Returns the next I/O that may be output.
+    fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
+
+    /// Returns notes for the user about what was read so far.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns true if the lines so far are completions of I/Os whose start the trace lacks.
+    fn has_completions_only(&self) -> bool {
+        false
+    }
+}
+
+/// Reader of a text file.
+pub(super) struct LineReader {
+    lines: TraceLines,
+    parser: Box<dyn LineParser>,
+}
+
+impl LineReader {
+    pub(super) fn new(input: InputStream, parser: Box<dyn LineParser>) -> LineReader {
+        LineReader { lines: TraceLines::new(input), parser }
+    }
+
+    fn end(&self) -> Result<StreamState, ReadError> {
+        match self.parser.has_completions_only() {
+            true => Err(TraceError::CompletionsOnly { trace: self.lines.label().into() }.into()),
+            false => Ok(StreamState::Ended),
+        }
+    }
+}
+
+impl TraceParser for LineReader {
+    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
+        let number = self.lines.row() + 1;
+        let Some(text) = self.lines.next()? else { return self.end() };
+        match self.parser.line(number, text, devices) {
+            Ok(LineKind::End) => self.end(),
+            Ok(_) => Ok(StreamState::ToCome),
+            Err(problem) => {
+                let example = self.parser.example();
+                Err(self.lines.broken(format!("{problem}; example of a line: {example}")))
             }
         }
     }
 
+    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
+        self.parser.pop(more)
+    }
+
     fn notes(&self) -> Vec<String> {
-        self.steps.notes()
-    }
-
-    fn damage(&self) -> Vec<String> {
-        self.steps.damage()
-    }
-
-    fn dropped_events(&self) -> u64 {
-        self.steps.dropped_events()
-    }
-
-    fn progress(&self) -> (u64, u64) {
-        self.steps.progress()
+        self.parser.notes()
     }
 }
 
-/// Returns the first `N` fields of a line, trimmed.
-///
-/// # Errors
-/// If there are fewer.
-pub(super) fn fields<'a, const N: usize>(
-    fields: impl Iterator<Item = &'a str>,
-) -> Result<[&'a str; N], Problem> {
-    let mut array = [""; N];
-    let mut found = 0;
-    for (place, field) in array.iter_mut().zip(fields) {
-        *place = field.trim();
-        found += 1;
+/// Largest number of fields of a line that are looked at.
+const FIELDS_MAX: usize = 8;
+
+/// First fields of a line, trimmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Fields<'a> {
+    fields: [&'a str; FIELDS_MAX],
+    count: usize,
+}
+
+impl<'a> FromIterator<&'a str> for Fields<'a> {
+    fn from_iter<I: IntoIterator<Item = &'a str>>(all: I) -> Fields<'a> {
+        let mut fields = Fields::default();
+        for (place, field) in fields.fields.iter_mut().zip(all) {
+            *place = field.trim();
+            fields.count += 1;
+        }
+        fields
     }
-    if found < N { Err(format!("{found} fields; at least {N} are expected")) } else { Ok(array) }
+}
+
+impl<'a> Fields<'a> {
+    /// Returns the first `N` fields.
+    ///
+    /// # Errors
+    /// If there are fewer.
+    pub(super) fn first<const N: usize>(&self) -> Result<[&'a str; N], Problem> {
+        self.at_least(N).map(|()| std::array::from_fn(|place| self.fields[place]))
+    }
+
+    /// Returns the field at a place.
+    ///
+    /// # Errors
+    /// If the line has fewer fields.
+    pub(super) fn at(&self, place: usize) -> Result<&'a str, Problem> {
+        self.at_least(place + 1).map(|()| self.fields[place])
+    }
+
+    /// Refuses a line with fewer than `least` fields.
+    pub(super) fn at_least(&self, least: usize) -> Result<(), Problem> {
+        match self.count < least {
+            true => Err(format!("{} fields; at least {least} are expected", self.count)),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Parses a whole number.
@@ -244,15 +233,6 @@ pub(super) fn scaled(name: &str, number: u64, unit: u64) -> Result<u64, Problem>
     number.checked_mul(unit).ok_or_else(|| format!("{name} is {number}, which is too large"))
 }
 
-/// Returns true if a line is a header: the first line, with a letter at the start of each field.
-pub(super) fn is_head(number: u64, text: &str) -> bool {
-    let is_word = |field: &str| {
-        let first = field.trim().trim_start_matches('"').bytes().next();
-        first.is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
-    };
-    number == 1 && text.split(',').all(is_word)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,7 +252,9 @@ mod tests {
 
     #[test]
     fn too_few_fields_are_an_error_and_more_are_left() {
-        assert_eq!(fields::<2>("a, b ,c".split(',')), Ok(["a", "b"]));
-        assert_eq!(fields::<3>("a,b".split(',')), Err("2 fields; at least 3 are expected".into()));
+        let fields = |text: &'static str| text.split(',').collect::<Fields<'_>>();
+        assert_eq!(fields("a, b ,c").first::<2>(), Ok(["a", "b"]));
+        assert_eq!(fields("a,b").first::<3>(), Err("2 fields; at least 3 are expected".into()));
+        assert_eq!(fields("1,2,3,4,5,6,7,8,9,10").at(7), Ok("8"));
     }
 }

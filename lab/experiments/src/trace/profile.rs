@@ -8,16 +8,13 @@
 mod json;
 mod page;
 mod pages;
-mod slots;
 
 use millrace_block::{OPS, Op};
 use millrace_trace::Measure;
 
 use self::pages::{PAGE_BYTES, PageSketch};
-use self::slots::ArrivalSlots;
+use super::slots::{Slots, TimeSlot};
 use super::{TraceIo, unmeasured_note};
-
-pub use page::text;
 
 /// Number of bins: one for each power of two, by its exponent; bin 0 holds 0 and 1.
 const BINS: usize = 64;
@@ -26,7 +23,28 @@ const BINS: usize = 64;
 const PAGES_MAX: u64 = 4_096;
 
 /// Counts by powers of two.
-type PowerBins = [u64; BINS];
+#[derive(Debug, Clone, Copy)]
+struct PowerBins([u64; BINS]);
+
+impl Default for PowerBins {
+    fn default() -> PowerBins {
+        PowerBins([0; BINS])
+    }
+}
+
+impl PowerBins {
+    /// Counts a number in the bin of its exponent.
+    fn add(&mut self, number: u64) {
+        self.0[number.max(1).ilog2() as usize] += 1;
+    }
+
+    /// Returns the range of bins from the first to the last nonzero one; empty if all are zero.
+    fn used(&self) -> std::ops::Range<usize> {
+        let first = self.0.iter().position(|count| *count > 0).unwrap_or(0);
+        let last = self.0.iter().rposition(|count| *count > 0);
+        first..last.map_or(first, |last| last + 1)
+    }
+}
 
 /// I/O counts of one operation.
 #[derive(Debug, Clone, Default)]
@@ -38,7 +56,7 @@ struct OpCount {
 }
 
 /// Distances of I/Os from the end of the previous I/O on the same device.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Strides {
     sequential: u64,
     forward: PowerBins,
@@ -58,8 +76,36 @@ struct DeviceCount {
     end: u64,
 }
 
-/// Statistics of a trace's I/Os.
+/// I/Os that arrived in one time slot.
 #[derive(Debug, Clone)]
+struct ArrivalSlot {
+    /// Numbers of reads, writes, and other I/Os.
+    ios: [u64; 3],
+    /// Bytes read, and bytes written.
+    bytes: [u64; 2],
+    /// Latencies of reads, and of writes: number and sum.
+    latency: [(u64, u64); 2],
+    /// Working set in bytes at the end of the slot: total, read, written; None if nothing arrived.
+    touched: Option<[f64; 3]>,
+}
+
+impl TimeSlot for ArrivalSlot {
+    const EMPTY: ArrivalSlot =
+        ArrivalSlot { ios: [0; 3], bytes: [0; 2], latency: [(0, 0); 2], touched: None };
+
+    fn merge(&mut self, later: &ArrivalSlot) {
+        self.ios.iter_mut().zip(later.ios).for_each(|(mine, theirs)| *mine += theirs);
+        let bytes = self.bytes.iter_mut().zip(later.bytes);
+        bytes.for_each(|(mine, theirs)| *mine = mine.saturating_add(theirs));
+        for (mine, theirs) in self.latency.iter_mut().zip(later.latency) {
+            *mine = (mine.0 + theirs.0, mine.1.saturating_add(theirs.1));
+        }
+        self.touched = later.touched.or(self.touched);
+    }
+}
+
+/// Statistics of a trace's I/Os.
+#[derive(Debug, Clone, Default)]
 pub struct TraceProfile {
     ops: [OpCount; OPS],
     /// Sizes of reads, and of writes.
@@ -69,34 +115,15 @@ pub struct TraceProfile {
     /// Distinct pages read, and distinct pages written.
     pages: [PageSketch; 2],
     long: u64,
-    slots: ArrivalSlots,
-}
-
-impl Default for TraceProfile {
-    fn default() -> TraceProfile {
-        TraceProfile {
-            ops: Default::default(),
-            sizes: [[0; BINS]; 2],
-            strides: Strides { sequential: 0, forward: [0; BINS], backward: [0; BINS] },
-            devices: Vec::new(),
-            pages: [PageSketch::default(), PageSketch::default()],
-            long: 0,
-            slots: ArrivalSlots::default(),
-        }
-    }
+    slots: Slots<ArrivalSlot>,
+    /// Time of the previous I/O.
+    previous_ns: Option<u64>,
 }
 
 impl TraceProfile {
-    /// Creates empty statistics.
-    #[must_use]
-    pub fn new() -> TraceProfile {
-        TraceProfile::default()
-    }
-
     /// Adds an I/O.
     pub fn add(&mut self, io: &TraceIo) {
-        let pages = &self.pages;
-        self.slots.add(io, || working_set(pages));
+        self.arrive(io);
         let op = &mut self.ops[io.op as usize];
         op.ios += 1;
         op.bytes = op.bytes.saturating_add(io.len_bytes);
@@ -122,8 +149,33 @@ impl TraceProfile {
             self.strides.add(last, io.offset_bytes);
         }
         let way = usize::from(io.op == Op::Write);
-        self.sizes[way][bin(io.len_bytes)] += 1;
+        self.sizes[way].add(io.len_bytes);
         self.touch(io, way, end);
+    }
+
+    /// Counts an I/O in its time slot. The slot before it gets the working set up to here.
+    fn arrive(&mut self, io: &TraceIo) {
+        let slot_of = |time_ns: u64| time_ns / self.slots.slot_ns;
+        let previous = self.previous_ns.replace(io.at_ns);
+        if let Some(previous_ns) =
+            previous.filter(|previous| slot_of(*previous) != slot_of(io.at_ns))
+        {
+            self.slots.at(previous_ns).touched = Some(self.working_set());
+        }
+        let slot = self.slots.at(io.at_ns);
+        let way = match io.op {
+            Op::Read => 0,
+            Op::Write => 1,
+            _ => 2,
+        };
+        slot.ios[way] += 1;
+        if way < 2 {
+            slot.bytes[way] = slot.bytes[way].saturating_add(io.len_bytes);
+            if let Some(latency_ns) = io.latency_ns {
+                let (count, sum) = &mut slot.latency[way];
+                (*count, *sum) = (*count + 1, sum.saturating_add(latency_ns));
+            }
+        }
     }
 
     /// Adds the pages of a read or write to the working set.
@@ -163,7 +215,9 @@ impl TraceProfile {
 
     /// Returns the distinct bytes touched in total, by reads, and by writes.
     fn working_set(&self) -> [f64; 3] {
-        working_set(&self.pages)
+        let [read, written] = &self.pages;
+        [read.with(written).count(), read.count(), written.count()]
+            .map(|pages| pages.round() * PAGE_BYTES as f64)
     }
 
     /// Returns a note about I/Os that the numbers cover only in part.
@@ -178,37 +232,19 @@ impl TraceProfile {
     }
 }
 
-fn working_set(pages: &[PageSketch; 2]) -> [f64; 3] {
-    let counts = [pages[0].with(&pages[1]).count(), pages[0].count(), pages[1].count()];
-    counts.map(|pages| pages.round() * PAGE_BYTES as f64)
-}
-
 impl Strides {
     fn add(&mut self, last: u64, offset: u64) {
         match offset.cmp(&last) {
             std::cmp::Ordering::Equal => self.sequential += 1,
-            std::cmp::Ordering::Greater => self.forward[bin(offset - last)] += 1,
-            std::cmp::Ordering::Less => self.backward[bin(last - offset)] += 1,
+            std::cmp::Ordering::Greater => self.forward.add(offset - last),
+            std::cmp::Ordering::Less => self.backward.add(last - offset),
         }
     }
 
     fn all(&self) -> u64 {
-        let bins = self.forward.iter().chain(&self.backward);
+        let bins = self.forward.0.iter().chain(&self.backward.0);
         self.sequential + bins.sum::<u64>()
     }
-}
-
-/// Returns the bin of a number.
-fn bin(number: u64) -> usize {
-    number.max(1).ilog2() as usize
-}
-
-/// Returns the range of bins from the first to the last nonzero one; empty if all are zero.
-fn used(bins: &PowerBins) -> std::ops::Range<usize> {
-    let is_used = |bin: &usize| bins[*bin] > 0;
-    let first = (0..BINS).find(is_used).unwrap_or(0);
-    let last = (0..BINS).rev().find(is_used);
-    first..last.map_or(first, |last| last + 1)
 }
 
 #[cfg(test)]

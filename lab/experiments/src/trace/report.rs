@@ -9,60 +9,37 @@ use super::timeline::{
     CPUS_SHOWN, DRIVES_SHOWN, LATENCY_BINS, SECTOR_BINS, STAGES, Timeline, TimelineSlot,
     latency_start,
 };
-use crate::page::{DataTable, Figure, HeatMap, HeatPanel, Page, Panel, Scale, Series, Unit};
+use crate::page::{DataTable, Figure, HeatMap, HeatPanel, Page, Panel, Scale, Unit};
 
-/// Returns the report page as HTML; `names` are the names of the traces.
+/// Builds the page of a trace's spans and events over time, to which more may be added.
 #[must_use]
-pub fn report_html(names: &[String], spans: &Spans, timeline: &Timeline) -> String {
-    let (page, maps) = report_page(names, spans, timeline);
-    page.html_with(&maps)
-}
-
-/// Builds the report page, to which more may be added, and its heat maps.
-#[must_use]
-pub fn report_page(names: &[String], spans: &Spans, timeline: &Timeline) -> (Page, [HeatMap; 2]) {
-    let report = ReportBuilder { spans, timeline, time: TimeUnit::of(timeline.last_ns) };
-    let page = Page {
-        title: format!("Trace of {}", names.join(", ")),
+pub fn report_page(spans: &Spans, timeline: &Timeline) -> Page {
+    let report = ReportBuilder { spans, timeline };
+    Page {
         facts: report.facts(),
         figures: vec![report.stages(), report.rates(), report.depths(), report.cpus()],
+        maps: vec![report.latencies(), report.sectors()],
         tables: report.tables(),
         ..Page::default()
-    };
-    (page, [report.latencies(), report.sectors()])
-}
-
-/// Unit of the time axes.
-#[derive(Debug, Clone, Copy)]
-struct TimeUnit {
-    name: &'static str,
-    ns: f64,
-}
-
-impl TimeUnit {
-    fn of(last_ns: u64) -> TimeUnit {
-        match last_ns {
-            0..10_000 => TimeUnit { name: "ns", ns: 1.0 },
-            10_000..10_000_000 => TimeUnit { name: "us", ns: 1e3 },
-            10_000_000..2_000_000_000 => TimeUnit { name: "ms", ns: 1e6 },
-            _ => TimeUnit { name: "s", ns: 1e9 },
-        }
     }
 }
 
 struct ReportBuilder<'a> {
     spans: &'a Spans,
     timeline: &'a Timeline,
-    time: TimeUnit,
 }
 
 impl ReportBuilder<'_> {
+    fn slots(&self) -> &[TimelineSlot] {
+        &self.timeline.time.slots
+    }
+
     fn facts(&self) -> Vec<(String, String)> {
         let drives: Vec<String> =
             self.drives().map(|drive| self.spans.device_name(drive.device)).collect();
-        let seconds = self.timeline.last_ns as f64 / 1e9;
-        let completed: u64 = self.timeline.slots.iter().flat_map(|slot| slot.completed).sum();
-        let bytes: u64 = self.timeline.slots.iter().map(|slot| slot.bytes).sum();
+        let seconds = self.timeline.time.last_ns as f64 / 1e9;
+        let completed: u64 = self.slots().iter().flat_map(|slot| slot.completed).sum();
+        let bytes: u64 = self.slots().iter().map(|slot| slot.bytes).sum();
         let fact = |name: &str, value: String| (name.to_owned(), value);
         let mut facts = vec![
             fact("devices", drives.join(" ")),
@@ -86,167 +63,127 @@ impl ReportBuilder<'_> {
         used.map(|(place, drive)| (place, self.spans.device_name(drive.device)))
     }
 
-    /// Returns the time in the middle of a slot, in the axes' unit.
-    fn x(&self, slot: usize) -> f64 {
-        (slot as f64 + 0.5) * self.timeline.slot_ns as f64 / self.time.ns
-    }
-
-    /// Plots a value of each slot, where `value` returns one.
-    fn series(
-        &self,
-        name: impl Into<String>,
-        value: impl Fn(&TimelineSlot) -> Option<f64>,
-    ) -> Series {
-        let slots = self.timeline.slots.iter().enumerate();
-        let points = slots.filter_map(|(at, slot)| Some((self.x(at), value(slot)?)));
-        Series::ours(name, points.collect())
-    }
-
-    fn panel(&self, title: &str, y: (&str, Unit, Scale), series: Vec<Series>) -> Panel {
-        let series = series.into_iter().filter(|line| !line.points.is_empty()).collect();
-        Panel { y_scale: y.2, ..Panel::new(title, self.time.name, (y.0, y.1), series) }
-    }
-
-    /// Converts a slot's count to a rate per second.
-    fn rate(&self, count: u64) -> f64 {
-        count as f64 * 1e9 / self.timeline.slot_ns as f64
-    }
-
     fn stages(&self) -> Figure {
+        let time = &self.timeline.time;
         let lines = STAGES.iter().enumerate().map(|(place, span)| {
-            self.series(span.name(), |slot| {
+            time.series(span.name(), |slot| {
                 let (count, total) = slot.stages[place];
                 (count > 0).then(|| total as f64 / count as f64)
             })
         });
-        let y = ("mean", Unit::Nanoseconds, Scale::Log);
+        let panel = time.panel("all devices", ("mean", Unit::Nanoseconds), lines);
         Figure::new(
             "stages",
             "Stages over time",
             "Mean of the stages that ended in each slot. Q2G: until an I/O has a request, G2I: \
              until it is inserted, I2D or (merged) M2D: until it is issued to the driver, D2C: at \
              the driver, Q2C: the total.",
-            [self.panel("all devices", y, lines.collect())],
+            [Panel { y_scale: Scale::Log, ..panel }],
         )
     }
 
     fn rates(&self) -> Figure {
-        let iops = IoKind::ALL.into_iter().filter_map(|kind| {
-            let of = |slot: &TimelineSlot| slot.completed[kind as usize];
-            let there = self.timeline.slots.iter().any(|slot| of(slot) > 0);
-            there.then(|| self.series(kind.name(), |slot| Some(self.rate(of(slot)))))
+        let time = &self.timeline.time;
+        let iops = IoKind::ALL.into_iter().map(|kind| {
+            time.series(kind.name(), |slot| Some(time.rate(slot.completed[kind as usize])))
         });
-        let bandwidth = self.series("all", |slot| Some(self.rate(slot.bytes) / f64::from(1 << 20)));
-        let panels = vec![
-            self.panel("completions", ("IOPS", Unit::Count, Scale::Linear), iops.collect()),
-            self.panel("bandwidth", ("MiB/s", Unit::Plain, Scale::Linear), vec![bandwidth]),
-        ];
+        let mib = |slot: &TimelineSlot| Some(time.rate(slot.bytes) / f64::from(1 << 20));
         Figure::new(
             "rates",
             "Rates",
             "I/Os completed, on all devices together; a volume and its drives are both counted.",
-            panels,
+            [
+                time.panel("completions", ("IOPS", Unit::Count), iops),
+                time.panel("bandwidth", ("MiB/s", Unit::Plain), [time.series("all", mib)]),
+            ],
         )
     }
 
     fn depths(&self) -> Figure {
+        let time = &self.timeline.time;
         let deepest = self.shown().map(|(place, name)| {
-            self.series(name, |slot| {
+            time.series(name, |slot| {
                 let (issued, deepest) = slot.drives[place];
                 (issued > 0).then_some(deepest as f64)
             })
         });
-        let issued = self.shown().map(|(place, name)| {
-            let issued: u64 = self.timeline.slots.iter().map(|slot| slot.drives[place].0).sum();
-            self.series(name, |slot| (issued > 0).then(|| self.rate(slot.drives[place].0)))
-        });
-        let panels = vec![
-            self.panel(
-                "deepest at the driver",
-                ("requests", Unit::Plain, Scale::Linear),
-                deepest.collect(),
-            ),
-            self.panel(
-                "given to the driver",
-                ("D/s", Unit::Count, Scale::Linear),
-                issued.collect(),
-            ),
-        ];
+        let issued = self
+            .shown()
+            .map(|(place, name)| time.series(name, |slot| Some(time.rate(slot.drives[place].0))));
         Figure::new(
             "depth",
             "Queue depth and drives",
             "Most requests in flight at the driver in each time slot, and the number of requests \
              issued to each drive.",
-            panels,
+            [
+                time.panel("deepest at the driver", ("requests", Unit::Plain), deepest),
+                time.panel("given to the driver", ("D/s", Unit::Count), issued),
+            ],
         )
     }
 
     fn cpus(&self) -> Figure {
-        let lines = (0..CPUS_SHOWN).filter_map(|cpu| {
-            let there = self.timeline.slots.iter().any(|slot| slot.cpus[cpu] > 0);
+        let time = &self.timeline.time;
+        let lines = (0..CPUS_SHOWN).map(|cpu| {
             let rest = if cpu == CPUS_SHOWN - 1 { " and up" } else { "" };
-            let line = || self.series(format!("CPU {cpu}{rest}"), |s| Some(self.rate(s.cpus[cpu])));
-            there.then(line)
+            time.series(format!("CPU {cpu}{rest}"), |slot| Some(time.rate(slot.cpus[cpu])))
         });
         Figure::new(
             "cpus",
             "CPUs and their queues",
             "I/Os queued on each CPU, which has a software queue of its own.",
-            [self.panel("queued", ("Q/s", Unit::Count, Scale::Linear), lines.collect())],
+            [time.panel("queued", ("Q/s", Unit::Count), lines)],
         )
     }
 
-    fn x_edges(&self) -> Vec<f64> {
-        let edge = |slot: usize| slot as f64 * self.timeline.slot_ns as f64 / self.time.ns;
-        (0..=self.timeline.slots.len()).map(edge).collect()
+    /// Creates a heat map of the counts of each slot in these bins.
+    fn heat(
+        &self,
+        title: &str,
+        (y_label, y_unit, y_scale): (&str, Unit, Scale),
+        bins: std::ops::Range<usize>,
+        counts: impl Fn(&TimelineSlot) -> &[u32],
+        y_edge: impl Fn(usize) -> f64,
+    ) -> HeatPanel {
+        let column = |slot: &TimelineSlot| {
+            counts(slot)[bins.clone()].iter().map(|n| u64::from(*n)).collect()
+        };
+        let time = &self.timeline.time;
+        HeatPanel {
+            title: title.into(),
+            x_label: time.unit().0.into(),
+            x_edges: (0..=self.slots().len()).map(|slot| time.x(slot as f64)).collect(),
+            y_label: y_label.into(),
+            y_unit,
+            y_scale,
+            y_edges: (bins.start..=bins.end).map(y_edge).collect(),
+            columns: self.slots().iter().map(column).collect(),
+        }
     }
 
     fn latencies(&self) -> HeatMap {
-        let used = |bin: &usize| self.timeline.slots.iter().any(|slot| slot.latency[*bin] > 0);
+        let used = |bin: &usize| self.slots().iter().any(|slot| slot.latency[*bin] > 0);
         let first = (0..LATENCY_BINS).find(used).unwrap_or(0);
         let last = (0..LATENCY_BINS).rev().find(used).unwrap_or(first);
-        let column = |slot: &TimelineSlot| {
-            slot.latency[first..=last].iter().map(|n| u64::from(*n)).collect()
-        };
-        let panel = HeatPanel {
-            title: "Q2C".into(),
-            x_label: self.time.name.into(),
-            x_edges: self.x_edges(),
-            y_label: "latency".into(),
-            y_unit: Unit::Nanoseconds,
-            y_scale: Scale::Log,
-            y_edges: (first..=last + 1).map(latency_start).collect(),
-            columns: self.timeline.slots.iter().map(column).collect(),
-        };
+        let y = ("latency", Unit::Nanoseconds, Scale::Log);
         HeatMap {
             id: "latency".into(),
             title: "Latency over time".into(),
             caption: "How many I/Os took how long, from Q to C, by when they were completed. A \
                       stronger colour means more of them, on a logarithmic scale."
                 .into(),
-            panels: vec![panel],
+            panels: vec![self.heat("Q2C", y, first..last + 1, |slot| &slot.latency, latency_start)],
         }
     }
 
     fn sectors(&self) -> HeatMap {
         let panel = |(place, name): (usize, String)| {
-            let used =
-                |bin: &usize| self.timeline.slots.iter().any(|slot| slot.sectors[place][*bin] > 0);
+            let used = |bin: &usize| self.slots().iter().any(|slot| slot.sectors[place][*bin] > 0);
             let last = (0..SECTOR_BINS).rev().find(used)?;
             let bin_bytes = 512.0 * 2_f64.powi(self.timeline.sector_bits[place] as i32);
-            let column = |slot: &TimelineSlot| {
-                slot.sectors[place][..=last].iter().map(|n| u64::from(*n)).collect()
-            };
-            Some(HeatPanel {
-                title: name,
-                x_label: self.time.name.into(),
-                x_edges: self.x_edges(),
-                y_label: "byte of the device".into(),
-                y_unit: Unit::Count,
-                y_scale: Scale::Linear,
-                y_edges: (0..=last + 1).map(|bin| bin as f64 * bin_bytes).collect(),
-                columns: self.timeline.slots.iter().map(column).collect(),
-            })
+            let y = ("byte of the device", Unit::Count, Scale::Linear);
+            let edge = |bin: usize| bin as f64 * bin_bytes;
+            Some(self.heat(&name, y, 0..last + 1, |slot| &slot.sectors[place], edge))
         };
         HeatMap {
             id: "sectors".into(),

@@ -1,15 +1,14 @@
-//! `Timeline`: events over time, in at most `SLOTS_MAX` time slots, however long the trace.
+//! `Timeline`: the events of a recording over time.
 //!
-//! Slots begin with 1 us each; when the trace outgrows them, neighbours are merged and each slot
-//! lasts twice as long. A drive's sectors are counted in the same way, in `SECTOR_BINS` bins that
-//! grow. So memory is bounded (1 MiB), and so is the page that `report.rs` makes of it. Fed with
-//! each event, and by `Spans` with each span; called by `millrace-lab trace report`.
+//! Owns counts per time slot. A drive's sectors are counted in `SECTOR_BINS` bins, which grow like
+//! the slots, so memory is bounded (1 MiB). Fed with each event, and by `Spans` with each span;
+//! shown by `report.rs`.
 
 use millrace_block::blktrace::{EventCode, category};
 use millrace_trace::{IoKind, IoListener, Sample, Span, Spans, TraceEntry};
 
-/// Largest number of time slots.
-const SLOTS_MAX: usize = 120;
+use super::slots::{Slots, TimeSlot};
+
 /// Number of bins for a drive's sectors.
 pub(super) const SECTOR_BINS: usize = 48;
 /// Largest number of drives with a plot of their own.
@@ -41,7 +40,7 @@ pub(super) struct TimelineSlot {
     pub(super) sectors: [[u32; SECTOR_BINS]; DRIVES_SHOWN],
 }
 
-impl TimelineSlot {
+impl TimeSlot for TimelineSlot {
     const EMPTY: TimelineSlot = TimelineSlot {
         stages: [(0, 0); STAGES.len()],
         completed: [0; IoKind::ALL.len()],
@@ -69,35 +68,15 @@ impl TimelineSlot {
 }
 
 /// Events of a trace over time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Timeline {
-    pub(super) slots: Vec<TimelineSlot>,
-    pub(super) slot_ns: u64,
+    pub(super) time: Slots<TimelineSlot>,
     /// For each drive, number of low bits of a sector's number that are ignored to get its bin.
     pub(super) sector_bits: [u32; DRIVES_SHOWN],
     pub(super) events: u64,
-    pub(super) last_ns: u64,
-}
-
-impl Default for Timeline {
-    fn default() -> Self {
-        Timeline {
-            slots: Vec::new(),
-            slot_ns: 1_000,
-            sector_bits: [0; DRIVES_SHOWN],
-            events: 0,
-            last_ns: 0,
-        }
-    }
 }
 
 impl Timeline {
-    /// Creates an empty timeline.
-    #[must_use]
-    pub fn new() -> Timeline {
-        Timeline::default()
-    }
-
     /// Adds an event; `spans` must have seen it already.
     pub fn entry(&mut self, entry: &TraceEntry, spans: &Spans) {
         let record = &entry.record;
@@ -135,7 +114,7 @@ impl Timeline {
     fn sector_bin(&mut self, drive: usize, sector: u64) -> usize {
         while sector >> self.sector_bits[drive] >= SECTOR_BINS as u64 {
             self.sector_bits[drive] += 1;
-            for slot in &mut self.slots {
+            for slot in &mut self.time.slots {
                 let bins = &mut slot.sectors[drive];
                 for bin in 0..SECTOR_BINS {
                     let sum = |at: usize| bins.get(at).copied().unwrap_or(0);
@@ -148,24 +127,7 @@ impl Timeline {
 
     /// Returns the slot of a time; None for times before the first event, which wrap around.
     fn slot(&mut self, time_ns: u64) -> Option<&mut TimelineSlot> {
-        if time_ns > i64::MAX as u64 {
-            return None;
-        }
-        self.last_ns = self.last_ns.max(time_ns);
-        while time_ns / self.slot_ns >= SLOTS_MAX as u64 {
-            self.slot_ns *= 2;
-            let merged = self.slots.chunks(2).map(|pair| {
-                let mut sum = pair[0].clone();
-                pair.iter().skip(1).for_each(|other| sum.merge(other));
-                sum
-            });
-            self.slots = merged.collect();
-        }
-        let place = (time_ns / self.slot_ns) as usize;
-        while self.slots.len() <= place {
-            self.slots.push(TimelineSlot::EMPTY);
-        }
-        self.slots.get_mut(place)
+        (time_ns <= i64::MAX as u64).then(|| self.time.at(time_ns))
     }
 }
 
@@ -199,11 +161,12 @@ pub(super) fn latency_start(bin: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::slots::SLOTS_MAX;
     use millrace_block::blktrace::Record;
 
     #[test]
     fn nothing_is_lost_when_slots_and_bins_grow() {
-        let (mut timeline, mut spans) = (Timeline::new(), Spans::new());
+        let (mut timeline, mut spans) = (Timeline::default(), Spans::new());
         for number in 0..10_000_u64 {
             let record = Record {
                 time_ns: number * number * 1_000,
@@ -216,9 +179,11 @@ mod tests {
             spans.entry(&entry, &mut timeline);
             timeline.entry(&entry, &spans);
         }
-        assert!(timeline.slots.len() <= SLOTS_MAX && timeline.slots.len() > SLOTS_MAX / 2);
-        let queued: u64 = timeline.slots.iter().map(|slot| slot.cpus[0]).sum();
-        let sectors = timeline.slots.iter().flat_map(|slot| slot.sectors[0]);
+        assert!(
+            timeline.time.slots.len() <= SLOTS_MAX && timeline.time.slots.len() > SLOTS_MAX / 2
+        );
+        let queued: u64 = timeline.time.slots.iter().map(|slot| slot.cpus[0]).sum();
+        let sectors = timeline.time.slots.iter().flat_map(|slot| slot.sectors[0]);
         assert_eq!((queued, sectors.map(u64::from).sum()), (10_000, 10_000));
     }
 

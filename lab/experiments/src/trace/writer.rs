@@ -1,11 +1,11 @@
 //! `TraceWriter`: writes I/Os as a trace of another format, one by one.
 //!
-//! Owns the list of formats that can be written, and the counts of data that the format cannot
+//! Owns the counts of data that the format cannot
 //! represent. Called by `millrace-lab trace convert`; memory is bounded by the I/Os in flight.
 
-mod blktrace;
-mod iolog;
-mod msr;
+pub(super) mod blktrace;
+pub(super) mod iolog;
+pub(super) mod msr;
 
 use std::io::{self, Write};
 
@@ -14,35 +14,32 @@ use millrace_block::Op;
 use super::TraceIo;
 use super::format::Format;
 
-/// Formats that can be written.
-pub const WRITTEN: [Format; 4] = [Format::Blktrace, Format::Iolog, Format::Iolog3, Format::Msr];
-
 /// Error of a format that cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{format} can only be read; write one of {}", WRITTEN.map(Format::name).join(", "))]
+#[error("{format} can only be read; write one of {}", Format::names(Format::written()))]
 pub struct ReadOnlyFormat {
     /// Format that was asked for.
     pub format: Format,
 }
 
 /// Writer of one format.
-trait FormatWriter<W> {
+pub(super) trait FormatWriter {
     /// Writes one I/O; `device` is its device's name.
     fn io(
         &mut self,
-        out: &mut W,
+        out: &mut dyn Write,
         io: &TraceIo,
         device: &str,
         lost: &mut OmittedFields,
     ) -> io::Result<()>;
 
     /// Writes the end of the trace, and a note about dropped events if the format has one.
-    fn finish(&mut self, out: &mut W, dropped_events: u64) -> io::Result<()>;
+    fn finish(&mut self, out: &mut dyn Write, dropped_events: u64) -> io::Result<()>;
 }
 
 /// Counts of data that the format cannot represent.
 #[derive(Debug, Default)]
-struct OmittedFields {
+pub(super) struct OmittedFields {
     /// I/Os left out, by operation.
     ios: [u64; millrace_block::OPS],
     zeroes: u64,
@@ -84,7 +81,7 @@ impl OmittedFields {
 pub struct TraceWriter<W: Write> {
     out: W,
     format: Format,
-    kind: Box<dyn FormatWriter<W>>,
+    kind: Box<dyn FormatWriter>,
     lost: OmittedFields,
     ios: u64,
 }
@@ -95,13 +92,7 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// If the format can only be read.
     pub fn new(format: Format, out: W) -> Result<TraceWriter<W>, ReadOnlyFormat> {
-        let kind: Box<dyn FormatWriter<W>> = match format {
-            Format::Blktrace => Box::new(blktrace::BlktraceEvents::default()),
-            Format::Iolog => Box::new(iolog::IologLines::new(iolog::IologVersion::Plain)),
-            Format::Iolog3 => Box::new(iolog::IologLines::new(iolog::IologVersion::Timed)),
-            Format::Msr => Box::new(msr::MsrRows),
-            format => return Err(ReadOnlyFormat { format }),
-        };
+        let kind = format.writer().ok_or(ReadOnlyFormat { format })?;
         Ok(TraceWriter { out, format, kind, lost: OmittedFields::default(), ios: 0 })
     }
 

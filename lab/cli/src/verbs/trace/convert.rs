@@ -39,12 +39,15 @@ const IOS_A_LOOK: u64 = 65_536;
 pub struct Args {
     #[command(flatten)]
     input: TraceInput,
-    /// The format to write: blktrace, iolog, iolog3 or msr
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", help = format_help())]
     to_format: Format,
     /// Output file, or - for standard output; for blktrace the NAME of the recording
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+}
+
+fn format_help() -> String {
+    format!("The format to write: one of {}", Format::names(Format::written()))
 }
 
 /// Runs the verb.

@@ -9,14 +9,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use millrace_console::{EventFlow, ProgressBar, ReadDamage, for_each_event};
+use millrace_console::{ProgressBar, ReadDamage};
 use millrace_experiments::page::Page;
 use millrace_experiments::trace::{
-    AnySource, EventIos, OpenedTrace, TracePath, TraceProfile, TraceSource, open_events,
-    profile_text,
+    DeviceNaming, TracePath, TraceProfile, TraceSource, open, report_page,
 };
-use millrace_experiments::trace::{Timeline, report_page};
-use millrace_trace::{Reader, Spans, TraceError, TraceName, json_line};
+use millrace_trace::{TraceName, json_line};
 
 use super::TraceInput;
 
@@ -59,20 +57,54 @@ pub struct Args {
 /// # Errors
 /// If a trace cannot be read or has no I/O, or the page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let ReportText { html, told, damage } =
-        match open_events(&args.input.paths(), args.input.format)? {
-            OpenedTrace::Events(reader) => recording(args, *reader)?,
-            OpenedTrace::Ios(source) => foreign(args, source)?,
-        };
+    let naming = if args.numbers { DeviceNaming::Numbers } else { DeviceNaming::Names };
+    let mut source = open(&args.input.paths(), args.input.format)?.with_spans(naming);
+    let (mut profile, mut bar) = (TraceProfile::default(), ProgressBar::new(1));
+    let label = args.input.traces.join(" ");
+    let mut ios = 0_u64;
+    while let Some(io) = source.next_io()? {
+        profile.add(&io);
+        ios += 1;
+        if ios.is_multiple_of(IOS_A_LOOK) {
+            bar.show(0, &label, source.progress());
+        }
+    }
+    bar.clear();
+    let notes: Vec<String> = source.notes().into_iter().chain(profile.unmeasured_note()).collect();
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let has_drives = source.spans().is_some_and(|(spans, _)| !spans.drives().is_empty());
+    if profile.is_empty() && !has_drives {
+        bail!("{label}: the trace has no I/O");
+    }
+    let damage = ReadDamage::tell(source.damage());
+    let (devices, format) = (source.devices(), source.format().name());
     if let Some(file) = &args.output {
         if args.input.reads(file) {
             bail!("{}: this file is an input trace; name another output file", file.display());
         }
-        std::fs::write(file, html)
+        let fact = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        let mut page = source.spans().map_or_else(
+            || Page { facts: vec![fact("format", format)], ..Page::default() },
+            |(spans, timeline)| report_page(spans, timeline),
+        );
+        page.title = format!("Trace of {}", names(args).join(", "));
+        page.facts.extend(notes.iter().map(|note| fact("note", note)));
+        page.facts.extend(damage.lines().iter().map(|line| fact("damaged", line)));
+        profile.add_to(&mut page, devices);
+        std::fs::write(file, page.html())
             .with_context(|| format!("{}: cannot write the page", file.display()))?;
         eprintln!("note: {} written", file.display());
     }
-    millrace_console::say(&told);
+    millrace_console::say(&match args.json {
+        true => {
+            let mut json = profile.json(devices);
+            json["format"] = format.into();
+            json["notes"] = notes.into();
+            json["damage"] = damage.lines().into();
+            json_line(&json)
+        }
+        false => profile.text(devices),
+    });
     Ok(damage.exit_code())
 }
 
@@ -84,110 +116,4 @@ fn names(args: &Args) -> Vec<String> {
         TracePath::Named(path) => TraceName::new(&path.to_string_lossy(), None).name(),
     };
     paths.iter().map(name).collect()
-}
-
-/// The parts of a report.
-struct ReportText {
-    /// HTML page.
-    html: String,
-    /// Text for standard output.
-    told: String,
-    damage: ReadDamage,
-}
-
-/// Builds the report of a blktrace recording.
-fn recording(args: &Args, mut reader: Reader) -> Result<ReportText> {
-    let (mut spans, mut timeline) = (Spans::new(), Timeline::new());
-    let (mut ios, mut profile) = (EventIos::default(), TraceProfile::new());
-    let label = args.input.traces.join(" ");
-    let mut walked =
-        for_each_event(&mut reader, (ProgressBar::new(1), &label), |entry, reader| {
-            if args.numbers {
-                reader.names_mut().forget_devices();
-            }
-            ios.learn(entry, reader.names());
-            spans.entry(entry, &mut (&mut timeline, &mut ios));
-            timeline.entry(entry, &spans);
-            while let Some(io) = ios.next_answered() {
-                profile.add(&io);
-            }
-            EventFlow::Event
-        })?;
-    while let Some(io) = ios.next_left() {
-        profile.add(&io);
-    }
-    if spans.has_completions_only() {
-        bail!(TraceError::CompletionsOnly { trace: label });
-    }
-    if profile.is_empty() && spans.drives().is_empty() {
-        bail!("{label}: nothing was recorded: there is no I/O in it");
-    }
-    let more = [walked.names.dropped_note(), profile.unmeasured_note()];
-    for note in more.into_iter().flatten() {
-        eprintln!("note: {note}");
-        walked.notes.push(note);
-    }
-    spans.set_names(&walked.names);
-    let (mut page, maps) = report_page(&names(args), &spans, &timeline);
-    page.facts.extend(facts(&walked.notes, &walked.damage));
-    profile.add_to(&mut page, ios.devices());
-    let told = told(args, (&profile, ios.devices(), "blktrace"), &walked.notes, &walked.damage);
-    Ok(ReportText { html: page.html_with(&maps), told, damage: walked.damage })
-}
-
-/// Builds the report of a trace of another format.
-fn foreign(args: &Args, mut source: AnySource) -> Result<ReportText> {
-    let mut profile = TraceProfile::new();
-    let mut bar = ProgressBar::new(1);
-    let label = args.input.traces.join(" ");
-    let mut ios = 0_u64;
-    while let Some(io) = source.next_io()? {
-        profile.add(&io);
-        ios += 1;
-        if ios.is_multiple_of(IOS_A_LOOK) {
-            bar.show(0, &label, source.progress());
-        }
-    }
-    bar.clear();
-    let mut notes = source.notes();
-    notes.extend(profile.unmeasured_note());
-    notes.iter().for_each(|note| eprintln!("note: {note}"));
-    if profile.is_empty() {
-        bail!("{label}: the trace has no I/O");
-    }
-    let format = source.format().name();
-    let damage = ReadDamage::tell(source.damage());
-    let mut page = Page {
-        title: format!("Trace of {}", names(args).join(", ")),
-        facts: vec![("format".to_owned(), format.to_owned())],
-        ..Page::default()
-    };
-    page.facts.extend(facts(&notes, &damage));
-    profile.add_to(&mut page, source.devices());
-    let told = told(args, (&profile, source.devices(), format), &notes, &damage);
-    Ok(ReportText { html: page.html(), told, damage })
-}
-
-/// Returns notes and damage of a trace, for the head of its page.
-fn facts(notes: &[String], damage: &ReadDamage) -> Vec<(String, String)> {
-    let fact = |name: &str, text: &String| (name.to_owned(), text.clone());
-    let notes = notes.iter().map(|note| fact("note", note));
-    notes.chain(damage.lines().iter().map(|line| fact("damaged", line))).collect()
-}
-
-/// Returns the text for standard output: JSON or tables of the profile.
-fn told(
-    args: &Args,
-    (profile, devices, format): (&TraceProfile, &[String], &str),
-    notes: &[String],
-    damage: &ReadDamage,
-) -> String {
-    if !args.json {
-        return profile_text(profile, devices);
-    }
-    let mut json = profile.json(devices);
-    json["format"] = format.into();
-    json["notes"] = notes.into();
-    json["damage"] = damage.lines().into();
-    json_line(&json)
 }

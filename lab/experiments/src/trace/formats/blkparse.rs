@@ -6,58 +6,62 @@
 //! Source: blkparse(1), "DEFAULT FORMAT" and "RWBS".
 
 use millrace_block::blktrace::{EventCode, Record, category};
-use millrace_trace::{TraceEntry, TraceError};
+use millrace_trace::TraceEntry;
 
+use super::SECTOR_BYTES;
 use crate::trace::TraceIo;
 use crate::trace::devices::DeviceNames;
-use crate::trace::error::{ReadError, shown};
+use crate::trace::error::shown;
 use crate::trace::event_ios::PairedEvents;
-use crate::trace::formats::SECTOR_BYTES;
-use crate::trace::input::InputStream;
-use crate::trace::lines::TraceLines;
-use crate::trace::parser::{EventParser, Problem, decimal, fields, scaled, whole};
+use crate::trace::parser::{Fields, LineKind, LineParser, Problem, decimal, scaled, whole};
 use crate::trace::pending::StreamState;
 
-/// Example of a line, for error messages.
-const EXAMPLE: &str = "8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]";
+/// Parser of blkparse's lines.
+#[derive(Default)]
+pub(in crate::trace) struct Blkparse(PairedEvents);
 
-/// Reader of a blkparse text file.
-pub(in crate::trace) struct Blkparse {
-    lines: TraceLines,
-    events: PairedEvents,
-}
+impl LineParser for Blkparse {
+    fn example(&self) -> &'static str {
+        "8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]"
+    }
 
-impl Blkparse {
-    pub(in crate::trace) fn new(input: InputStream) -> Blkparse {
-        Blkparse { lines: TraceLines::new(input), events: PairedEvents::default() }
+    fn line(
+        &mut self,
+        _number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineKind, Problem> {
+        if text.starts_with("CPU") && text.contains(" (") {
+            return Ok(LineKind::End);
+        }
+        // blkparse prints the names of its input files with `-q` or `-o`, and ends traces with
+        // driver data by the other line.
+        let is_input = text.starts_with("Input file ") && text.ends_with(" added");
+        if !is_input
+            && !text.starts_with("discarded traces containing ")
+            && let Some(record) = event(text, devices)?
+        {
+            self.0.ios.take_number(record.device);
+            self.0.entry(&TraceEntry { record, data: Vec::new(), trace: 0, cpu: 0 });
+        }
+        Ok(LineKind::Record)
+    }
+
+    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
+        self.0.ios.pop(more)
+    }
+
+    fn has_completions_only(&self) -> bool {
+        self.0.spans.has_completions_only()
     }
 }
 
-/// Content of a line.
-#[derive(Debug)]
-pub(in crate::trace) enum ParsedLine {
-    /// An event; its device field is the index in the list of devices.
-    Event(Record),
-    Other,
-    /// First line of the statistics, which follow the last event.
-    Counts,
-}
-
-/// Parses a line.
-pub(in crate::trace) fn line(text: &str, devices: &mut DeviceNames) -> Result<ParsedLine, Problem> {
-    if text.starts_with("CPU") && text.contains(" (") {
-        return Ok(ParsedLine::Counts);
-    }
-    // blkparse prints the names of its input files with `-q` or `-o`.
-    if text.starts_with("Input file ") && text.ends_with(" added") {
-        return Ok(ParsedLine::Other);
-    }
-    // Last line of traces with driver data.
-    if text.starts_with("discarded traces containing ") {
-        return Ok(ParsedLine::Other);
-    }
+/// Parses the line of an event; its device is the index in the list of devices. None for an event
+/// that has no I/O.
+fn event(text: &str, devices: &mut DeviceNames) -> Result<Option<Record>, Problem> {
     let mut words = text.split_ascii_whitespace();
-    let [device, cpu, sequence, time, process, action] = fields(words.by_ref())?;
+    let head: Fields<'_> = words.by_ref().take(6).collect();
+    let [device, cpu, sequence, time, process, action] = head.first()?;
     whole("the CPU", cpu)?;
     whole("the sequence", sequence)?;
     whole("the process", process)?;
@@ -65,10 +69,9 @@ pub(in crate::trace) fn line(text: &str, devices: &mut DeviceNames) -> Result<Pa
         return Err(format!("the time is {}; seconds with decimals are expected", shown(time)));
     }
     let time_ns = decimal("the time", time, 9)?;
-    let Some(act) = EventCode::from_letters(action) else { return Ok(ParsedLine::Other) };
+    let Some(act) = EventCode::from_letters(action) else { return Ok(None) };
     let kind = words.next().ok_or("the kind of I/O after the action is missing")?;
-    let rest = [words.next(), words.next(), words.next()];
-    let (sector, sectors) = match rest {
+    let (sector, sectors) = match [words.next(), words.next(), words.next()] {
         [Some(sector), Some("+"), Some(sectors)] => {
             (whole("the sector", sector)?, whole("the length", sectors)?)
         }
@@ -78,9 +81,9 @@ pub(in crate::trace) fn line(text: &str, devices: &mut DeviceNames) -> Result<Pa
     scaled("the sector", sector, SECTOR_BYTES)?;
     let bytes = u32::try_from(scaled("the length", sectors, SECTOR_BYTES)?)
         .map_err(|_| format!("the length is {sectors} sectors, which is too large"))?;
-    let Some(categories) = categories(kind, sectors) else { return Ok(ParsedLine::Other) };
+    let Some(categories) = categories(kind, sectors) else { return Ok(None) };
     let (action, device) = (act.with(categories), devices.number(device)?);
-    Ok(ParsedLine::Event(Record { time_ns, sector, bytes, action, device, ..Record::default() }))
+    Ok(Some(Record { time_ns, sector, bytes, action, device, ..Record::default() }))
 }
 
 /// Returns the blktrace categories of an RWBS string such as `FWFS`; None for a kind without data
@@ -96,39 +99,4 @@ fn categories(kind: &str, sectors: u64) -> Option<u16> {
     };
     let fua = kind.get(1..).is_some_and(|rest| rest.contains('F'));
     Some(preflush | op | if fua { category::FUA } else { 0 })
-}
-
-impl Blkparse {
-    fn end(&self) -> Result<StreamState, ReadError> {
-        match self.events.has_completions_only() {
-            true => Err(TraceError::CompletionsOnly { trace: self.lines.file().to_owned() }.into()),
-            false => Ok(StreamState::Ended),
-        }
-    }
-}
-
-impl EventParser for Blkparse {
-    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
-        let Some(text) = self.lines.next()? else { return self.end() };
-        match line(text, devices) {
-            Ok(ParsedLine::Event(record)) => {
-                self.events.ios.take_number(record.device);
-                self.events.entry(&TraceEntry { record, data: Vec::new(), trace: 0, cpu: 0 });
-            }
-            Ok(ParsedLine::Other) => {}
-            Ok(ParsedLine::Counts) => return self.end(),
-            Err(problem) => {
-                return Err(self.lines.broken(format!("{problem}; example of a line: {EXAMPLE}")));
-            }
-        }
-        Ok(StreamState::ToCome)
-    }
-
-    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
-        self.events.pop(more)
-    }
-
-    fn progress(&self) -> (u64, u64) {
-        self.lines.gauge().progress()
-    }
 }

@@ -1,49 +1,65 @@
 //! Binary traces of blktrace: a set of files, one per CPU, or all in one stream.
 //!
-//! `trace::Reader` merges the events, and `event_ios` turns them into I/Os. Source: `struct
+//! `millrace_trace::Reader` merges the events, and `event_ios` turns them into I/Os. Source: `struct
 //! blk_io_trace` and blktrace(8); `millrace_block::blktrace` defines the records.
 
 use std::io::Read;
 
-use millrace_trace::{Reader, TraceError};
+use millrace_block::blktrace::{RECORD_BYTES, Record};
+use millrace_trace::{Reader, Spans, TraceError};
 
 use crate::trace::TraceIo;
 use crate::trace::devices::DeviceNames;
 use crate::trace::error::{FilePosition, ReadError};
 use crate::trace::event_ios::PairedEvents;
-use crate::trace::input::ReadGauge;
-use crate::trace::parser::EventParser;
+use crate::trace::input::InputStream;
+use crate::trace::parser::{DeviceNaming, TraceParser};
 use crate::trace::pending::StreamState;
+use crate::trace::timeline::Timeline;
 
-/// Denominator of the progress of a set of files, which is known only as a fraction.
-const WHOLE: f64 = 1e6;
+/// Returns true if a trace that begins with these bytes is one of blktrace.
+pub(in crate::trace) fn is_recording(head: &[u8]) -> bool {
+    head.first_chunk::<RECORD_BYTES>().is_some_and(|bytes| Record::decode(bytes).is_ok())
+}
 
 /// Reader of a blktrace recording.
 pub(in crate::trace) struct Blktrace<R> {
     reader: Reader<R>,
-    /// Progress of the file, if the trace is a single file.
-    gauge: Option<ReadGauge>,
     events: PairedEvents,
+    naming: DeviceNaming,
 }
 
-impl<R: Read> Blktrace<R> {
-    /// Creates a reader; `gauge` is given for a single file.
-    pub(in crate::trace) fn new(reader: Reader<R>, gauge: Option<ReadGauge>) -> Blktrace<R> {
-        Blktrace { reader, gauge, events: PairedEvents::default() }
+impl Blktrace<InputStream> {
+    /// Creates the reader of a single file or stream.
+    pub(in crate::trace) fn boxed(input: InputStream) -> Box<dyn TraceParser> {
+        let label = input.label.clone();
+        Box::new(Blktrace::new(Reader::from_stream(&label, input)))
     }
 }
 
-impl<R: Read + Send> EventParser for Blktrace<R> {
-    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
-        let Some(entry) = self.reader.read()? else {
-            if self.events.has_completions_only() {
-                let file = self.reader.files().next();
-                let file = file.map(|(_, _, path)| path.display().to_string());
-                let file = file.unwrap_or_else(|| "standard input".to_owned());
-                return Err(TraceError::CompletionsOnly { trace: file }.into());
-            }
+impl<R: Read> Blktrace<R> {
+    pub(in crate::trace) fn new(reader: Reader<R>) -> Blktrace<R> {
+        Blktrace { reader, events: PairedEvents::default(), naming: DeviceNaming::Names }
+    }
+
+    /// Ends the trace; an error if its events give no I/Os.
+    fn end(&mut self) -> Result<StreamState, ReadError> {
+        self.events.spans.set_names(self.reader.names());
+        if !self.events.spans.has_completions_only() {
             return Ok(StreamState::Ended);
-        };
+        }
+        let file = self.reader.files().next().map(|(_, _, path)| path.display().to_string());
+        let trace = file.unwrap_or_else(|| "standard input".to_owned());
+        Err(TraceError::CompletionsOnly { trace }.into())
+    }
+}
+
+impl<R: Read + Send> TraceParser for Blktrace<R> {
+    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
+        let Some(entry) = self.reader.read()? else { return self.end() };
+        if self.naming == DeviceNaming::Numbers {
+            self.reader.names_mut().forget_devices();
+        }
         let (device, names) = (entry.record.device, self.reader.names());
         let known = self.events.ios.number(device, devices, || names.device_or_number(device));
         let place = FilePosition::Byte(0);
@@ -53,7 +69,7 @@ impl<R: Read + Send> EventParser for Blktrace<R> {
     }
 
     fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
-        self.events.pop(more)
+        self.events.ios.pop(more)
     }
 
     fn notes(&self) -> Vec<String> {
@@ -68,10 +84,16 @@ impl<R: Read + Send> EventParser for Blktrace<R> {
         self.reader.names().dropped_events()
     }
 
-    fn progress(&self) -> (u64, u64) {
-        match &self.gauge {
-            Some(gauge) => gauge.progress(),
-            None => ((self.reader.progress() * WHOLE) as u64, WHOLE as u64),
-        }
+    fn progress(&self) -> f64 {
+        self.reader.progress()
+    }
+
+    fn measure_spans(&mut self, naming: DeviceNaming) {
+        self.naming = naming;
+        self.events.measure();
+    }
+
+    fn spans(&self) -> Option<(&Spans, &Timeline)> {
+        Some((&self.events.spans, self.events.timeline.as_ref()?))
     }
 }

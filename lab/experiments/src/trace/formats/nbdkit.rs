@@ -13,23 +13,12 @@ use millrace_block::Op;
 
 use crate::trace::TraceIo;
 use crate::trace::devices::DeviceNames;
-use crate::trace::error::{ReadError, shown};
-use crate::trace::input::InputStream;
-use crate::trace::lines::TraceLines;
-use crate::trace::parser::{EventParser, Problem, whole};
+use crate::trace::error::shown;
+use crate::trace::parser::{LineKind, LineParser, Problem, whole};
 use crate::trace::pending::{Pending, StreamState};
 
-/// Example of a line, for error messages.
-const EXAMPLE: &str =
-    "2020-08-06 02:07:23.080415 connection=1 Read id=1 offset=0x0 count=0x200 ...";
 /// Largest number of connections whose exports are remembered.
 const CONNECTIONS_MAX: usize = 65_536;
-
-/// Reader of an nbdkit log.
-pub(in crate::trace) struct Nbdkit {
-    lines: TraceLines,
-    log: NbdkitLog,
-}
 
 /// Parser state: open requests and connections.
 #[derive(Debug, Default)]
@@ -44,49 +33,7 @@ pub(in crate::trace) struct NbdkitLog {
     skipped: u64,
 }
 
-impl Nbdkit {
-    pub(in crate::trace) fn new(input: InputStream) -> Nbdkit {
-        Nbdkit { lines: TraceLines::new(input), log: NbdkitLog::default() }
-    }
-}
-
 impl NbdkitLog {
-    /// Parses a line.
-    pub(in crate::trace) fn line(
-        &mut self,
-        text: &str,
-        devices: &mut DeviceNames,
-    ) -> Result<(), Problem> {
-        let mut words = text.splitn(3, ' ');
-        let (date, time) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let at_ns = moment(date, time)?;
-        let rest = words.next().unwrap_or_default();
-        let Some(rest) = rest.strip_prefix("connection=") else { return Ok(()) };
-        let (connection, rest) =
-            rest.split_once(' ').ok_or("the command after the connection is missing")?;
-        let connection = whole("connection", connection)?;
-        let (verb, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
-        if let Some(verb) = verb.strip_prefix("...") {
-            return self.answer(verb, connection, arguments, at_ns);
-        }
-        match verb {
-            "Connect" => self.connect(connection, arguments, devices),
-            "Disconnect" => {
-                self.exports.remove(&connection);
-                Ok(())
-            }
-            "Read" => self.request(Op::Read, (connection, arguments, at_ns), devices),
-            "Write" => self.request(Op::Write, (connection, arguments, at_ns), devices),
-            "Flush" => self.request(Op::Flush, (connection, arguments, at_ns), devices),
-            "Trim" => self.request(Op::Discard, (connection, arguments, at_ns), devices),
-            "Zero" => self.request(Op::WriteZeroes, (connection, arguments, at_ns), devices),
-            _ => {
-                self.skipped += u64::from(argument(arguments, "id").is_some());
-                Ok(())
-            }
-        }
-    }
-
     fn connect(
         &mut self,
         connection: u64,
@@ -136,7 +83,7 @@ impl NbdkitLog {
         arguments: &str,
         at_ns: u64,
     ) -> Result<(), Problem> {
-        if !matches!(verb, "Read" | "Write" | "Flush" | "Trim" | "Zero") {
+        if operation(verb).is_none() {
             return Ok(());
         }
         let id = whole("id", argument(arguments, "id").unwrap_or_default())?;
@@ -145,14 +92,6 @@ impl NbdkitLog {
             self.pending.answer(number, at_ns);
         }
         Ok(())
-    }
-
-    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
-        let (number, io) = self.pending.pop(more)?;
-        if let Some(id) = self.ids.remove(&number) {
-            self.open.remove(&id);
-        }
-        Some(io)
     }
 }
 
@@ -206,29 +145,65 @@ fn days(year: u64, month: u64, day: u64) -> u64 {
     year * 365 + leaps + (month * 153 + 2) / 5 + day - 1 - before_1970
 }
 
-impl EventParser for Nbdkit {
-    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
-        let Some(text) = self.lines.next()? else { return Ok(StreamState::Ended) };
-        match self.log.line(text, devices) {
-            Ok(()) => Ok(StreamState::ToCome),
-            Err(problem) => {
-                Err(self.lines.broken(format!("{problem}; example of a line: {EXAMPLE}")))
-            }
+impl LineParser for NbdkitLog {
+    fn example(&self) -> &'static str {
+        "2020-08-06 02:07:23.080415 connection=1 Read id=1 offset=0x0 count=0x200 ..."
+    }
+
+    fn line(
+        &mut self,
+        _number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineKind, Problem> {
+        let mut words = text.splitn(3, ' ');
+        let (date, time) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let at_ns = moment(date, time)?;
+        let rest = words.next().unwrap_or_default();
+        let Some(rest) = rest.strip_prefix("connection=") else {
+            return Ok(LineKind::Record);
+        };
+        let (connection, rest) =
+            rest.split_once(' ').ok_or("the command after the connection is missing")?;
+        let connection = whole("connection", connection)?;
+        let (verb, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
+        if let Some(verb) = verb.strip_prefix("...") {
+            self.answer(verb, connection, arguments, at_ns)?;
+            return Ok(LineKind::Record);
         }
+        match (verb, operation(verb)) {
+            (_, Some(op)) => self.request(op, (connection, arguments, at_ns), devices)?,
+            ("Connect", _) => self.connect(connection, arguments, devices)?,
+            ("Disconnect", _) => _ = self.exports.remove(&connection),
+            _ => self.skipped += u64::from(argument(arguments, "id").is_some()),
+        }
+        Ok(LineKind::Record)
     }
 
     fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
-        self.log.pop(more)
+        let (number, io) = self.pending.pop(more)?;
+        if let Some(id) = self.ids.remove(&number) {
+            self.open.remove(&id);
+        }
+        Some(io)
     }
 
     fn notes(&self) -> Vec<String> {
-        let skipped = self.log.skipped;
+        let skipped = self.skipped;
         let note = || format!("{skipped} requests that move no data (extents, cache) were skipped");
         (skipped > 0).then(note).into_iter().collect()
     }
+}
 
-    fn progress(&self) -> (u64, u64) {
-        self.lines.gauge().progress()
+/// Returns the operation of a request's name.
+fn operation(verb: &str) -> Option<Op> {
+    match verb {
+        "Read" => Some(Op::Read),
+        "Write" => Some(Op::Write),
+        "Flush" => Some(Op::Flush),
+        "Trim" => Some(Op::Discard),
+        "Zero" => Some(Op::WriteZeroes),
+        _ => None,
     }
 }
 

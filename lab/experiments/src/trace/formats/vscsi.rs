@@ -11,16 +11,15 @@
 //! Source: libCacheSim's `traceReader/generalReader/vscsi.h` and README, after CloudPhysics;
 //! Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST '15. Operation codes: SBC-4.
 
-use std::io::Read;
-
 use millrace_block::Op;
 
+use super::SECTOR_BYTES;
 use crate::trace::TraceIo;
 use crate::trace::devices::DeviceNames;
-use crate::trace::error::{FilePosition, ReadError};
-use crate::trace::formats::SECTOR_BYTES;
-use crate::trace::input::{InputStream, ReadGauge};
+use crate::trace::error::ReadError;
+use crate::trace::input::{InputStream, TraceRecords};
 use crate::trace::parser::{Problem, TraceParser, scaled};
+use crate::trace::pending::StreamState;
 
 /// Record size in bytes, by version.
 const RECORD_BYTES: [usize; 2] = [32, 40];
@@ -39,71 +38,43 @@ pub(in crate::trace) fn version(head: &[u8]) -> Option<u8> {
 
 /// Reader of a vscsi trace.
 pub(in crate::trace) struct Vscsi {
-    file: String,
-    gauge: ReadGauge,
-    input: Box<dyn std::io::BufRead + Send>,
+    records: TraceRecords,
     version: u8,
-    offset: u64,
     skipped: u64,
+    io: Option<TraceIo>,
 }
 
 impl Vscsi {
     /// Creates a reader; the version is 1 unless the first record states 2.
-    pub(in crate::trace) fn new(input: InputStream) -> Vscsi {
-        let (file, gauge) = (input.label.clone(), input.gauge.clone());
-        let version = if input.head.get(3) == Some(&2) { 2 } else { 1 };
-        Vscsi { file, gauge, input: input.into_reader(), version, offset: 0, skipped: 0 }
-    }
-
-    /// Returns the next record; None at the end.
-    fn record(&mut self) -> Result<Option<Vec<u8>>, ReadError> {
-        let want = RECORD_BYTES[usize::from(self.version - 1)];
-        let mut record = Vec::with_capacity(want);
-        let read = self.input.by_ref().take(want as u64).read_to_end(&mut record);
-        let place = FilePosition::Byte(self.offset);
-        read.map_err(|source| ReadError::Io { file: self.file.clone(), place, source })?;
-        match record.len() {
-            0 => Ok(None),
-            have if have < want => {
-                Err(self.broken(format!("the trace ends inside a record ({have} of {want} bytes)")))
-            }
-            _ => Ok(Some(record)),
-        }
-    }
-
-    fn broken(&self, problem: Problem) -> ReadError {
-        ReadError::Broken {
-            file: self.file.clone(),
-            place: FilePosition::Byte(self.offset),
-            problem,
-        }
+    pub(in crate::trace) fn boxed(input: InputStream) -> Box<dyn TraceParser> {
+        let version = if input.head().get(3) == Some(&2) { 2 } else { 1 };
+        Box::new(Vscsi { records: TraceRecords::new(input), version, skipped: 0, io: None })
     }
 
     fn io(&self, record: &[u8], devices: &mut DeviceNames) -> Result<Option<TraceIo>, Problem> {
-        let short = |at: usize| u16::from_le_bytes([record[at], record[at + 1]]);
         let number = |at: usize, bytes: usize| {
             let bytes = record[at..at + bytes].iter().rev();
             bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
         };
-        let (command, version, len, rest) = match self.version {
-            1 => (short(12), short(14), number(4, 4), 16),
-            _ => (short(0), short(2), number(8, 4), 16),
+        let (command, version, len) = match self.version {
+            1 => (number(12, 2), number(14, 2), number(4, 4)),
+            _ => (number(0, 2), number(2, 2), number(8, 4)),
         };
-        if version >> 8 != u16::from(self.version) {
+        if version >> 8 != u64::from(self.version) {
             let (found, first) = (version >> 8, self.version);
             return Err(format!("a record of version {found} in a trace of version {first}"));
         }
         let Some((op, fua)) = operation(command) else { return Ok(None) };
-        let latency_us = (self.version == 2).then(|| number(rest + 16, 8));
+        let latency_us = (self.version == 2).then(|| number(32, 8));
         let latency_ns = latency_us.map(|us| scaled("the response time", us, 1_000)).transpose()?;
         Ok(Some(TraceIo {
-            at_ns: scaled("the time", number(rest + 8, 8), 1_000)?,
+            at_ns: scaled("the time", number(24, 8), 1_000)?,
             device: devices.number("vscsi")?,
             op,
             fua,
             offset_bytes: match op {
                 Op::Flush => 0,
-                _ => scaled("the block", number(rest, 8), SECTOR_BYTES)?,
+                _ => scaled("the block", number(16, 8), SECTOR_BYTES)?,
             },
             len_bytes: if op == Op::Flush { 0 } else { len },
             latency_ns,
@@ -112,7 +83,7 @@ impl Vscsi {
 }
 
 /// Returns the operation of a SCSI command, and true if it implies FUA.
-fn operation(command: u16) -> Option<(Op, bool)> {
+fn operation(command: u64) -> Option<(Op, bool)> {
     match command {
         0x08 | 0x28 | 0xa8 | 0x88 => Some((Op::Read, false)),
         0x0a | 0x2a | 0xaa | 0x8a => Some((Op::Write, false)),
@@ -125,16 +96,16 @@ fn operation(command: u16) -> Option<(Op, bool)> {
 }
 
 impl TraceParser for Vscsi {
-    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
-        loop {
-            let Some(record) = self.record()? else { return Ok(None) };
-            let io = self.io(&record, devices).map_err(|problem| self.broken(problem))?;
-            self.offset += record.len() as u64;
-            match io {
-                Some(io) => return Ok(Some(io)),
-                None => self.skipped += 1,
-            }
-        }
+    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
+        let bytes = RECORD_BYTES[usize::from(self.version - 1)];
+        let Some(record) = self.records.begin(bytes)? else { return Ok(StreamState::Ended) };
+        self.io = self.io(&record, devices).map_err(|problem| self.records.broken(problem))?;
+        self.skipped += u64::from(self.io.is_none());
+        Ok(StreamState::ToCome)
+    }
+
+    fn pop(&mut self, _more: StreamState) -> Option<TraceIo> {
+        self.io.take()
     }
 
     fn notes(&self) -> Vec<String> {
@@ -142,9 +113,5 @@ impl TraceParser for Vscsi {
         let note =
             || format!("{skipped} SCSI commands that neither move data nor flush were skipped");
         (skipped > 0).then(note).into_iter().collect()
-    }
-
-    fn progress(&self) -> (u64, u64) {
-        self.gauge.progress()
     }
 }

@@ -3,6 +3,7 @@
 mod mutations;
 
 use super::*;
+use crate::trace::{TraceIo, TraceSource};
 use millrace_block::Op::{self, Discard, Flush, Read, Write, WriteZeroes};
 use millrace_block::blktrace::{EventCode, Record, category, device};
 

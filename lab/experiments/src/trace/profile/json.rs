@@ -6,7 +6,7 @@
 use millrace_block::Op;
 use serde_json::{Map, Value, json};
 
-use super::{PowerBins, TraceProfile, used};
+use super::{ArrivalSlot, DeviceCount, PowerBins, TraceProfile};
 
 impl TraceProfile {
     /// Returns the JSON object; `devices` are the device names of the source.
@@ -45,7 +45,7 @@ impl TraceProfile {
 
     fn json_devices(&self, devices: &[String]) -> Value {
         let named = devices.iter().zip(&self.devices);
-        let object = |(name, device): (&String, &super::DeviceCount)| {
+        let object = |(name, device): (&String, &DeviceCount)| {
             json!({
                 "name": name, "ios": device.ios, "reads": device.reads, "bytes": device.bytes,
                 "sequential": device.sequential, "end_bytes": device.end,
@@ -55,7 +55,7 @@ impl TraceProfile {
     }
 
     fn json_slots(&self) -> Value {
-        let slot = |slot: &super::slots::ArrivalSlot| {
+        let slot = |slot: &ArrivalSlot| {
             json!({
                 "reads": slot.ios[0], "writes": slot.ios[1], "others": slot.ios[2],
                 "read_bytes": slot.bytes[0], "written_bytes": slot.bytes[1],
@@ -67,10 +67,10 @@ impl TraceProfile {
 
 /// Converts bins to an object of counts by lower bound.
 fn bins(bins: &PowerBins) -> Value {
-    let counted = used(bins).filter(|bin| bins[*bin] > 0);
+    let counted = bins.used().filter(|bin| bins.0[*bin] > 0);
     let pair = |bin: usize| {
         let from = if bin == 0 { 0 } else { 1_u64 << bin };
-        (from.to_string(), bins[bin].into())
+        (from.to_string(), bins.0[bin].into())
     };
     Value::Object(counted.map(pair).collect::<Map<_, _>>())
 }

@@ -4,8 +4,7 @@
 
 use millrace_block::Op;
 
-use super::slots::ArrivalSlot;
-use super::{DeviceCount, PowerBins, TraceProfile, used};
+use super::{ArrivalSlot, BINS, DeviceCount, PowerBins, TraceProfile};
 use crate::page::{DataTable, Figure, Page, Panel, Scale, Series, Unit};
 
 /// Number of devices that get a row of their own.
@@ -22,47 +21,27 @@ impl TraceProfile {
         page.remarks.extend(self.notes());
     }
 
-    /// Returns the unit of the time axes: nanoseconds, and name.
-    fn time(&self) -> (f64, &'static str) {
-        match self.last_ns() {
-            0..10_000_000 => (1e3, "us"),
-            10_000_000..2_000_000_000 => (1e6, "ms"),
-            2_000_000_000..7_200_000_000_000 => (1e9, "s"),
-            _ => (3.6e12, "h"),
-        }
-    }
-
-    /// Plots a value of each time slot, where `value` returns one.
-    fn over_time(&self, name: &str, value: impl Fn(&ArrivalSlot) -> Option<f64>) -> Series {
-        let (unit_ns, _) = self.time();
-        let x = |slot: usize| (slot as f64 + 0.5) * self.slots.slot_ns as f64 / unit_ns;
-        let slots = self.slots.slots.iter().enumerate();
-        let points = slots.filter_map(|(place, slot)| Some((x(place), value(slot)?)));
-        Series::ours(name, points.collect())
-    }
-
-    fn panel(&self, title: &str, y: (&str, Unit), series: Vec<Series>) -> Panel {
-        let is_there = |line: &Series| line.points.iter().any(|(_, y)| *y != 0.0);
-        let series = series.into_iter().filter(is_there).collect();
-        Panel::new(title, self.time().1, y, series)
+    /// Returns the tables as text for a terminal.
+    #[must_use]
+    pub fn text(&self, devices: &[String]) -> String {
+        Page { tables: self.tables(devices), ..Page::default() }.text()
     }
 
     fn rates(&self) -> Figure {
-        let rate = |count: u64| Some(count as f64 * 1e9 / self.slots.slot_ns as f64);
-        let names = ["read", "write", "other"];
-        let line = |way: usize| self.over_time(names[way], |slot| rate(slot.ios[way]));
-        let ios = (0..3).map(line).collect();
-        let mib =
-            |slot: &ArrivalSlot, way: usize| Some(rate(slot.bytes[way])? / f64::from(1 << 20));
-        let line = |way: usize| self.over_time(names[way], |slot| mib(slot, way));
-        let bytes = (0..2).map(line).collect();
+        let slots = &self.slots;
+        let names = [(0, "read"), (1, "write"), (2, "other")];
+        let ios =
+            names.map(|(way, name)| slots.series(name, |slot| Some(slots.rate(slot.ios[way]))));
+        let mib = |slot: &ArrivalSlot, way: usize| slots.rate(slot.bytes[way]) / f64::from(1 << 20);
+        let bytes =
+            names[..2].iter().map(|(way, name)| slots.series(*name, |slot| Some(mib(slot, *way))));
         Figure::new(
             "arrivals",
             "Arrivals over time",
             "I/Os and bytes that arrived in each time slot, on all devices together.",
             [
-                self.panel("I/Os", ("IOPS", Unit::Count), ios),
-                self.panel("bandwidth", ("MiB/s", Unit::Plain), bytes),
+                slots.panel("I/Os", ("IOPS", Unit::Count), ios),
+                slots.panel("bandwidth", ("MiB/s", Unit::Plain), bytes),
             ],
         )
     }
@@ -93,31 +72,28 @@ impl TraceProfile {
     }
 
     fn touched(&self) -> Figure {
-        let last = self.working_set();
-        let end = self.slots.slots.len().saturating_sub(1);
-        let unit_ns = self.time().0;
-        let x_end = (end as f64 + 0.5) * self.slots.slot_ns as f64 / unit_ns;
-        let line = |(which, name): (usize, &str)| {
-            let mut line = self.over_time(name, |slot| slot.touched.map(|bytes| bytes[which]));
+        let (slots, last) = (&self.slots, self.working_set());
+        let x_end = slots.x(slots.slots.len().saturating_sub(1) as f64 + 0.5);
+        let lines = [(0, "all"), (1, "read"), (2, "written")].map(|(which, name)| {
+            let mut line = slots.series(name, |slot| slot.touched.map(|bytes| bytes[which]));
             line.points.retain(|(x, _)| *x < x_end);
             line.points.push((x_end, last[which]));
             line
-        };
-        let lines = ["all", "read", "written"].into_iter().enumerate().map(line).collect();
+        });
         Figure::new(
             "working-set",
             "Working set",
             "Distinct 4 KiB pages touched since the beginning, in bytes; the error \
              is 0.8 %.",
-            [self.panel("touched", ("bytes", Unit::Count), lines)],
+            [slots.panel("touched", ("bytes", Unit::Count), lines)],
         )
     }
 
     fn latencies(&self) -> Figure {
         let mean = |(count, sum): (u64, u64)| (count > 0).then(|| sum as f64 / count as f64);
         let lines = [("read", 0), ("write", 1)]
-            .map(|(name, way)| self.over_time(name, |slot| mean(slot.latency[way])));
-        let panel = self.panel("mean", ("latency", Unit::Nanoseconds), lines.into());
+            .map(|(name, way)| self.slots.series(name, |slot| mean(slot.latency[way])));
+        let panel = self.slots.panel("mean", ("latency", Unit::Nanoseconds), lines);
         Figure::new(
             "trace-latency",
             "Latency in the trace",
@@ -128,26 +104,12 @@ impl TraceProfile {
 
     fn tables(&self, devices: &[String]) -> Vec<DataTable> {
         let mut tables = vec![self.workload(devices), self.mix()];
-        let bins =
-            |(id, title, caption): (&str, &str, &str), heads: [&str; 2], bins: [&PowerBins; 2]| {
-                let range = used(bins[0]).start.min(used(bins[1]).start)
-                    ..used(bins[0]).end.max(used(bins[1]).end);
-                let some = |bin: &usize| bins.iter().any(|bins| bins[*bin] > 0);
-                let row = |bin: usize| {
-                    let from = if bin == 0 { 0.0 } else { 2_f64.powi(bin as i32) };
-                    let counts = bins.map(|bins| bins[bin].to_string());
-                    [bytes(from)].into_iter().chain(counts).collect()
-                };
-                let rows = range.filter(some).map(row).collect();
-                DataTable::new((id, title), caption, ["from", heads[0], heads[1]], rows)
-            };
         let caption = "number of reads and writes with this length up to twice as much";
-        let title = ("size", "Sizes", caption);
-        tables.push(bins(title, ["reads", "writes"], [&self.sizes[0], &self.sizes[1]]));
-        let title =
-            ("stride", "Strides", "number of strides with this distance up to twice as much");
-        let strides = [&self.strides.forward, &self.strides.backward];
-        tables.push(bins(title, ["forward", "backward"], strides));
+        let bins = [("reads", &self.sizes[0]), ("writes", &self.sizes[1])];
+        tables.push(bins_table(("size", "Sizes"), caption, bins));
+        let caption = "number of strides with this distance up to twice as much";
+        let bins = [("forward", &self.strides.forward), ("backward", &self.strides.backward)];
+        tables.push(bins_table(("stride", "Strides"), caption, bins));
         tables.push(self.by_device(devices));
         tables.retain(|table| !table.rows.is_empty());
         tables
@@ -231,21 +193,26 @@ impl TraceProfile {
     }
 }
 
+/// Builds a table of counts by powers of two, with a column for each of `bins`.
+fn bins_table(title: (&str, &str), caption: &str, bins: [(&str, &PowerBins); 2]) -> DataTable {
+    let counts = |bin: usize| bins.map(|(_, bins)| bins.0[bin]);
+    let row = |bin: usize| {
+        let from = if bin == 0 { 0.0 } else { 2_f64.powi(bin as i32) };
+        [bytes(from)].into_iter().chain(counts(bin).map(|count| count.to_string())).collect()
+    };
+    let some = |bin: &usize| counts(*bin).iter().any(|count| *count > 0);
+    let rows = (0..BINS).filter(some).map(row).collect();
+    DataTable::new(title, caption, ["from", bins[0].0, bins[1].0], rows)
+}
+
 /// Plots counts by powers of two.
 fn histogram(title: &str, lines: &[(&str, &PowerBins); 2]) -> Panel {
     let line = |(name, bins): &(&str, &PowerBins)| {
-        let points = used(bins).map(|bin| (bin as f64, bins[bin] as f64));
+        let points = bins.used().map(|bin| (bin as f64, bins.0[bin] as f64));
         Series::ours(*name, points.collect())
     };
     let series = lines.iter().map(line).filter(|line| !line.points.is_empty()).collect();
     Panel::new(title, "log2 of bytes", ("I/Os", Unit::Count), series)
-}
-
-/// Returns the tables as text for a terminal.
-#[must_use]
-pub fn text(profile: &TraceProfile, devices: &[String]) -> String {
-    let tables = profile.tables(devices);
-    Page { tables, ..Page::default() }.text()
 }
 
 fn share(part: u64, all: u64) -> String {

@@ -9,7 +9,7 @@ fn io(at_ns: u64, op: Op, offset_bytes: u64, len_bytes: u64) -> TraceIo {
 
 #[test]
 fn sizes_strides_mix_and_working_set_are_counted() {
-    let mut profile = TraceProfile::new();
+    let mut profile = TraceProfile::default();
     for io in [
         io(0, Op::Read, 0, 4_096),
         io(1_000, Op::Read, 4_096, 8_192),
@@ -35,7 +35,7 @@ fn sizes_strides_mix_and_working_set_are_counted() {
         "all": 4 * 4_096, "read": 3 * 4_096, "written": 2 * 4_096, "error": 0.0081
     });
     assert_eq!(json["working_set_bytes"], touched);
-    let text = text(&profile, &devices);
+    let text = profile.text(&devices);
     for part in ["4 KiB", "1.000000 s", "33.3 %", "sda"] {
         assert!(text.contains(part), "{part}:\n{text}");
     }
@@ -44,7 +44,7 @@ fn sizes_strides_mix_and_working_set_are_counted() {
 
 #[test]
 fn nothing_is_lost_while_slots_grow() {
-    let mut profile = TraceProfile::new();
+    let mut profile = TraceProfile::default();
     for number in 0..20_000_u64 {
         profile.add(&io(number * number * 1_000, Op::Write, number * 4_096, 4_096));
     }
@@ -57,7 +57,7 @@ fn nothing_is_lost_while_slots_grow() {
 
 #[test]
 fn the_largest_numbers_are_counted_in_no_time() {
-    let mut profile = TraceProfile::new();
+    let mut profile = TraceProfile::default();
     for at_ns in [0, u64::MAX] {
         let io = io(at_ns, Op::Read, u64::MAX - 5, u64::MAX);
         profile.add(&TraceIo { latency_ns: Some(u64::MAX), ..io });
@@ -66,8 +66,8 @@ fn the_largest_numbers_are_counted_in_no_time() {
     let mut page = crate::page::Page::default();
     profile.add_to(&mut page, &["x".into()]);
     assert!(page.html().len() > 1_000 && profile.notes().is_some());
-    assert!(TraceProfile::new().is_empty());
+    assert!(TraceProfile::default().is_empty());
     let mut empty = crate::page::Page::default();
-    TraceProfile::new().add_to(&mut empty, &[]);
-    assert!(!empty.html().is_empty() && !text(&TraceProfile::new(), &[]).is_empty());
+    TraceProfile::default().add_to(&mut empty, &[]);
+    assert!(!empty.html().is_empty() && !TraceProfile::default().text(&[]).is_empty());
 }

@@ -37,7 +37,7 @@ type PendingCompletion = (u64, u64, u64, u32, u32, u16);
 
 /// Writer of blktrace events.
 #[derive(Debug, Default)]
-pub(super) struct BlktraceEvents {
+pub(in crate::trace) struct BlktraceEvents {
     flying: BinaryHeap<Reverse<PendingCompletion>>,
     devices: HashMap<u32, u32>,
     sequence: u32,
@@ -46,16 +46,16 @@ pub(super) struct BlktraceEvents {
 }
 
 impl BlktraceEvents {
-    fn write<W: Write>(&mut self, out: &mut W, mut record: Record) -> io::Result<()> {
+    fn write(&mut self, out: &mut dyn Write, mut record: Record) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         record.sequence = self.sequence;
         self.last_ns = record.time_ns;
         out.write_all(&record.encode())
     }
 
-    fn message<W: Write>(
+    fn message(
         &mut self,
-        out: &mut W,
+        out: &mut dyn Write,
         time_ns: u64,
         device: u32,
         text: &str,
@@ -66,7 +66,7 @@ impl BlktraceEvents {
     }
 
     /// Writes the completions due until a time.
-    fn answers<W: Write>(&mut self, out: &mut W, until_ns: u64) -> io::Result<()> {
+    fn answers(&mut self, out: &mut dyn Write, until_ns: u64) -> io::Result<()> {
         while self.flying.peek().is_some_and(|Reverse(answer)| answer.0 <= until_ns) {
             let Some(Reverse(answer)) = self.flying.pop() else { break };
             let (time_ns, _, sector, bytes, device, kind) = answer;
@@ -81,9 +81,9 @@ impl BlktraceEvents {
 
     /// Returns the number of a device; for a new device that has only a name, writes a message with
     /// the name first.
-    fn device<W: Write>(
+    fn device(
         &mut self,
-        out: &mut W,
+        out: &mut dyn Write,
         place: u32,
         name: &str,
         time_ns: u64,
@@ -114,10 +114,10 @@ fn categories(io: &TraceIo) -> u16 {
     }
 }
 
-impl<W: Write> FormatWriter<W> for BlktraceEvents {
+impl FormatWriter for BlktraceEvents {
     fn io(
         &mut self,
-        out: &mut W,
+        out: &mut dyn Write,
         io: &TraceIo,
         device: &str,
         lost: &mut OmittedFields,
@@ -167,7 +167,7 @@ impl<W: Write> FormatWriter<W> for BlktraceEvents {
         }
     }
 
-    fn finish(&mut self, out: &mut W, dropped_events: u64) -> io::Result<()> {
+    fn finish(&mut self, out: &mut dyn Write, dropped_events: u64) -> io::Result<()> {
         self.answers(out, u64::MAX)?;
         if dropped_events == 0 {
             return Ok(());

@@ -15,57 +15,46 @@ use millrace_block::Op;
 
 use super::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
-use crate::trace::formats::iolog::{HEAD_2, HEAD_3};
-
-/// Version of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum IologVersion {
-    /// Version 2, which has no times.
-    Plain,
-    /// Version 3, which has times.
-    Timed,
-}
+use crate::trace::columns::ColumnTable;
 
 /// Writer of fio's log.
-#[derive(Debug)]
-pub(super) struct IologLines {
-    version: IologVersion,
+pub(in crate::trace) struct IologLines {
+    head: &'static str,
+    is_timed: bool,
     files: BTreeMap<u32, String>,
     last_us: u64,
     begun: bool,
 }
 
 impl IologLines {
-    pub(super) fn new(version: IologVersion) -> IologLines {
-        IologLines { version, files: BTreeMap::new(), last_us: 0, begun: false }
+    /// Creates a writer of the version that has these columns.
+    pub(in crate::trace) fn new(table: &ColumnTable) -> IologLines {
+        let (head, is_timed) = (table.head.unwrap_or_default(), table.has_time());
+        IologLines { head, is_timed, files: BTreeMap::new(), last_us: 0, begun: false }
     }
 
-    fn begin<W: Write>(&mut self, out: &mut W) -> io::Result<()> {
-        let head = if self.version == IologVersion::Plain { HEAD_2 } else { HEAD_3 };
+    fn begin(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        let head = self.head;
         if std::mem::replace(&mut self.begun, true) { Ok(()) } else { writeln!(out, "{head}") }
     }
 
     /// Returns the start of a line: in version 3 the time in microseconds.
     fn time(&self) -> String {
-        if self.version == IologVersion::Timed {
-            format!("{} ", self.last_us)
-        } else {
-            String::new()
-        }
+        if self.is_timed { format!("{} ", self.last_us) } else { String::new() }
     }
 }
 
-impl<W: Write> FormatWriter<W> for IologLines {
+impl FormatWriter for IologLines {
     fn io(
         &mut self,
-        out: &mut W,
+        out: &mut dyn Write,
         io: &TraceIo,
         device: &str,
         lost: &mut OmittedFields,
     ) -> io::Result<()> {
         self.begin(out)?;
         self.last_us = io.at_ns / 1_000;
-        lost.times |= self.version == IologVersion::Plain && self.last_us > 0;
+        lost.times |= !self.is_timed && self.last_us > 0;
         if !self.files.contains_key(&io.device) {
             let plain = |letter: char| if letter.is_whitespace() { '_' } else { letter };
             let name: String = device.chars().map(plain).collect();
@@ -86,7 +75,7 @@ impl<W: Write> FormatWriter<W> for IologLines {
         writeln!(out, "{}{file} {action} {} {}", self.time(), io.offset_bytes, io.len_bytes)
     }
 
-    fn finish(&mut self, out: &mut W, _dropped_events: u64) -> io::Result<()> {
+    fn finish(&mut self, out: &mut dyn Write, _dropped_events: u64) -> io::Result<()> {
         self.begin(out)?;
         let time = self.time();
         self.files.values().try_for_each(|file| writeln!(out, "{time}{file} close"))

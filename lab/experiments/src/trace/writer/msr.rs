@@ -10,19 +10,19 @@ use millrace_block::Op;
 
 use super::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
-use crate::trace::formats::msr::TICK_NS;
+use crate::trace::formats::tables::TICK_NS;
 
 /// The beginning of 1970 as a Windows filetime, in units of 100 ns since 1601: 134,774 days.
 const START: u64 = 134_774 * 86_400 * 10_000_000;
 
 /// Writer of MSR Cambridge rows.
 #[derive(Debug)]
-pub(super) struct MsrRows;
+pub(in crate::trace) struct MsrRows;
 
-impl<W: Write> FormatWriter<W> for MsrRows {
+impl FormatWriter for MsrRows {
     fn io(
         &mut self,
-        out: &mut W,
+        out: &mut dyn Write,
         io: &TraceIo,
         device: &str,
         lost: &mut OmittedFields,
@@ -49,7 +49,7 @@ impl<W: Write> FormatWriter<W> for MsrRows {
         writeln!(out, "{at},{host},{disk},{kind},{},{},{answer}", io.offset_bytes, io.len_bytes)
     }
 
-    fn finish(&mut self, _out: &mut W, _dropped_events: u64) -> io::Result<()> {
+    fn finish(&mut self, _out: &mut dyn Write, _dropped_events: u64) -> io::Result<()> {
         Ok(())
     }
 }

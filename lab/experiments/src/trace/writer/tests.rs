@@ -69,7 +69,7 @@ proptest! {
     #[test]
     fn what_is_written_is_read_back(ios in ios()) {
         let devices = ["vol_0".to_owned(), "vol_1".to_owned()];
-        for format in WRITTEN {
+        for format in Format::written() {
             let (bytes, notes) = written(format, &ios, &devices);
             let has_all = format != Format::Msr;
             let expected: Vec<TraceIo> = ios.iter().copied()
@@ -146,7 +146,7 @@ fn a_hostile_length_writes_a_bounded_file() {
         len_bytes: u64::MAX,
         latency_ns: Some(u64::MAX),
     };
-    for format in WRITTEN {
+    for format in Format::written() {
         let (bytes, _) = written(format, &[io], &["x y".into()]);
         assert!(bytes.len() < 1 << 20, "{format}");
     }

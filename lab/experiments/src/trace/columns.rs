@@ -1,0 +1,210 @@
+//! `ColumnTable`: a text format with one I/O per line, as a table of its columns.
+//!
+//! A format is data: an example, how a line is split, and for each column its name and its meaning.
+//! `ColumnParser` reads the lines of any such format; the tables are in `formats/tables.rs`. Columns
+//! are read from left to right, so that an error is about the first one that does not fit.
+
+use millrace_block::Op;
+
+use super::TraceIo;
+use super::devices::DeviceNames;
+use super::error::shown;
+use super::parser::{Fields, LineKind, LineParser, Problem, decimal, scaled, whole};
+use super::pending::StreamState;
+
+/// A text format with one I/O per line.
+pub(super) struct ColumnTable {
+    /// Example of a line, for error messages.
+    pub(super) example: &'static str,
+    /// First line of every file. Formats without one may have a line of column names there.
+    pub(super) head: Option<&'static str>,
+    /// Splits a line into its fields, one for each column.
+    pub(super) split: for<'a> fn(&'a str) -> Result<Fields<'a>, Problem>,
+    /// Name and meaning of each column; fields behind the last one are ignored.
+    pub(super) columns: &'static [(&'static str, Column)],
+    /// Note on lines whose word stands for `Action::Skip`, after their number.
+    pub(super) skipped: &'static str,
+    /// Note on all traces of the format.
+    pub(super) note: Option<&'static str>,
+}
+
+impl ColumnTable {
+    /// Returns true if lines have a time.
+    pub(super) fn has_time(&self) -> bool {
+        self.columns.iter().any(|(_, column)| matches!(column, Column::Time(_)))
+    }
+}
+
+/// Meaning of a column.
+pub(super) enum Column {
+    /// Arrival time.
+    Time(TimeUnit),
+    /// Latency; empty or 0 where it is unknown, as no I/O takes 0.
+    Latency(TimeUnit),
+    /// Offset, in units of so many bytes.
+    Offset(u64),
+    /// Length, in units of so many bytes.
+    Length(u64),
+    /// Operation, as one of these words in either case.
+    Op(&'static [(&'static str, Action)]),
+    /// Part of the device's name, with the text to put before it.
+    Device(&'static str),
+    /// Number of the device, which is its name.
+    DeviceNumber,
+    /// Number that is not used.
+    Number,
+    /// Text that is not used.
+    Ignored,
+}
+
+/// Unit of a column of times.
+#[derive(Clone, Copy)]
+pub(super) enum TimeUnit {
+    /// Whole numbers of so many nanoseconds.
+    Ns(u64),
+    /// Seconds with decimals.
+    Seconds,
+}
+
+impl TimeUnit {
+    fn ns(self, name: &str, text: &str) -> Result<u64, Problem> {
+        match self {
+            TimeUnit::Ns(unit) => scaled(name, whole(name, text)?, unit),
+            TimeUnit::Seconds => decimal(name, text, 9),
+        }
+    }
+}
+
+/// Meaning of a word in the column of operations.
+#[derive(Clone, Copy)]
+pub(super) enum Action {
+    /// An I/O; a flush needs no further columns.
+    Io(Op),
+    /// The time passes: by the microseconds in the next column, unless lines have a time.
+    Wait,
+    /// An I/O that is not known well enough, which is counted.
+    Skip,
+    /// No I/O.
+    Nothing,
+}
+
+/// Parser of the lines of a `ColumnTable`.
+pub(super) struct ColumnParser {
+    table: &'static ColumnTable,
+    /// Name of the current line's device.
+    device: String,
+    waited_ns: u64,
+    skipped: u64,
+    io: Option<TraceIo>,
+}
+
+impl ColumnParser {
+    pub(super) fn boxed(table: &'static ColumnTable) -> Box<dyn LineParser> {
+        let (device, waited_ns, skipped, io) = (String::new(), 0, 0, None);
+        Box::new(ColumnParser { table, device, waited_ns, skipped, io })
+    }
+
+    /// Returns the kind of the first line, unless it is one with columns.
+    fn head(&self, text: &str) -> Result<Option<LineKind>, Problem> {
+        match self.table.head {
+            Some(head) if text == head => Ok(Some(LineKind::Proof)),
+            Some(head) => Err(format!("{} where the first line must be \"{head}\"", shown(text))),
+            None => Ok(is_head(text).then_some(LineKind::Other)),
+        }
+    }
+}
+
+impl LineParser for ColumnParser {
+    fn example(&self) -> &'static str {
+        self.table.example
+    }
+
+    fn line(
+        &mut self,
+        number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineKind, Problem> {
+        if number == 1
+            && let Some(kind) = self.head(text)?
+        {
+            return Ok(kind);
+        }
+        let ColumnTable { columns, .. } = self.table;
+        let fields = (self.table.split)(text)?;
+        fields.at_least(if self.table.head.is_none() { columns.len() } else { 0 })?;
+        let mut io = TraceIo { at_ns: self.waited_ns, ..TraceIo::EMPTY };
+        self.device.clear();
+        for (place, (name, column)) in columns.iter().enumerate() {
+            let field = fields.at(place)?;
+            match column {
+                Column::Time(unit) => io.at_ns = unit.ns(name, field)?,
+                Column::Latency(_) if field.is_empty() => {}
+                Column::Latency(unit) => {
+                    io.latency_ns = Some(unit.ns(name, field)?).filter(|latency| *latency > 0);
+                }
+                Column::Offset(unit) => io.offset_bytes = scaled(name, whole(name, field)?, *unit)?,
+                Column::Length(unit) => io.len_bytes = scaled(name, whole(name, field)?, *unit)?,
+                Column::Device(before) => self.device.extend([before, field]),
+                Column::DeviceNumber => {
+                    whole(name, field)?;
+                    self.device.push_str(field);
+                }
+                Column::Number => _ = whole(name, field)?,
+                Column::Ignored => {}
+                Column::Op(words) => match action(name, field, words)? {
+                    Action::Io(op) => io.op = op,
+                    Action::Nothing => return Ok(LineKind::Other),
+                    Action::Skip => {
+                        self.skipped += 1;
+                        return Ok(LineKind::Record);
+                    }
+                    Action::Wait => {
+                        let wait_ns = TimeUnit::Ns(1_000).ns("wait", fields.at(place + 1)?)?;
+                        let waited = self.waited_ns.checked_add(wait_ns);
+                        self.waited_ns = waited.ok_or("waits are too long")?;
+                        return Ok(LineKind::Other);
+                    }
+                },
+            }
+            if io.op == Op::Flush {
+                break;
+            }
+        }
+        io.device = devices.number(&self.device)?;
+        self.io = Some(io);
+        Ok(LineKind::Record)
+    }
+
+    fn pop(&mut self, _more: StreamState) -> Option<TraceIo> {
+        self.io.take()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let skipped =
+            (self.skipped > 0).then(|| format!("{} {}", self.skipped, self.table.skipped));
+        skipped.into_iter().chain(self.table.note.map(str::to_owned)).collect()
+    }
+}
+
+/// Returns the meaning of a word.
+fn action(name: &str, text: &str, words: &[(&'static str, Action)]) -> Result<Action, Problem> {
+    let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
+    found.map(|(_, action)| *action).ok_or_else(|| {
+        let named = |(word, _): &(&'static str, Action)| match *word {
+            "" => "nothing",
+            word => word,
+        };
+        let all: Vec<&str> = words.iter().map(named).collect();
+        let (last, first) = all.split_last().expect("a format has operations");
+        format!("{name} is {}; {} or {last} is expected", shown(text), first.join(", "))
+    })
+}
+
+/// Returns true if a line has a letter at the start of each field, as a line of column names has.
+fn is_head(text: &str) -> bool {
+    text.split(',').all(|field| {
+        let first = field.trim().trim_start_matches('"').bytes().next();
+        first.is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+    })
+}

@@ -1,0 +1,250 @@
+//! `AnySource`: an opened trace of any format; merges the I/Os of its files in order of arrival, in
+//! bounded memory.
+//!
+//! Owns a reorder window for each reader: the lines of many public traces are in order of
+//! completion, or come from several threads, so times may step back. I/Os wait in the window until
+//! it is full or spans the given time. An I/O that steps back farther gets the time of the I/O
+//! before it, and is counted. I/Os of equal time keep the order of readers and lines. A reader
+//! whose file is damaged ends there, and the others go on; if there was no I/O before, the damage
+//! is an error. Made by `open.rs`.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use millrace_trace::Spans;
+
+use super::devices::DeviceNames;
+use super::error::ReadError;
+use super::event_ios::GENESIS_NS;
+use super::format::Format;
+use super::input::ReadGauge;
+use super::parser::{DeviceNaming, TraceParser};
+use super::pending::StreamState;
+use super::timeline::Timeline;
+use super::{TraceIo, TraceSource};
+
+/// Largest number of I/Os waiting in all windows together; about 5 MB.
+const WAITING_MAX: usize = 65_536;
+/// Largest number of I/Os waiting in one window.
+const WINDOW_MAX: usize = 16_384;
+
+/// A waiting I/O, ordered by time and then by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct QueuedIo {
+    number: u64,
+    io: TraceIo,
+}
+
+impl Ord for QueuedIo {
+    fn cmp(&self, other: &QueuedIo) -> std::cmp::Ordering {
+        (self.io.at_ns, self.number).cmp(&(other.io.at_ns, other.number))
+    }
+}
+
+impl PartialOrd for QueuedIo {
+    fn partial_cmp(&self, other: &QueuedIo) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A reader with its window.
+pub(super) struct TraceStream {
+    parser: Box<dyn TraceParser>,
+    gauge: ReadGauge,
+    waiting: BinaryHeap<Reverse<QueuedIo>>,
+    read: u64,
+    /// Latest arrival time read so far.
+    newest_ns: u64,
+    more: StreamState,
+    /// Error that ended the reader; reported after all I/Os read before it.
+    error: Option<ReadError>,
+}
+
+impl TraceStream {
+    /// Creates the window of a reader; `gauge` is that of its file, if it reads one.
+    pub(super) fn new(parser: Box<dyn TraceParser>, gauge: ReadGauge) -> TraceStream {
+        let (waiting, more) = (BinaryHeap::new(), StreamState::ToCome);
+        TraceStream { parser, gauge, waiting, read: 0, newest_ns: 0, more, error: None }
+    }
+
+    /// Reads I/Os until the window is full.
+    fn fill(&mut self, (window, span_ns): (usize, u64), devices: &mut DeviceNames) {
+        while self.waiting.len() < window && self.spanned_ns() < span_ns {
+            let Some(io) = self.next(devices) else { return };
+            self.waiting.push(Reverse(QueuedIo { number: self.read, io }));
+            self.read += 1;
+            self.newest_ns = self.newest_ns.max(io.at_ns);
+        }
+    }
+
+    fn next(&mut self, devices: &mut DeviceNames) -> Option<TraceIo> {
+        loop {
+            let io = self.parser.pop(self.more);
+            if io.is_some() || self.more == StreamState::Ended {
+                return io;
+            }
+            match self.parser.step(devices) {
+                Ok(more) => self.more = more,
+                Err(error) => (self.error, self.more) = (Some(error), StreamState::Ended),
+            }
+        }
+    }
+
+    /// Returns the time from the earliest waiting I/O to the latest one.
+    fn spanned_ns(&self) -> u64 {
+        self.waiting.peek().map_or(0, |Reverse(first)| self.newest_ns - first.io.at_ns)
+    }
+}
+
+/// An opened trace of any format.
+pub struct AnySource {
+    format: Format,
+    devices: DeviceNames,
+    streams: Vec<TraceStream>,
+    /// Time of the earliest I/O of each stream that has one, with the stream's number.
+    first: BinaryHeap<Reverse<(u64, usize)>>,
+    window: usize,
+    span_ns: u64,
+    started: bool,
+    genesis_ns: Option<u64>,
+    told_ns: u64,
+    ios: u64,
+    late: u64,
+    /// Errors of streams that ended before their file did.
+    damage: Vec<ReadError>,
+    has_ended: bool,
+}
+
+impl AnySource {
+    /// Creates the merge of readers of one format, whose lines may step back by its disorder (less
+    /// if there are many readers) and by less than `span_ns`.
+    pub(super) fn new(streams: Vec<TraceStream>, format: Format, span_ns: u64) -> AnySource {
+        let most = (WAITING_MAX / streams.len().max(1)).clamp(1, WINDOW_MAX);
+        AnySource {
+            format,
+            devices: DeviceNames::default(),
+            streams,
+            first: BinaryHeap::new(),
+            window: format.disorder().clamp(1, most),
+            span_ns,
+            started: false,
+            genesis_ns: None,
+            told_ns: 0,
+            ios: 0,
+            late: 0,
+            damage: Vec::new(),
+            has_ended: false,
+        }
+    }
+
+    /// Measures the spans of a recording, too, while it is read. Its times then count from its first
+    /// event, not from its first I/O.
+    #[must_use]
+    pub fn with_spans(mut self, naming: DeviceNaming) -> AnySource {
+        self.streams.iter_mut().for_each(|stream| stream.parser.measure_spans(naming));
+        self.genesis_ns = self.spans().map(|_| GENESIS_NS);
+        self
+    }
+
+    /// Returns the spans and events over time, if they are measured and the format has them.
+    #[must_use]
+    pub fn spans(&self) -> Option<(&Spans, &Timeline)> {
+        self.streams.iter().find_map(|stream| stream.parser.spans())
+    }
+
+    /// Returns the format of the trace, detected or given.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Returns the end of the trace, or the first damage if there was no I/O before it.
+    fn end(&mut self) -> Result<Option<TraceIo>, ReadError> {
+        let is_first = !std::mem::replace(&mut self.has_ended, true);
+        match is_first && self.ios == 0 && !self.damage.is_empty() {
+            true => Err(self.damage.remove(0)),
+            false => Ok(None),
+        }
+    }
+
+    /// Fills a stream's window and queues its earliest I/O; records the stream's damage if it has
+    /// none.
+    fn queue(&mut self, number: usize) {
+        let stream = &mut self.streams[number];
+        stream.fill((self.window, self.span_ns), &mut self.devices);
+        match stream.waiting.peek() {
+            Some(Reverse(waiting)) => self.first.push(Reverse((waiting.io.at_ns, number))),
+            None => self.damage.extend(stream.error.take()),
+        }
+    }
+
+    /// Returns the files that could not be read to their end so far, each with place and reason.
+    /// The I/Os of the other files are still read.
+    #[must_use]
+    pub fn damage(&self) -> Vec<String> {
+        let left_out =
+            |error: &ReadError| format!("{}; everything from there on is left out", error.text());
+        let of_files = self.streams.iter().flat_map(|stream| stream.parser.damage());
+        self.damage.iter().map(left_out).chain(of_files).collect()
+    }
+
+    /// Returns notes for the user about the trace so far: what was skipped, and what the format
+    /// lacks.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = Vec::new();
+        for note in self.streams.iter().flat_map(|stream| stream.parser.notes()) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        if self.late > 0 {
+            let late = self.late;
+            notes.push(format!(
+                "{late} I/Os were so far out of order that they got the time of the I/O before them"
+            ));
+        }
+        notes
+    }
+
+    /// Returns the number of events that the recorder of the trace dropped.
+    #[must_use]
+    pub fn dropped_events(&self) -> u64 {
+        self.streams.iter().map(|stream| stream.parser.dropped_events()).sum()
+    }
+
+    /// Returns the read progress, 0 to 1; 0 where unknown.
+    #[must_use]
+    pub fn progress(&self) -> f64 {
+        let each = self.streams.iter().map(|stream| stream.gauge.progress());
+        let (read, bytes) = each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        match bytes {
+            0 => self.streams.first().map_or(0.0, |stream| stream.parser.progress()),
+            bytes => (read as f64 / bytes as f64).min(1.0),
+        }
+    }
+}
+
+impl TraceSource for AnySource {
+    type Error = ReadError;
+
+    fn next_io(&mut self) -> Result<Option<TraceIo>, ReadError> {
+        if !std::mem::replace(&mut self.started, true) {
+            (0..self.streams.len()).for_each(|number| self.queue(number));
+        }
+        let Some(Reverse((_, number))) = self.first.pop() else { return self.end() };
+        let first = self.streams[number].waiting.pop();
+        let Reverse(QueuedIo { mut io, .. }) = first.expect("only streams with an I/O are queued");
+        self.queue(number);
+        let genesis_ns = *self.genesis_ns.get_or_insert(io.at_ns);
+        self.ios += 1;
+        self.late += u64::from(io.at_ns < self.told_ns);
+        self.told_ns = self.told_ns.max(io.at_ns);
+        io.at_ns = self.told_ns.saturating_sub(genesis_ns);
+        Ok(Some(io))
+    }
+
+    fn devices(&self) -> &[String] {
+        self.devices.names()
+    }
+}

@@ -1,0 +1,98 @@
+//! `Slots`: counts over time, in at most `SLOTS_MAX` time slots, however long the trace.
+//!
+//! Slots begin with 1 us each; when the trace outgrows them, neighbours are merged and each slot
+//! lasts twice as long. So memory is bounded, and so is the page that is made of them. Owns the time
+//! axis of their plots, too. Filled by `timeline.rs` and `profile.rs`.
+
+use crate::page::{Panel, Series, Unit};
+
+/// Largest number of time slots.
+pub(super) const SLOTS_MAX: usize = 120;
+
+/// Counts of one time slot.
+pub(super) trait TimeSlot: Clone {
+    /// Counts of nothing.
+    const EMPTY: Self;
+
+    /// Adds the counts of the next slot.
+    fn merge(&mut self, later: &Self);
+}
+
+/// Counts over time.
+#[derive(Debug, Clone)]
+pub(super) struct Slots<T> {
+    pub(super) slots: Vec<T>,
+    pub(super) slot_ns: u64,
+    /// Latest time so far.
+    pub(super) last_ns: u64,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Slots<T> {
+        Slots { slots: Vec::new(), slot_ns: 1_000, last_ns: 0 }
+    }
+}
+
+impl<T: TimeSlot> Slots<T> {
+    /// Returns the slot of a time.
+    pub(super) fn at(&mut self, time_ns: u64) -> &mut T {
+        self.last_ns = self.last_ns.max(time_ns);
+        while time_ns / self.slot_ns >= SLOTS_MAX as u64 {
+            self.slot_ns = self.slot_ns.saturating_mul(2);
+            let merged = self.slots.chunks(2).map(|pair| {
+                let mut sum = pair[0].clone();
+                pair.iter().skip(1).for_each(|later| sum.merge(later));
+                sum
+            });
+            self.slots = merged.collect();
+        }
+        let place = (time_ns / self.slot_ns) as usize;
+        if self.slots.len() <= place {
+            self.slots.resize(place + 1, T::EMPTY);
+        }
+        &mut self.slots[place]
+    }
+
+    /// Returns the unit of the time axis: name, and nanoseconds.
+    pub(super) fn unit(&self) -> (&'static str, f64) {
+        match self.last_ns {
+            0..10_000 => ("ns", 1.0),
+            10_000..10_000_000 => ("us", 1e3),
+            10_000_000..2_000_000_000 => ("ms", 1e6),
+            2_000_000_000..7_200_000_000_000 => ("s", 1e9),
+            _ => ("h", 3.6e12),
+        }
+    }
+
+    /// Returns the time of a number of slots after the beginning, in the axis' unit.
+    pub(super) fn x(&self, slots: f64) -> f64 {
+        slots * self.slot_ns as f64 / self.unit().1
+    }
+
+    /// Converts a slot's count to a rate per second.
+    pub(super) fn rate(&self, count: u64) -> f64 {
+        count as f64 * 1e9 / self.slot_ns as f64
+    }
+
+    /// Plots a value of each slot, where `value` returns one.
+    pub(super) fn series(
+        &self,
+        name: impl Into<String>,
+        value: impl Fn(&T) -> Option<f64>,
+    ) -> Series {
+        let slots = self.slots.iter().enumerate();
+        let points = slots.filter_map(|(at, slot)| Some((self.x(at as f64 + 0.5), value(slot)?)));
+        Series::ours(name, points.collect())
+    }
+
+    /// Creates a plot of those lines that are not 0 everywhere.
+    pub(super) fn panel(
+        &self,
+        title: &str,
+        y: (&str, Unit),
+        series: impl IntoIterator<Item = Series>,
+    ) -> Panel {
+        let is_there = |line: &Series| line.points.iter().any(|(_, y)| *y != 0.0);
+        Panel::new(title, self.unit().0, y, series.into_iter().filter(is_there).collect())
+    }
+}
