@@ -170,6 +170,8 @@ struct ReportState {
     /// Time of the next report in nanoseconds.
     post_ns: u64,
     sums: ClassSums,
+    /// The part of `sums` of groups that had nothing waiting.
+    light: ClassSums,
     /// Cost of the most expensive request.
     largest: u64,
     /// True if the depth held a chain back since the last report.
@@ -281,8 +283,10 @@ impl<M: Machine> ShareQueue<M> {
             return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
-        // One request may always go.
-        if counted > 0 && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
+        // One request may always go, and one of each group whose part has room for it: longer
+        // requests of others may have exceeded the depth.
+        let is_first = counted == 0 || flow.has_all && flow.load.in_flight == 0;
+        if !is_first && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(FlowStop::Depth);
         }
         (flow.served >= flow.ceiling && !flow.is_idle()).then_some(FlowStop::Budget)
@@ -401,6 +405,7 @@ impl<M: Machine> ShareQueue<M> {
         (mail.is_over, mail.requests) = (false, self.in_flight);
         mail.full |= core::mem::take(&mut self.met.full);
         mail.sums.add(&core::mem::take(&mut self.met.sums));
+        mail.light.add(&core::mem::take(&mut self.met.light));
         for (flow, at) in self.flows.iter_mut().zip(0..) {
             let entry = mail.entry(at, (flow.group, flow.way));
             entry.served = flow.served;
@@ -427,6 +432,7 @@ impl<M: Machine> ShareQueue<M> {
         for (flow, entry) in self.flows.iter_mut().zip(&mail.entries) {
             if entry.slope != 0 {
                 (flow.ceiling, flow.slope) = (entry.ceiling, entry.slope);
+                flow.has_all = entry.has_all;
             }
         }
         drop(mail);
@@ -526,6 +532,9 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let was_there = done.status.is_some();
         if was_there {
             self.met.sums.count(done);
+            if flow.list.is_empty() {
+                self.met.light.count(done);
+            }
         }
         let is_empty = self.in_flight == 0 && self.waiting.count == 0;
         if let Some(latencies) = flow.latencies.as_mut().filter(|_| was_there) {

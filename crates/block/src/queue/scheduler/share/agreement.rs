@@ -9,7 +9,6 @@
 //! block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
 
 use alloc::vec::Vec;
-use core::marker::PhantomData;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
@@ -47,8 +46,11 @@ const WINDOW_IOS: u64 = 4;
 const SAMPLE_NS: u64 = 400_000;
 /// Usual demand, in 16ths of a small request, below which a group counts as gone.
 const HALF: u64 = REQUEST as u64 / 2;
-/// Nanoseconds for which a slow drive keeps its depth limit, at least.
+/// Nanoseconds with I/O for which a slow drive keeps its depth limit, at least; for which a drive of
+/// unknown speed has one; and the most that count between two allocations.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
+const UNKNOWN_FOR_NS: u64 = 100_000_000;
+const BUSY_NS: u64 = 1_000_000;
 
 /// Nanoseconds for which a drive counts as mixed after it did both reads and writes, and the factor
 /// by which its minimum depth grows meanwhile.
@@ -73,6 +75,8 @@ struct GroupTotal {
     /// The group's part of the depth, in 16ths of a small request; `u64::MAX` if the depth does not
     /// limit the group.
     part: u64,
+    /// True if its usual demand is within its part.
+    has_all: bool,
     /// True if its chains waited all the time, or it wants more than its part.
     steady: bool,
     is_active: bool,
@@ -94,9 +98,13 @@ impl GroupTotal {
 
 /// State of the periodic allocation of a shared drive.
 pub(crate) struct SharedAllocation<M: Machine> {
-    /// Times until which the drive counts as shared by several groups, and as slow.
+    /// Time until which the drive counts as shared by several groups.
     contended_ns: u64,
-    slow_ns: u64,
+    /// Nanoseconds with I/O for which the drive still counts as slow, since `made_ns`. Rests do not
+    /// count: the first I/O after one may be 32 MiB.
+    slow_for_ns: u64,
+    /// Time of the last allocation.
+    made_ns: u64,
     /// Times of the last read and of the last write.
     way_ns: [u64; 2],
     piece: PieceSize,
@@ -117,14 +125,14 @@ pub(crate) struct SharedAllocation<M: Machine> {
     depth: DriveDepth,
     /// The depth that was divided into the groups' parts, in 16ths of a small request.
     level_of: Option<u64>,
-    machine: PhantomData<M>,
 }
 
 impl<M: Machine> SharedAllocation<M> {
     pub(crate) fn new(tags: DriveTags) -> Self {
         SharedAllocation {
             contended_ns: 0,
-            slow_ns: 0,
+            slow_for_ns: UNKNOWN_FOR_NS,
+            made_ns: 0,
             way_ns: [0; 2],
             piece: PieceSize::new(),
             view: GroupView::new(),
@@ -137,7 +145,6 @@ impl<M: Machine> SharedAllocation<M> {
             largest: 0,
             depth: DriveDepth::new(tags),
             level_of: None,
-            machine: PhantomData,
         }
     }
 
@@ -160,7 +167,7 @@ impl<M: Machine> SharedAllocation<M> {
         }
         let contended = now_ns < self.contended_ns;
         self.look_for_slowness(shared, &seen, now_ns);
-        let bounded = contended || now_ns < self.slow_ns;
+        let bounded = contended || self.slow_for_ns > 0;
         seen.served = self.here().map(|(_, total)| total.served).sum();
         self.cut(shared, &seen, now_ns);
         if !bounded && self.depth.is_off() {
@@ -193,12 +200,15 @@ impl<M: Machine> SharedAllocation<M> {
             // Chains that are held back would be at the drive, too.
             false => {
                 let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
-                seen.full && demand >= self.usual_load(shared)
+                seen.full && (1..=demand).contains(&self.usual_load(shared))
             }
         };
-        if is_slow {
-            self.slow_ns = now_ns + SLOW_FOR_NS;
-        }
+        let elapsed_ns = now_ns.saturating_sub(self.made_ns).min(BUSY_NS);
+        self.made_ns = now_ns;
+        self.slow_for_ns = match is_slow {
+            true => SLOW_FOR_NS,
+            false => self.slow_for_ns.saturating_sub(elapsed_ns),
+        };
     }
 
     /// Returns the depth at which the drive's service time reaches [`SLOW_NS`], in 16ths of a small
@@ -271,6 +281,7 @@ impl<M: Machine> SharedAllocation<M> {
             self.largest = self.largest.max(mail.largest);
             seen.full |= core::mem::take(&mut mail.full);
             seen.sums.add(&core::mem::take(&mut mail.sums));
+            seen.light.add(&core::mem::take(&mut mail.light));
             let demands = mail.entries.iter().map(MailboxEntry::demand);
             seen.queues += u32::from(!is_gone && demands.sum::<u64>() > 0);
             seen.in_flight += if is_gone { 0 } else { mail.requests };
@@ -410,10 +421,10 @@ impl<M: Machine> SharedAllocation<M> {
             // A difference of an eighth is noise.
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
-            let has_all = total.usually_wants <= total.part;
-            is_shallow |= (has_little || has_all && gets_little) && !total.steady;
+            total.has_all = total.usually_wants <= total.part;
+            is_shallow |= (has_little || total.has_all && gets_little) && !total.steady;
             // A group without requests to send waits for nobody, or the others would wait for it.
-            total.steady |= !has_all && total.asks;
+            total.steady |= !total.has_all && total.asks;
             taken += total.usually_wants.min(total.part);
         }
         // One request is left to lower priorities, which would wait for ever otherwise.
@@ -564,6 +575,7 @@ impl<M: Machine> SharedAllocation<M> {
             for entry in &mut mail.entries {
                 let Some(total) = self.totals.get(usize::from(entry.group.0)) else { continue };
                 entry.slope = total.slope;
+                entry.has_all = total.has_all && self.depth.is_usual();
                 let budget = match total.budget {
                     u64::MAX => u64::MAX,
                     budget if !total.steady => budget,

@@ -29,10 +29,13 @@ pub(crate) enum Policy {
 
 /// Requests and nanoseconds between two decisions, at least.
 const DECIDE_IOS: u64 = 64;
+const LIGHT_IOS: u64 = 8;
 const DECIDE_NS: u64 = 1_000_000;
 /// Service time relative to the shortest one, as logarithms in 64ths: above 1.3 times the depth
-/// stops growing, above 1.5 times it shrinks.
+/// stops growing, above 1.5 times it shrinks; 1.7 and 2.25 times if the requests at the drive are
+/// larger than two small ones on average, which delay others more however few they are.
 const SHALLOW: [u64; 2] = [24, 37];
+const SHALLOW_BESIDE_LARGE: [u64; 2] = [48, 75];
 /// Growth limit while all groups have more than their share: the depth grows fast below 1.6
 /// times.
 const DEEP: u64 = 43;
@@ -74,8 +77,10 @@ pub(crate) struct DriveDepth {
     /// Largest number of requests, counted as if each were small.
     most: u64,
     targets: TargetDepth,
-    /// Service times since the last change of depth.
+    /// Service times since the last change of depth, of all groups and of those that had nothing
+    /// waiting.
     sums: ClassSums,
+    light: ClassSums,
     full: bool,
     decided_ns: u64,
     /// Shortest mean service time of each class, since the last probe and before it.
@@ -98,6 +103,7 @@ impl DriveDepth {
             most,
             targets: TargetDepth::new(most * HEAVIEST),
             sums: ClassSums::default(),
+            light: ClassSums::default(),
             full: false,
             decided_ns: 0,
             shortest: [[u64::MAX; CLASSES]; 2],
@@ -157,6 +163,7 @@ impl DriveDepth {
             self.bound_max = self.most * weight / u64::from(REQUEST);
         }
         self.sums.add(&seen.sums);
+        self.light.add(&seen.light);
         self.full |= seen.full;
         if self.depth.is_none() && now_ns >= self.probe_ns {
             // I/O that bypassed the scheduler while one group was alone completes before the probe.
@@ -203,24 +210,36 @@ impl DriveDepth {
                 self.set_bound((base as i64 * (1024 + by) + 512) as u64 / 1024);
             }
         }
-        if ios < DECIDE_IOS || now_ns < self.decided_ns + DECIDE_NS {
+        let is_light = seen.shallow && self.light.ios() >= LIGHT_IOS;
+        let is_known = ios >= DECIDE_IOS;
+        if !(is_known || is_light) || now_ns < self.decided_ns + DECIDE_NS {
             return;
         }
-        if now_ns >= self.probe_ns {
+        if is_known && now_ns >= self.probe_ns {
             self.shortest = [[u64::MAX; CLASSES], self.shortest[0]];
             self.probe_ns = now_ns + PROBE_NS;
             self.probing = Some(ProbePhase::Drains);
             return self.start_over(now_ns);
         }
-        self.learn();
-        let over = self.over();
-        let grows = if seen.shallow { SHALLOW[0] } else { DEEP };
-        if seen.shallow && over > SHALLOW[1] {
+        if is_known {
+            self.learn();
+        }
+        // Only the groups that the depth is to protect matter: a deep one delays itself.
+        let over = self.over(if is_light { &self.light } else { &self.sums });
+        let [grows, most] = match seen.shallow {
+            true if seen.taken > u64::from(2 * REQUEST * seen.in_flight) => SHALLOW_BESIDE_LARGE,
+            true => SHALLOW,
+            false => [DEEP, u64::MAX],
+        };
+        if over > most {
             self.set_bound(self.bound * 4 / 5);
         } else if over < grows && self.full {
             self.set_bound(self.bound + self.bound / 8 + 8);
         }
-        self.start_over(now_ns);
+        (self.light, self.full, self.decided_ns) = (ClassSums::default(), false, now_ns);
+        if is_known {
+            self.sums = ClassSums::default();
+        }
     }
 
     /// Sets the depth that keeps the drive busy. An eighth of the tags stays free for occasional
@@ -230,7 +249,8 @@ impl DriveDepth {
     }
 
     fn start_over(&mut self, now_ns: u64) {
-        (self.sums, self.full, self.decided_ns) = (ClassSums::default(), false, now_ns);
+        (self.sums, self.light) = (ClassSums::default(), ClassSums::default());
+        (self.full, self.decided_ns) = (false, now_ns);
     }
 
     /// Updates the shortest service times.
@@ -244,9 +264,9 @@ impl DriveDepth {
 
     /// Returns how much longer than the shortest time requests of the worst class took, as a
     /// logarithm in 64ths.
-    fn over(&self) -> u64 {
+    fn over(&self, sums: &ClassSums) -> u64 {
         let mut most = 0;
-        for (at, (ios, logs)) in self.sums.0.iter().enumerate() {
+        for (at, (ios, logs)) in sums.0.iter().enumerate() {
             let shortest = self.shortest[0][at].min(self.shortest[1][at]);
             if *ios >= 8 {
                 most = most.max((logs / ios).saturating_sub(shortest));

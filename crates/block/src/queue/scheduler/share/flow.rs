@@ -45,6 +45,8 @@ pub(crate) struct GroupFlow<M: Machine> {
     pub(crate) served: u64,
     /// Limit of `served` until the next allocation.
     pub(crate) ceiling: u64,
+    /// True if the group's demand is within its part of the depth.
+    pub(crate) has_all: bool,
     pub(crate) load: FlowLoad,
     /// True if chains waited all the time since the last report.
     pub(crate) steady: bool,
@@ -73,6 +75,7 @@ impl<M: Machine> GroupFlow<M> {
             has_target: false,
             served: 0,
             ceiling: u64::MAX,
+            has_all: false,
             load: FlowLoad::default(),
             steady: false,
             last_end: Sector::MAX,

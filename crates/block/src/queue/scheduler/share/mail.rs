@@ -29,6 +29,8 @@ pub(crate) struct MailboxEntry {
     /// Limit of `served`, and the group's slope; slope 0 if nothing was allocated yet.
     pub(crate) ceiling: u64,
     pub(crate) slope: u64,
+    /// True if the group's demand is within its part of the depth.
+    pub(crate) has_all: bool,
 }
 
 impl MailboxEntry {
@@ -70,6 +72,8 @@ pub(crate) struct QueueMailbox {
     /// Largest cost of a request of the queue.
     pub(crate) largest: u64,
     pub(crate) sums: ClassSums,
+    /// The part of `sums` of groups that had nothing waiting.
+    pub(crate) light: ClassSums,
     pub(crate) entries: Vec<MailboxEntry>,
     pub(crate) bound: DepthLimit,
     pub(crate) bounded: bool,
@@ -85,6 +89,7 @@ impl Default for QueueMailbox {
             requests: 0,
             largest: 0,
             sums: ClassSums::default(),
+            light: ClassSums::default(),
             entries: Vec::new(),
             bound: DepthLimit::NONE,
             bounded: false,

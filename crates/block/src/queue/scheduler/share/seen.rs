@@ -12,6 +12,8 @@ use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 /// The sum of all queues' reports since the last allocation.
 pub(crate) struct QueueReports {
     pub(crate) sums: ClassSums,
+    /// The part of `sums` of groups that had nothing waiting.
+    pub(crate) light: ClassSums,
     /// True if the depth held requests back.
     pub(crate) full: bool,
     /// Bit set of the directions that were used.
@@ -37,6 +39,7 @@ impl Default for QueueReports {
     fn default() -> Self {
         QueueReports {
             sums: ClassSums::default(),
+            light: ClassSums::default(),
             full: false,
             ways: 0,
             served: 0,

@@ -59,6 +59,25 @@ fn who_comes_late_does_not_wait_for_all_that_others_have_queued() {
     }
 }
 
+/// From the start, when the drive's speed is not known yet, and again after rests.
+#[test]
+fn a_reader_does_not_wait_for_all_of_one_very_large_write() {
+    for (pause_ms, length_ms) in [(0, 500), (3_000, 15_000)] {
+        for scheduler in [SchedulerKind::Fair, SchedulerKind::Latency] {
+            let reader = Client { start_ns: MS, thinktime_ns: pause_ms * MS / 30, ..reader() };
+            let large = client("large", 2, (32 << 20, 1));
+            let large = Client { rw: Rw::RandWrite, thinktime_ns: pause_ms * MS, ..large };
+            let mut plan = super::plan(SLOW, vec![reader, large]);
+            plan.scheduler = scheduler;
+            (plan.phases.warm_up_ns, plan.phases.length_ns) = (0, length_ms * MS);
+            let report = super::run(&plan);
+            let max_ms = row(&report, "reader").lat_ns.max as f64 / MS as f64;
+            assert!(max_ms <= 40.0, "{scheduler:?}, pauses of {pause_ms} ms: {max_ms} ms");
+            assert!(row(&report, "large").ios >= length_ms / 8_000, "{report:?}");
+        }
+    }
+}
+
 #[test]
 fn a_target_holds_for_a_reader_that_pauses() {
     let bulk = || Client { rw: Rw::RandWrite, ..client("bulk", 2, (64 * KIB, 64)) };
@@ -74,21 +93,28 @@ fn a_target_holds_for_a_reader_that_pauses() {
 
 #[test]
 fn a_reader_keeps_a_third_beside_requests_of_any_size() {
-    // Where requests of a few pages meet at units by chance, both cannot be had.
-    for (drive, sizes) in [(SLOW, &[64, 1024][..]), ("model:preset=850evo", &[16, 1024])] {
+    // Both cannot have more where requests of a few pages meet at a drive's units by chance, or
+    // where a drive has one arm: docs/scheduling.md has the arithmetic.
+    let drives = [
+        (SLOW, [(4, 0.55), (16, 0.65), (64, 0.85), (1024, 0.85)]),
+        ("model:preset=850evo", [(4, 0.85), (16, 0.85), (64, 0.85), (1024, 0.85)]),
+        ("model:preset=hdd7200", [(4, 0.6), (16, 0.5), (64, 0.5), (1024, 0.4)]),
+    ];
+    for (drive, sizes) in drives {
         let alone = |client: Client| {
             let name = client.name.clone();
             row(&run(drive, SchedulerKind::None, vec![client]), &name).iops
         };
         let reads = alone(reader());
-        for &kib in sizes {
+        for (kib, least) in sizes {
             let bulk = client("bulk", 2, (kib * KIB, 64));
             let bulk_alone = alone(bulk.clone());
             let report = run(drive, SchedulerKind::Fair, vec![reader(), bulk]);
             let kept = row(&report, "reader").iops / reads;
             let bulk_kept = row(&report, "bulk").iops / bulk_alone;
+            println!("{drive}, {kib} KiB: {kept:.2}, {bulk_kept:.2}");
             assert!(kept >= 0.3, "{drive}, beside {kib} KiB: {kept}");
-            assert!(bulk_kept >= 0.85, "{drive}, {kib} KiB keep {bulk_kept}");
+            assert!(bulk_kept >= least, "{drive}, {kib} KiB keep {bulk_kept}");
         }
     }
 }
