@@ -30,7 +30,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word};
+use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Stage, Word};
 
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
@@ -286,6 +286,14 @@ impl<M: Machine> Disk<M> {
             config,
             this: Weak::clone(this),
         }))
+    }
+
+    /// Charges the simulated cost of a stage between software queue and driver.
+    #[inline(always)]
+    pub(crate) fn work(&self, stage: Stage, count: u32) {
+        if self.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
+            M::work(stage, count);
+        }
     }
 
     /// Enables statistics of the serve locks. Called after lock statistics were turned on.
