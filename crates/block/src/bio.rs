@@ -133,7 +133,7 @@ enum MemoryOwner {
 }
 
 /// The group and tenant that an I/O is accounted to. Aligned so that it compares as one number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Eq, PartialOrd, Ord)]
 #[repr(C, align(4))]
 pub(crate) struct AccountKey {
     pub(crate) group: GroupId,
@@ -142,6 +142,18 @@ pub(crate) struct AccountKey {
 
 impl AccountKey {
     pub(crate) const DEFAULT: AccountKey = AccountKey { group: GroupId::DEFAULT, tenant: 0 };
+
+    #[inline(always)]
+    fn as_number(self) -> u32 {
+        u32::from(self.tenant) << 16 | u32::from(self.group.0)
+    }
+}
+
+impl PartialEq for AccountKey {
+    #[inline(always)]
+    fn eq(&self, other: &AccountKey) -> bool {
+        self.as_number() == other.as_number()
+    }
 }
 
 /// One I/O from its submission to its completion: operation, sectors, memory and tenant.

@@ -81,7 +81,7 @@ pub struct Channel<M: Machine> {
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,
     /// Boxed so that slots can point to it; leaked if a drive may still write memory of its bios.
-    bio_set: Option<Box<BioSet<M>>>,
+    bio_set: ManuallyDrop<Box<BioSet<M>>>,
     turn: Option<ThreadTurn<M>>,
     /// Nanoseconds that a drop waits for I/O in flight.
     drain_ns: u64,
@@ -136,7 +136,7 @@ impl<M: Machine> Channel<M> {
             "a channel depth of {} is out of range",
             config.depth
         );
-        let mut members = members_of(volume, config.thread.as_ref())?;
+        let mut members = members_of(volume, config.thread.as_ref(), config.stamp)?;
         let (owner, bell, turn) = match config.thread {
             Some(thread) => (thread.owner, thread.bell, thread.turn),
             None => (0, Arc::new(Doorbell::new(M::Parker::new())), None),
@@ -185,7 +185,7 @@ impl<M: Machine> Channel<M> {
             polls: 0,
             next_timeout_check_ns: 0,
             quarantine: Vec::new(),
-            bio_set: Some(bio_set),
+            bio_set: ManuallyDrop::new(bio_set),
             turn,
             drain_ns: DRAIN_NS,
             is_broken: false,
@@ -283,7 +283,7 @@ impl<M: Machine> Channel<M> {
     #[inline]
     pub fn flush(&mut self) {
         let driving = Driving(self);
-        driving.0.sub.flush();
+        driving.0.sub.flush_called();
         driving.end();
     }
 
@@ -452,7 +452,7 @@ impl<M: Machine> Channel<M> {
     }
 
     pub(crate) fn bio_set(&self) -> &BioSet<M> {
-        self.bio_set.as_ref().expect("taken only by drop")
+        &self.bio_set
     }
 }
 
@@ -473,15 +473,16 @@ impl<M: Machine> Drop for Channel<M> {
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());
         let abandoned = self.bio_set().abandoned.load(Order::SeqCst);
-        if in_flight > 0 || abandoned > 0 {
-            // A drive may still write the memory of these bios, and complete to this set.
-            core::mem::forget(self.bio_set.take());
-            core::mem::forget(core::mem::take(&mut self.quarantine));
-            self.sub.leak_requests();
-            self.sub.members.iter_mut().for_each(VolumeMember::leak);
-            self.sub.throttle.lift().leak();
-            let lists = [&mut self.sub.finished, &mut self.sub.run.done, &mut self.again];
-            lists.into_iter().for_each(BioList::leak);
+        if in_flight == 0 && abandoned == 0 {
+            // SAFETY: dropped only here, and nothing points to it any more.
+            return unsafe { ManuallyDrop::drop(&mut self.bio_set) };
         }
+        // A drive may still write the memory of these bios, and complete to this set.
+        core::mem::forget(core::mem::take(&mut self.quarantine));
+        self.sub.leak_requests();
+        self.sub.members.iter_mut().for_each(VolumeMember::leak);
+        self.sub.throttle.lift().leak();
+        let lists = [&mut self.sub.finished, &mut self.sub.run.done, &mut self.again];
+        lists.into_iter().for_each(BioList::leak);
     }
 }

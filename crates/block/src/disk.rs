@@ -4,7 +4,7 @@
 //! complete.rs have the path of an I/O through it; baseline.rs has other designs for comparison.
 //! Kernel counterpart: `gendisk` and `request_queue`.
 
-pub(crate) mod baseline;
+pub mod baseline;
 pub(crate) mod claim;
 pub(crate) mod complete;
 pub(crate) mod config;
@@ -30,7 +30,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word};
+use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Stage, Word};
 
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
@@ -56,8 +56,7 @@ use baseline::Baseline;
 use baseline::lanes::Lanes;
 use queues::{DiskQueues, LazyQueues, QueueShape, make_queues};
 
-pub use baseline::request_lock::{QueuePlug, RequestLock};
-pub use config::{DiskConfig, Entrance, Inside, Stack};
+pub use config::DiskConfig;
 
 /// Flushes of a drive: at most one is in flight, and later ones join the next.
 pub(crate) struct FlushState<M: Machine> {
@@ -189,6 +188,9 @@ pub struct Disk<M: Machine> {
     pub(crate) flags_taken: OpFlags,
     /// Software and hardware queues.
     pub(crate) queues: LazyQueues<M>,
+    /// Nanoseconds that a submitter waits for a thread that serves the queue, before it leaves its
+    /// batch to that thread.
+    pub(crate) enter_wait_ns: u64,
     /// The design that the disk follows instead of the multi-queue one, if any.
     pub(crate) baseline: Option<Baseline<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
@@ -278,6 +280,7 @@ impl<M: Machine> Disk<M> {
                 true => OpFlags::NOUNMAP.with(OpFlags::FUA),
                 false => OpFlags::NOUNMAP,
             },
+            enter_wait_ns: config.baseline.inside.wait_ns(),
             baseline,
             flush: M::Lock::new("flush", flush),
             abandoned: M::Lock::new("abandoned", Vec::new()),
@@ -286,6 +289,14 @@ impl<M: Machine> Disk<M> {
             config,
             this: Weak::clone(this),
         }))
+    }
+
+    /// Charges the simulated cost of a stage between software queue and driver.
+    #[inline(always)]
+    pub(crate) fn work(&self, stage: Stage, count: u32) {
+        if self.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
+            M::work(stage, count);
+        }
     }
 
     /// Enables statistics of the serve locks. Called after lock statistics were turned on.

@@ -46,10 +46,7 @@ pub use channel::worker::{WORKER_SPIN_NS, Worker};
 pub use channel::{Channel, ChannelConfig};
 pub use disk::claim::{is_unused, may_open_late};
 pub use disk::submit_context::Stamp;
-pub use disk::{
-    Disk, DiskConfig, Entrance, Inside, QueuePlug, RequestLock, Stack, cuts_requests,
-    driver_counts, prepare_stop,
-};
+pub use disk::{Disk, DiskConfig, baseline, cuts_requests, driver_counts, prepare_stop};
 pub use group::config::{GroupConfig, GroupLimits, LatencyTarget, Priority};
 pub use group::{GROUPS_MAX, Groups};
 pub use queue::Spread;

@@ -445,9 +445,11 @@ impl<M: Machine> Volume<M> {
     /// Returns the drive and its sector, if the whole range lies on one drive in one piece.
     #[inline(always)]
     pub(crate) fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
+        if self.disks.len() == 1 {
+            return Some((0, sector));
+        }
         match &self.map {
             LayoutMap::Stripe(stripe) => stripe.locate(sector, nr_sectors),
-            LayoutMap::Linear(_) if self.disks.len() == 1 => Some((0, sector)),
             LayoutMap::Linear(linear) => linear.locate(sector, nr_sectors),
         }
     }

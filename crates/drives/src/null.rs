@@ -124,11 +124,24 @@ struct NullQueue {
     len: usize,
 }
 
+impl NullQueue {
+    #[inline(never)]
+    fn poll_many(&mut self, batch: &mut CompletionBatch) {
+        let taken = self.len.min(batch.room());
+        batch.push_all(&self.done[..taken], Status::Ok);
+        if taken < self.len {
+            self.done.copy_within(taken..self.len, 0);
+        }
+        self.len -= taken;
+    }
+}
+
 impl<M: Machine> DriverQueue<M> for NullQueue {
     #[inline]
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
-        // `done` is as long as the queue has tags, and each request has a tag.
-        self.done[self.len] = rq.tag();
+        // There are at most as many requests as tags, and thus room for each.
+        let Some(place) = self.done.get_mut(self.len) else { return Dispatch::DeviceBusy };
+        *place = rq.tag();
         self.len += 1;
         Dispatch::Queued
     }
@@ -139,21 +152,16 @@ impl<M: Machine> DriverQueue<M> for NullQueue {
 
     fn commit_rqs(&mut self) {}
 
+    #[inline]
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        if self.len == 1 && !batch.is_full() {
-            // A single request, the common case, needs no loop.
+        if self.len != 1 {
+            return self.poll_many(batch);
+        }
+        // A single request, the common case, needs no loop.
+        if !batch.is_full() {
             batch.push(self.done[0], Status::Ok);
             self.len = 0;
-            return;
         }
-        let taken = self.len.min(batch.room());
-        for tag in &self.done[..taken] {
-            batch.push(*tag, Status::Ok);
-        }
-        if taken < self.len {
-            self.done.copy_within(taken..self.len, 0);
-        }
-        self.len -= taken;
     }
 
     fn timeout(&mut self, _tag: Tag) -> Expired {

@@ -18,9 +18,9 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use millrace_allocations::Counting;
+use millrace_block::baseline::Stack;
 use millrace_block::{
-    AfterCompletion, Bio, Buffer, Channel, Disk, DiskConfig, Driver, Op, OpFlags, Stack, Stamp,
-    Volume,
+    AfterCompletion, Bio, Buffer, Channel, Disk, DiskConfig, Driver, Op, OpFlags, Stamp, Volume,
 };
 use millrace_drives::{
     Aio, Direct, FileConfig, FileCounters, FileDriver, ModelConfig, ModelContents, ModelController,
@@ -126,7 +126,7 @@ impl Rig {
         counters: Arc<FileCounters>,
         dir: TempDir,
     ) -> Rig {
-        let config = DiskConfig { stack, ..DiskConfig::default() };
+        let config = DiskConfig { baseline: stack.into(), ..DiskConfig::default() };
         let disk = Disk::new(driver, config).unwrap();
         let volume = Volume::single(disk).unwrap();
         let reactor = Config { backend, ..Config::default() };

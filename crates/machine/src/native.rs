@@ -317,19 +317,25 @@ mod clock {
 
     use super::NS_PER_S;
 
-    /// Nanoseconds per 2^32 ticks; 0 if not calibrated yet, or if there is no invariant counter.
-    static MULT: AtomicU64 = AtomicU64::new(0);
-    /// Nanoseconds to add so that the sum equalled CLOCK_MONOTONIC at the calibration.
-    static OFFSET_NS: AtomicU64 = AtomicU64::new(0);
+    /// Factor and offset of the time-stamp counter, in one place because they are read together.
+    struct Calibration {
+        /// Nanoseconds per 2^32 ticks; 0 if not calibrated yet, or if there is no invariant counter.
+        mult: AtomicU64,
+        /// Nanoseconds to add so that the sum equalled CLOCK_MONOTONIC at the calibration.
+        offset_ns: AtomicU64,
+    }
+
+    static CLOCK: Calibration =
+        Calibration { mult: AtomicU64::new(0), offset_ns: AtomicU64::new(0) };
 
     #[inline(always)]
     pub(super) fn now_ns() -> u64 {
         // Acquire pairs with the Release in `calibrate`: if the factor is set, so is the offset.
-        let mult = MULT.load(Ordering::Acquire);
+        let mult = CLOCK.mult.load(Ordering::Acquire);
         if mult == 0 {
             return uncalibrated_ns();
         }
-        scaled(tsc(), mult).wrapping_add(OFFSET_NS.load(Ordering::Relaxed))
+        scaled(tsc(), mult).wrapping_add(CLOCK.offset_ns.load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -341,7 +347,7 @@ mod clock {
     fn uncalibrated_ns() -> u64 {
         static ONCE: Once = Once::new();
         ONCE.call_once(calibrate);
-        match MULT.load(Ordering::Acquire) {
+        match CLOCK.mult.load(Ordering::Acquire) {
             0 => monotonic_ns(),
             _ => now_ns(),
         }
@@ -387,8 +393,8 @@ mod clock {
         let ticks = tsc_end.wrapping_sub(tsc_base).max(1);
         let elapsed_ns = end_ns - base_ns;
         let mult = ((u128::from(elapsed_ns) << 32) / u128::from(ticks)) as u64;
-        OFFSET_NS.store(base_ns.wrapping_sub(scaled(tsc_base, mult)), Ordering::Relaxed);
-        MULT.store(mult, Ordering::Release);
+        CLOCK.offset_ns.store(base_ns.wrapping_sub(scaled(tsc_base, mult)), Ordering::Relaxed);
+        CLOCK.mult.store(mult, Ordering::Release);
     }
 
     #[cfg(target_arch = "x86_64")]

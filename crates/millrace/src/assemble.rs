@@ -10,9 +10,10 @@ pub(crate) mod places;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_block::baseline::Stack;
 use millrace_block::{
     Controller, ControllerConfig, CostModel, Disk, DiskConfig, Error, ErrorKind, Groups, Layout,
-    SchedulerKind, ServingConfig, Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
+    SchedulerKind, ServingConfig, Spread, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
 use millrace_drives::{FaultControl, OpenOptions, Spec, SpecError, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId, nanoseconds};
@@ -52,7 +53,7 @@ impl Default for DriveOptions {
     fn default() -> Self {
         let layer = DiskConfig::<Native>::default();
         DriveOptions {
-            stack: layer.stack,
+            stack: layer.baseline.stack,
             scheduler: SchedulerKind::None,
             software_queues: layer.software_queues,
             hardware_queues: layer.hardware_queues,
@@ -258,7 +259,7 @@ pub(crate) fn assemble_drive(
     let controller = controller_of(spec, &host.controllers).map_err(failed)?;
     let config = DiskConfig {
         name: name.to_owned(),
-        stack: options.stack,
+        baseline: options.stack.into(),
         software_queues: options.software_queues,
         hardware_queues: options.hardware_queues,
         queue_depth: options.queue_depth,

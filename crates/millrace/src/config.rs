@@ -8,7 +8,8 @@ use std::collections::HashSet;
 use std::error::Error;
 use std::{fmt, io};
 
-use millrace_block::{ControllerConfig, ErrorKind, Layout, ServingConfig, Stack};
+use millrace_block::baseline::Stack;
+use millrace_block::{ControllerConfig, ErrorKind, Layout, ServingConfig};
 use millrace_cache::CacheConfig;
 use millrace_drives::Spec;
 use millrace_machine::CpuId;

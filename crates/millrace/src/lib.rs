@@ -144,11 +144,12 @@ pub use created::{Created, FileId, file_id};
 pub use device_cursor::DeviceCursor;
 pub use groups::{DEFAULT_GROUP, GroupConfig, find_group, open_groups};
 pub use io_error::IoError;
+pub use millrace_block::baseline::Stack;
 pub use millrace_block::{
     AfterCompletion, Bio, Buffer, CHUNK_SECTORS_MAX, ChannelConfig, Completion, ControllerConfig,
     CostModel, Disk, DiskConfig, Error, ErrorKind, GroupId, GroupLimits, Groups, LatencyTarget,
     Layout, Op, OpCost, OpFlags, OpRates, Priority, QueueLimits, Reject, Rejected, SchedulerKind,
-    Sector, SectorCount, Serving, ServingConfig, Sharing, Spread, Stack, Stamp, Status,
+    Sector, SectorCount, Serving, ServingConfig, Sharing, Spread, Stamp, Status,
 };
 pub use millrace_cache::{
     AtRisk, Cache, CacheConfig, CacheMode, CacheStats, DriveAtRisk, Registered,

@@ -5,7 +5,8 @@
 //!
 //! [`build_volume`]: crate::build_volume
 
-use millrace_block::{SchedulerKind, Serving, Stack};
+use millrace_block::baseline::Stack;
+use millrace_block::{SchedulerKind, Serving};
 use millrace_drives::Words;
 
 /// Returns true if a volume of `drives` drives uses worker threads in this mode.

@@ -31,9 +31,8 @@ mod workers;
 use std::fmt;
 use std::str::FromStr;
 
-use millrace_block::{
-    ControllerConfig, Inside, Layout, SchedulerKind, ServingConfig, Spread, Stack, Stamp,
-};
+use millrace_block::baseline::{Inside, Stack};
+use millrace_block::{ControllerConfig, Layout, SchedulerKind, ServingConfig, Spread, Stamp};
 use millrace_drives::{Spec, Words};
 use millrace_runtime::RecorderConfig;
 

@@ -39,7 +39,7 @@ fn read_blocks<M: Machine>(volume: &Arc<Volume<M>>) {
 /// Runs `read_blocks` on each of `cpus` CPUs of machine `M` at once. Returns reads per second.
 fn measure<M: Machine>(cpus: u32, stack: Stack) -> f64 {
     let driver = open_on::<M>(&"null:size=1m".parse().expect("a spec")).expect("a drive");
-    let config = DiskConfig { name: "d0".into(), stack, ..DiskConfig::default() };
+    let config = DiskConfig { name: "d0".into(), baseline: stack.into(), ..DiskConfig::default() };
     let disk = Disk::new(driver, config).expect("a disk");
     let volume = Volume::new("v", Layout::Linear, vec![disk]).expect("a volume");
     let start_ns = M::now();

@@ -88,6 +88,13 @@ impl<M: Machine> TenantStats<M> {
         let ops = ops.try_into().unwrap_or_else(|_| unreachable!("made with that length"));
         TenantStats { account_key, ops }
     }
+
+    #[inline(always)]
+    fn count(&self, op: Op, (bucket, total_ns): (usize, u64), (ios, sectors): (u64, u64)) {
+        let op = &self.ops[op as usize];
+        op.sectors.add(sectors);
+        op.total.record_in(bucket, total_ns, ios);
+    }
 }
 
 impl<M: Machine> LedgerEntry for TenantStats<M> {
@@ -191,10 +198,25 @@ impl<M: Machine> Tenants<M> {
         (bucket, total_ns): (usize, u64),
         (ios, sectors): (u64, u64),
     ) {
-        let Some(account) = self.account(account_key) else { return };
-        let op = &account.ops[op as usize];
-        op.sectors.add(sectors);
-        op.total.record_in(bucket, total_ns, ios);
+        match self.accounts.get(self.last) {
+            Some(account) if account.account_key == account_key => {
+                account.count(op, (bucket, total_ns), (ios, sectors));
+            }
+            _ => self.count_elsewhere((account_key, op), (bucket, total_ns), (ios, sectors)),
+        }
+    }
+
+    /// [`Tenants::count`] for another tenant than last.
+    #[inline(never)]
+    fn count_elsewhere(
+        &mut self,
+        (account_key, op): (AccountKey, Op),
+        times: (usize, u64),
+        counts: (u64, u64),
+    ) {
+        if let Some(account) = self.find(account_key) {
+            account.count(op, times, counts);
+        }
     }
 
     /// Adds a bio that completes now to the current run of equal ones. [`Tenants::end_run`] adds
@@ -228,27 +250,20 @@ impl<M: Machine> Tenants<M> {
 
     #[cold]
     pub(crate) fn count_error(&mut self, slot: &BioSlot<M>) {
-        if let Some(account) = self.account(slot.bio.account_key) {
+        if let Some(account) = self.find(slot.bio.account_key) {
             account.ops[slot.bio.op as usize].errors.add(1);
         }
     }
 
-    #[inline(always)]
-    fn account(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
-        if self.accounts.get(self.last).is_none_or(|account| account.account_key != account_key) {
-            self.find(account_key);
-        }
-        self.accounts.get(self.last).map(|account| &**account)
-    }
-
-    #[inline(never)]
-    fn find(&mut self, account_key: AccountKey) {
-        let Some(ledger) = &self.ledger else { return };
+    /// Returns a tenant's account, which becomes the one used last. `None` without a ledger.
+    fn find(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
+        let ledger = self.ledger.as_ref()?;
         let found = self.accounts.binary_search_by_key(&account_key, |account| account.account_key);
         self.last = found.unwrap_or_else(|at| {
             self.accounts.insert(at, ledger.0.lock().tenants.open(TenantStats::new(account_key)));
             at
         });
+        Some(&self.accounts[self.last])
     }
 }
 

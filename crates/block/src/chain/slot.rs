@@ -69,7 +69,11 @@ fn since(q_ns: u64, now_ns: u64) -> u32 {
 }
 
 /// A slot of a `BioSet`: a bio and the layer's state for it.
+///
+/// The fields from `chain_segments` to `all_made` lie in one aligned word, because they start with
+/// the same constants for every bio that goes to one drive whole: a single store.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct BioSlot<M: Machine> {
     /// Next slot of the list that this slot is in.
     pub(crate) next: Option<BioRef<M>>,
@@ -82,32 +86,35 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) parent: u64,
     /// The set of the channel that the completed bio is delivered to.
     pub(crate) bio_set: *const BioSet<M>,
-    /// Written whole at submission and taken whole at completion, so it is never dropped in place.
-    pub(crate) bio: ManuallyDrop<Bio>,
     /// First sector of the bio on its drive.
     pub(crate) dev_sector: Sector,
     /// Time of submission (Q) in nanoseconds.
     pub(crate) q_ns: u64,
     /// Times of G and I if the bio waited in the layer; all 0 otherwise.
     pub(crate) waited: WaitTimes,
+    /// Written whole at submission and taken whole at completion, so it is never dropped in place.
+    pub(crate) bio: ManuallyDrop<Bio>,
     /// Total sectors of the chain that this slot heads.
     pub(crate) chain_sectors: SectorCount,
     /// Offset in bytes of this bio's data in the parent's memory; in a parent, the bytes split so
     /// far.
     pub(crate) offset: u32,
-    /// In a parent, the number of parts that have not completed.
-    pub(crate) remaining: u32,
     /// Total memory segments of the chain that this slot heads.
     pub(crate) chain_segments: u16,
-    /// Index of the drive in the volume.
-    pub(crate) member: u16,
-    stride: Stride,
+    /// The two fields of the part's [`Stride`].
+    stride_width: u16,
+    stride_chunk_shift: u8,
     pub(crate) stage: BioStage,
+    /// Outcome of the bio: `Ok` from its submission until it ends.
     pub(crate) status: Status,
     /// In a parent: all parts of the current stage have been made.
     pub(crate) all_made: bool,
-    /// The submitter owns the memory, so the bio completes only when the drive confirms it.
-    pub(crate) foreign: bool,
+    /// In a parent, the number of parts that have not completed.
+    pub(crate) remaining: u32,
+    /// Index of the drive in the volume.
+    pub(crate) member: u16,
+    /// In a part: the submitter owns the parent's memory.
+    pub(crate) of_foreign: bool,
 }
 
 // SAFETY: a slot moves between threads with its only handle; the raw pointers in it are followed by
@@ -123,25 +130,32 @@ impl<M: Machine> BioSlot<M> {
             tail: null_mut(),
             parent: 0,
             bio_set,
-            bio: ManuallyDrop::new(Bio::flush()),
             dev_sector: 0,
             q_ns: 0,
             waited: WaitTimes::NOT,
+            bio: ManuallyDrop::new(Bio::flush()),
             chain_sectors: 0,
             offset: 0,
-            remaining: 0,
             chain_segments: 0,
-            member: 0,
-            stride: Stride::NONE,
+            stride_width: Stride::NONE.width,
+            stride_chunk_shift: Stride::NONE.chunk_shift,
             stage: BioStage::Whole,
             status: Status::Ok,
             all_made: false,
-            foreign: false,
+            remaining: 0,
+            member: 0,
+            of_foreign: false,
         }
     }
 
     pub(crate) fn set_stride(&mut self, stride: Stride) {
-        self.stride = stride;
+        (self.stride_width, self.stride_chunk_shift) = (stride.width, stride.chunk_shift);
+    }
+
+    /// Returns true if the submitter owns the memory, so that the bio completes only when the drive
+    /// confirms it.
+    pub(crate) fn is_foreign(&self) -> bool {
+        if self.stage == BioStage::Child { self.of_foreign } else { self.bio.is_foreign() }
     }
 
     /// Returns the sector after the last one of the chain.
@@ -157,11 +171,11 @@ impl<M: Machine> BioSlot<M> {
         if self.bio.nr_segments() != 1 {
             return u32::MAX;
         }
-        if self.stride.width == 1 {
+        if self.stride_width == 1 {
             return 1;
         }
-        let within = self.dev_sector as u32 & ((1 << self.stride.chunk_shift) - 1);
-        ((within + sectors - 1) >> self.stride.chunk_shift) + 1
+        let within = self.dev_sector as u32 & ((1 << self.stride_chunk_shift) - 1);
+        ((within + sectors - 1) >> self.stride_chunk_shift) + 1
     }
 
     /// Returns the contiguous memory that starts `done` bytes into this part. The bio has data and
@@ -169,7 +183,7 @@ impl<M: Machine> BioSlot<M> {
     #[inline]
     pub(crate) fn piece(&self, done: u32) -> Segment {
         let len = (self.bio.nr_sectors << SECTOR_SHIFT) - done;
-        if self.stride.width == 1 {
+        if self.stride_width == 1 {
             return self.bio.data().piece(u64::from(self.offset) + u64::from(done), len);
         }
         self.strided_piece(done, len)
@@ -178,11 +192,11 @@ impl<M: Machine> BioSlot<M> {
     /// Example: chunk 8 sectors, 4 drives, part starting at drive sector 6. Its first 2 sectors lie
     /// at `offset`; the 8 sectors of its next chunk lie 2 + 3 * 8 sectors further in memory.
     fn strided_piece(&self, done: u32, len: u32) -> Segment {
-        let chunk_bytes = 1u64 << (u32::from(self.stride.chunk_shift) + SECTOR_SHIFT);
+        let chunk_bytes = 1u64 << (u32::from(self.stride_chunk_shift) + SECTOR_SHIFT);
         let in_chunk = (self.dev_sector << SECTOR_SHIFT) & (chunk_bytes - 1);
         let place = in_chunk + u64::from(done);
         let whole_chunks = place & !(chunk_bytes - 1);
-        let skipped = whole_chunks * u64::from(self.stride.width - 1);
+        let skipped = whole_chunks * u64::from(self.stride_width - 1);
         let left = chunk_bytes - (place - whole_chunks);
         let memory = u64::from(self.offset) + u64::from(done) + skipped;
         self.bio.data().piece(memory, len.min(left as u32))

@@ -95,7 +95,9 @@ impl BioChecks {
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.baseline;
         let usual = !(self.has_sink || self.baseline || self.pressed);
-        let open = if usual { self.plain_max } else { 0 };
+        // No plain bio is longer than the volume, so that `is_plain` need not ask.
+        let longest = u64::from(self.plain_max).min(self.capacity) as u32;
+        let open = if usual { longest } else { 0 };
         (self.plain_sectors, self.recorded_sectors) =
             if self.traced { (0, open) } else { (open, 0) };
     }
@@ -121,8 +123,7 @@ impl BioChecks {
             && bio.flags.0 | (bio.op as u8 & u8::from(self.read_only)) == OpFlags::NONE.0
             && bio.nr_sectors.wrapping_sub(1) < sectors
             && (bio.sector | nr) & self.block_mask == 0
-            && self.capacity >= nr
-            && bio.sector <= self.capacity - nr
+            && bio.sector <= self.capacity.wrapping_sub(nr)
     }
 
     /// Checks whether a bio can be served at all; renews the volume's size if the bio lies beyond

@@ -17,7 +17,7 @@ use crate::chain::slot::{BioList, BioRef};
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::plug::Plug;
 use crate::disk::queue_context::QueueContext;
-use crate::disk::submit_context::SubmitContext;
+use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::disk::trace::PlugPlace;
 use crate::disk::{Disk, SubmitPath, UNBOUNDED, direct, handover, request_limits, timeouts};
 use crate::queue::driver::QueueKind;
@@ -59,6 +59,8 @@ pub(crate) struct VolumeMember<M: Machine> {
     merges: bool,
     /// Kind of the last bio's merge, for the trace.
     merged: Option<MergeKind>,
+    /// True if batches may take the fast path, and the channel stamps batches.
+    pub(crate) is_direct: bool,
     /// True if the drive has no segment limits and no boundaries.
     pub(crate) takes_plain: bool,
     /// Limits of this channel's requests.
@@ -70,7 +72,7 @@ pub(crate) struct VolumeMember<M: Machine> {
 impl<M: Machine> VolumeMember<M> {
     /// Creates a member with nothing plugged and no slots for parts. `thread` is the number of the
     /// I/O thread, if it is one.
-    pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>) -> Self {
+    pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>, stamp: Stamp) -> Self {
         let (route, stats) = disk.join(thread);
         VolumeMember {
             stats,
@@ -82,6 +84,7 @@ impl<M: Machine> VolumeMember<M> {
             flushes: false,
             merges: disk.baseline.as_ref().is_none_or(|b| b.stack.merges_in_plug()),
             merged: None,
+            is_direct: disk.queues.path() == SubmitPath::Direct && stamp == Stamp::Batch,
             takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
             // Relaxed: a plain size.
             piece_sectors: disk.sizes.piece_sectors.load(Order::Relaxed),
@@ -118,10 +121,10 @@ impl<M: Machine> VolumeMember<M> {
     #[inline(always)]
     pub(crate) fn flush(&mut self, run: &mut SubmitContext<M>) -> u32 {
         self.served_here = true;
-        if self.disk.queues.path() == SubmitPath::Direct && self.plug.is_short() {
+        if self.is_direct && self.plug.is_short() {
             let Some(bio) = self.plug.take_last() else { return 0 };
             self.count();
-            match direct::issue_single(&mut self.context(run), bio) {
+            match direct::issue_single(self.context(run), bio) {
                 Ok(()) => return 0,
                 Err(bio) => self.plug.put_back(bio),
             }
@@ -129,6 +132,12 @@ impl<M: Machine> VolumeMember<M> {
             return 0;
         }
         self.flush_list(run)
+    }
+
+    /// [`VolumeMember::flush`] where a call does not matter.
+    #[inline(never)]
+    pub(crate) fn flush_called(&mut self, run: &mut SubmitContext<M>) -> u32 {
+        self.flush(run)
     }
 
     /// Adopts a changed longest request of the drive.
@@ -182,7 +191,7 @@ impl<M: Machine> VolumeMember<M> {
         }
         if server == BatchServer::Submitter || !self.disk.has_worker() {
             if !self.disk.trace(run).is_on() {
-                return self.flush(run);
+                return self.flush_called(run);
             }
             // While a trace is recorded, a single bio must not take the fast path.
             self.served_here = true;

@@ -82,7 +82,7 @@ impl<M: Machine> Channel<M> {
     /// Starts submitted bios and collects completions.
     #[inline(always)]
     fn gather(&mut self) {
-        self.flush();
+        self.sub.flush();
         let mut look =
             self.sub.run.done.is_empty() || (self.sub.checks.polls_always && self.is_look_due());
         if self.bio_set().has_delivered() {
@@ -148,9 +148,8 @@ impl<M: Machine> Channel<M> {
             driving.end();
             let Some(mut slot) = next_slot else { break };
             handed += 1;
-            if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
-                let bio = slot.take_bio();
-                slot.bio = ManuallyDrop::new(self.quarantined(bio));
+            if !slot.status.is_ok() {
+                self.keep_memory(&mut slot);
             }
             let shown = ShownSlot { slot: Some(slot), free: &mut self.sub.free };
             match shown.show(&mut next) {
@@ -228,7 +227,10 @@ impl<M: Machine> Channel<M> {
     #[inline(always)]
     fn next_whole(&mut self) -> Option<BioRef<M>> {
         while let Some(slot) = self.sub.run.done.pop_front() {
-            self.sub.members[usize::from(slot.member)].outstanding -= 1;
+            match &mut self.sub.members[..] {
+                [only] => only.outstanding -= 1,
+                members => members[usize::from(slot.member)].outstanding -= 1,
+            }
             if slot.stage != BioStage::Child {
                 return Some(slot);
             }
@@ -240,9 +242,9 @@ impl<M: Machine> Channel<M> {
     /// Returns the next other bio for [`Channel::poll_again`], which has handed over `handed` bios.
     #[inline(always)]
     fn next_of_others(&mut self, handed: usize) -> Option<BioRef<M>> {
-        match self.sub.finished.is_empty() && self.sub.stalled == 0 {
-            true => None,
-            false => self.next_finished(handed <= self.in_flight() as usize),
+        match self.sub.finished.len() | self.sub.stalled {
+            0 => None,
+            _ => self.next_finished(handed <= self.in_flight() as usize),
         }
     }
 
@@ -275,6 +277,15 @@ impl<M: Machine> Channel<M> {
             bio = self.quarantined(bio);
         }
         take(Completion { user_data: bio.user_data(), status, bio, q_ns, c_ns });
+    }
+
+    /// Keeps the memory of a bio that timed out while a drive may still write it.
+    #[cold]
+    fn keep_memory(&mut self, slot: &mut BioRef<M>) {
+        if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
+            let bio = slot.take_bio();
+            slot.bio = ManuallyDrop::new(self.quarantined(bio));
+        }
     }
 
     /// Returns a timed-out bio without its memory, while a drive may still write that.

@@ -293,7 +293,7 @@ impl<M: Machine> Submission<M> {
         child.offset = part.offset << SECTOR_SHIFT;
         debug_assert_eq!(child.waited, WaitTimes::NOT);
         child.q_ns = self.batch.parts_ns;
-        child.foreign = parent.foreign;
+        child.of_foreign = parent.is_foreign();
         child.tail = child.as_ptr();
         (child.chain_sectors, child.chain_segments) = (part.nr_sectors, 0);
         child.set_stride(part.stride);

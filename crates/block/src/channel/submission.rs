@@ -94,8 +94,6 @@ impl<M: Machine> Submission<M> {
             }
         }
         (slot.q_ns, slot.waited) = (self.batch.now_ns, WaitTimes::NOT);
-        slot.status = Status::Ok;
-        slot.foreign = slot.bio.is_foreign();
         if self.throttle.is_on {
             let bio = (slot.bio.sector, slot.bio.nr_sectors, slot.bio.account_key.group);
             match self.throttle.pass(slot, self.batch.now_ns) {
@@ -103,13 +101,19 @@ impl<M: Machine> Submission<M> {
                 None => return self.note_held(bio),
             }
         }
-        if plain
-            && let Some((member, dev_sector)) =
-                self.volume.locate(slot.bio.sector, slot.bio.nr_sectors)
-        {
-            self.make_whole(&mut slot, member, dev_sector, 1);
-            self.batch.plugged += 1;
-            return self.members[usize::from(member)].plug(slot);
+        if plain {
+            if let [only] = &mut self.members[..] {
+                let dev_sector = slot.bio.sector;
+                make_whole(&mut slot, 0, dev_sector, 1);
+                self.batch.plugged += 1;
+                return only.plug(slot);
+            }
+            let (sector, nr_sectors) = (slot.bio.sector, slot.bio.nr_sectors);
+            if let Some((member, dev_sector)) = self.volume.locate(sector, nr_sectors) {
+                make_whole(&mut slot, member, dev_sector, 1);
+                self.batch.plugged += 1;
+                return self.members[usize::from(member)].plug(slot);
+            }
         }
         self.submit_slowly(slot);
     }
@@ -129,11 +133,12 @@ impl<M: Machine> Submission<M> {
     /// bios that are too long for one request, and all bios while a trace is recorded.
     #[inline(never)]
     fn submit_slowly(&mut self, mut slot: BioRef<M>) {
+        slot.status = Status::Ok;
         if self.checks.is_plain_to_record(&slot.bio)
             && let Some((member, dev_sector)) =
                 self.volume.locate(slot.bio.sector, slot.bio.nr_sectors)
         {
-            self.make_whole(&mut slot, member, dev_sector, 1);
+            make_whole(&mut slot, member, dev_sector, 1);
             self.batch.plugged += 1;
             return self.plug_traced(slot);
         }
@@ -157,23 +162,11 @@ impl<M: Machine> Submission<M> {
             let is_long = nr_sectors > self.checks.whole_max;
             let is_behind = is_long && self.is_behind(&slot, member);
             if flags_fit && sectors == nr_sectors && !is_behind {
-                self.make_whole(&mut slot, member, dev_sector, segments);
+                make_whole(&mut slot, member, dev_sector, segments);
                 return self.admit(slot);
             }
         }
         self.submit_parent(slot);
-    }
-
-    #[inline(always)]
-    fn make_whole(&self, slot: &mut BioRef<M>, member: u16, dev_sector: u64, segments: u16) {
-        slot.stage = BioStage::Whole;
-        slot.member = member;
-        slot.dev_sector = dev_sector;
-        slot.offset = 0;
-        slot.chain_sectors = slot.bio.nr_sectors;
-        slot.chain_segments = segments;
-        slot.tail = slot.as_ptr();
-        slot.set_stride(Stride::NONE);
     }
 
     /// Puts a bio that goes to one drive into that drive's plug, or into a baseline's.
@@ -205,12 +198,18 @@ impl<M: Machine> Submission<M> {
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
-            self.flush();
+            self.flush_called();
         }
     }
 
+    /// [`Submission::flush`] where a call does not matter.
+    #[inline(never)]
+    pub(crate) fn flush_called(&mut self) {
+        self.flush();
+    }
+
     /// Starts all submitted bios.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn flush(&mut self) {
         if self.throttle.held != 0 {
             self.release();
@@ -297,22 +296,43 @@ impl<M: Machine> Submission<M> {
         if !self.volume.is_usual() || self.checks.watched {
             return self.flush_served();
         }
-        self.batch.plugged = 0;
-        for member in &mut self.members {
-            self.batch.plugged += member.flush(&mut self.run);
-        }
+        self.batch.plugged = match self.members.len() {
+            1 => self.members[0].flush(&mut self.run),
+            _ => self.flush_each(),
+        };
     }
+
+    #[inline(never)]
+    fn flush_each(&mut self) -> u32 {
+        self.members.iter_mut().map(|member| member.flush(&mut self.run)).sum()
+    }
+}
+
+/// Describes a bio that goes to one drive unchanged.
+#[inline(always)]
+fn make_whole<M: Machine>(slot: &mut BioRef<M>, member: u16, dev_sector: u64, segments: u16) {
+    slot.member = member;
+    slot.dev_sector = dev_sector;
+    slot.offset = 0;
+    slot.chain_sectors = slot.bio.nr_sectors;
+    slot.tail = slot.as_ptr();
+    slot.chain_segments = segments;
+    slot.set_stride(Stride::NONE);
+    slot.stage = BioStage::Whole;
+    slot.status = Status::Ok;
+    slot.all_made = false;
 }
 
 /// Creates the members of a volume for the calling thread.
 pub(crate) fn members_of<M: Machine>(
     volume: &Volume<M>,
     thread: Option<&IoThread<M>>,
+    stamp: Stamp,
 ) -> Result<Vec<VolumeMember<M>>, Error> {
     let member = |disk: &Arc<Disk<M>>| {
         // A thread that claimed a queue uses that one, whatever its own number is.
         let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
-        let member = VolumeMember::new(disk, number);
+        let member = VolumeMember::new(disk, number, stamp);
         if thread.is_none() && !member.hctx().is_served() {
             let text = format!(
                 "volume {}: the queues of drive {} belong to I/O threads, and there is none; open \

@@ -3,9 +3,11 @@
 //! A disk follows the multi-queue design and has no baseline, unless its settings name one: a
 //! single request queue under one lock (sq.rs), straight to the driver (raw.rs), or several threads
 //! serving a hardware queue at once (lanes.rs). `Disk::new` chooses once. The steps of an I/O use
-//! only the interface `BaselineStack` (stack.rs), and the fast path (direct.rs) not even that.
+//! only the interface `BaselineStack` (stack.rs), and the fast path (direct.rs) not even that. Not
+//! part of the interface for users of the block layer.
 //! Sources: \[MQ\], \[OLS\].
 
+pub(crate) mod config;
 pub(crate) mod filled;
 pub(crate) mod lanes;
 pub(crate) mod raw;
@@ -18,14 +20,17 @@ use alloc::boxed::Box;
 use millrace_machine::{Machine, Topology};
 
 use crate::bio::error::Error;
+use crate::disk::DiskConfig;
 use crate::disk::baseline::lanes::{Lanes, SharedQueueStack};
 use crate::disk::baseline::raw::RawStack;
 use crate::disk::baseline::sq::SingleQueueStack;
 use crate::disk::baseline::stack::BaselineStack;
 use crate::disk::queues::{DiskQueues, QueueShape, hardware_queues, one_to_one};
-use crate::disk::{DiskConfig, Inside, Stack};
 use crate::queue::Spread;
 use crate::queue::driver::{Driver, HwQueues};
+
+pub use config::{BaselineConfig, Inside, Stack};
+pub use request_lock::{QueuePlug, RequestLock};
 
 /// The baseline that a disk follows.
 pub(crate) struct Baseline<M: Machine> {
@@ -65,13 +70,13 @@ pub(crate) fn of<M: Machine>(
     hw: HwQueues,
     (topology, threads): (&Topology, u16),
 ) -> Result<Option<Baseline<M>>, Error> {
-    let stack: Box<dyn BaselineStack<M>> = match (config.stack, config.entrance.inside) {
+    let stack: Box<dyn BaselineStack<M>> = match (config.baseline.stack, config.baseline.inside) {
         (Stack::Sq, _) => {
             (config.software_queues, config.hardware_queues) = (Spread::One, Spread::One);
             config.worker = None;
             let lanes = lanes::is_possible(driver, hw)
                 .then(|| Lanes::spread(config, hw, (topology, threads)));
-            let request_lock = config.entrance.request_lock.clone();
+            let request_lock = config.baseline.request_lock.clone();
             Box::new(SingleQueueStack::new(request_lock, lanes, hw.depth))
         }
         (_, Inside::Each) => {

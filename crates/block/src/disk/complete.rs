@@ -13,10 +13,11 @@ use crate::bio::Op;
 use crate::bio::status::Status;
 use crate::chain::bio_set::BioSet;
 use crate::chain::merge;
-use crate::chain::slot::{BioRef, WaitTimes};
+use crate::chain::slot::{BioList, BioRef, WaitTimes};
+use crate::disk::SubmitPath;
 use crate::disk::handover::count_handed;
 use crate::disk::queue_context::QueueContext;
-use crate::disk::submit_context::Stamp;
+use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::queue::request::{Request, RequestRef, RequestState};
 use crate::queue::tag::TagBatch;
 use crate::trace::Action;
@@ -155,7 +156,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 }
 
-/// Ends all requests of a batch that is not empty.
+/// Ends all requests of a batch that is not empty. Returns true if that put new work into the
+/// queue.
+#[inline(always)]
 pub(crate) fn end_batch<M: Machine>(context: &mut QueueContext<'_, M>) -> bool {
     M::work(Stage::Complete, context.run.batch.entries().len() as u32);
     let (tags, mut given) = (&*context.hctx.tags, TagBatch::EMPTY);
@@ -171,17 +174,69 @@ pub(crate) fn end_requests<M: Machine>(
     context: &mut QueueContext<'_, M>,
     mut give: impl FnMut(RequestRef<M>),
 ) -> bool {
-    let (tags, mut equal) = (&*context.hctx.tags, EqualIos::EMPTY);
+    let tags = &*context.hctx.tags;
     let (mut c_ns, mut again) = (M::now(), false);
-    while let Some((mut rq, status)) = context.run.batch.take(tags) {
+    context.run.accounts.c_ns = c_ns;
+    // Requests that came by the fast path are alike as a rule.
+    let may_be_alike =
+        context.disk.queues.path() == SubmitPath::Direct && context.run.stamp == Stamp::Batch;
+    let first = if may_be_alike { context.run.batch.looks(tags).next() } else { None };
+    let mut equal = first.map_or(EqualIos::EMPTY, |(rq, _)| rq.times(c_ns));
+    loop {
+        if may_be_alike {
+            if context.run.trace.is_some() {
+                record_alike(context, &equal);
+            }
+            end_alike(context, &mut equal, &mut give);
+        }
+        let Some((mut rq, status)) = context.run.batch.take(tags) else { break };
         if context.run.stamp == Stamp::Io {
             c_ns = M::now();
+            context.run.accounts.c_ns = c_ns;
         }
         again |= context.end_request(&mut rq, (status, c_ns), &mut equal);
+        if may_be_alike && !equal.is_straight() {
+            context.stats.record(&mut equal, &mut context.run.accounts.tenants);
+            equal.forget();
+        }
         give(rq);
     }
-    context.run.accounts.c_ns = c_ns;
     context.stats.record(&mut equal, &mut context.run.accounts.tenants);
     context.run.batch.clear();
     again
+}
+
+/// Ends the next requests of the batch, up to the first one that failed, is not a single bio of
+/// this channel, or has other times.
+#[inline(always)]
+fn end_alike<M: Machine>(
+    context: &mut QueueContext<'_, M>,
+    equal: &mut EqualIos,
+    give: &mut impl FnMut(RequestRef<M>),
+) {
+    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());
+    let SubmitContext { batch, done, .. } = &mut *context.run;
+    let (mut ended, mut sectors, mut rest) = (BioList::new(), 0, batch.rest(tags));
+    while let Some((rq, status)) = rest.peek() {
+        if !status.is_ok() || !rq.ends_alike(bio_set, equal) {
+            break;
+        }
+        let Some((mut rq, _)) = rest.take() else { break };
+        let bio = rq.empty();
+        bio.touch();
+        debug_assert!(bio.status.is_ok());
+        sectors += u64::from(bio.bio.nr_sectors);
+        ended.push_back(bio);
+        give(rq);
+    }
+    equal.add(ended.len().into(), sectors);
+    done.append(&mut ended);
+}
+
+/// Records successful completions of as many requests as [`end_alike`] ends.
+#[inline(never)]
+fn record_alike<M: Machine>(context: &mut QueueContext<'_, M>, equal: &EqualIos) {
+    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());
+    let mut tracing = context.disk.trace(context.run);
+    tracing.record_successes(tags, equal.c_ns(), |rq| rq.ends_alike(bio_set, equal));
 }

@@ -8,13 +8,11 @@
 
 use millrace_machine::{Machine, Stage};
 
-use crate::account::EqualIos;
 use crate::bio::Op;
-use crate::bio::status::Status;
 use crate::chain::slot::{BioList, BioRef};
-use crate::disk::SubmitPath;
 use crate::disk::queue_context::QueueContext;
 use crate::disk::submit_context::{Stamp, SubmitContext};
+use crate::disk::{SubmitPath, complete};
 use crate::queue::HctxState;
 use crate::queue::driver::{CompletionBatch, Moment};
 use crate::queue::request::Dispatch;
@@ -48,15 +46,20 @@ fn passes<M: Machine>(serve: &mut HctxState<M>, list: &BioList<M>) -> bool {
 /// Returns true if nothing waits in front of a batch on the fast path.
 #[inline(always)]
 fn is_free<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>) -> bool {
-    context.run.stamp == Stamp::Batch
-        && context.run.woken.is_empty()
-        && serve.staged.is_empty()
-        && serve.requeued.is_empty()
-        && !(serve.quiesced | serve.frozen | context.run.trace_context.has_waited)
+    context.run.stamp == Stamp::Batch && is_open(context.run, serve)
 }
 
-/// Returns true if the scheduler lets a single bio bypass it.
-#[inline(never)]
+/// [`is_free`] for a thread that stamps batches.
+#[inline(always)]
+fn is_open<M: Machine>(run: &SubmitContext<M>, serve: &HctxState<M>) -> bool {
+    run.woken.is_empty()
+        && serve.staged.is_empty()
+        && serve.requeued.is_empty()
+        && !(serve.quiesced | serve.frozen | run.trace_context.has_waited)
+}
+
+/// Returns true if the scheduler, if there is one, lets a single bio bypass it.
+#[inline(always)]
 fn passes_single<M: Machine>(serve: &mut HctxState<M>, bio: &BioRef<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes_single(bio))
 }
@@ -83,7 +86,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
         }
         // Requests that the drive has already completed make room for more.
         context.reap(&mut serving);
-        let again = !context.run.batch.is_empty() && complete_batch(context);
+        let again = !context.run.batch.is_empty() && complete::end_batch(context);
         if again || !more || !context.run.woken.is_empty() {
             list.mark_inserted(M::now());
             context.trace().record_inserts_if(TraceStamp::Batch, list);
@@ -96,7 +99,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
         // The driver may have been busy only because of the requests that it has completed now;
         // then no later completion would trigger a retry.
         if !context.run.batch.is_empty() {
-            complete_batch(context);
+            complete::end_batch(context);
         }
         return context.serve(serving);
     }
@@ -116,79 +119,91 @@ fn issue_recorded<M: Machine>(
 /// Dispatches a single bio, as a program with one I/O in flight submits each time; the drive often
 /// completes it at once. Returns the bio if it is a chain or a flush, or this thread cannot serve
 /// the queue. The disk must use the fast path.
-#[inline(never)]
+///
+/// Inlined, because with one I/O in flight a call costs as much as a clock read.
+#[inline(always)]
 pub(crate) fn issue_single<M: Machine>(
-    context: &mut QueueContext<'_, M>,
+    QueueContext { disk, hctx, run, stats }: QueueContext<'_, M>,
     bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
-    let hctx = context.hctx;
-    if bio.op() == Op::Flush || bio.chained.is_some() || !context.may_serve() {
+    if bio.op() == Op::Flush || bio.chained.is_some() || !hctx.may_serve(run.owner) {
         return Err(bio);
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return Err(bio) };
-    context.work(Stage::Insert, 1);
-    let has_order = serving.scheduling.is_some();
-    if !is_free(context, &serving)
-        || serving.queue.is_none()
-        || has_order && !passes_single(&mut serving, &bio)
-    {
-        return stage_single(context, serving, bio);
-    }
-    let tags = &*hctx.tags;
-    let taken = tags.take_one(&mut context.run.hint);
+    disk.work(Stage::Insert, 1);
     let serve: &mut HctxState<M> = &mut serving;
-    let (Some(mut rq), Some(queue)) = (taken, &mut serve.queue) else {
-        return stage_single(context, serving, bio);
+    if !is_open(run, serve) || !passes_single(serve, &bio) {
+        return stage_single(QueueContext { disk, hctx, run, stats }, serving, bio);
+    }
+    let Some(queue) = serve.queue.as_deref_mut() else {
+        return stage_single(QueueContext { disk, hctx, run, stats }, serving, bio);
+    };
+    let tags = &*hctx.tags;
+    let Some(mut rq) = tags.take_one(&mut run.hint) else {
+        return stage_single(QueueContext { disk, hctx, run, stats }, serving, bio);
     };
     bio.touch();
     rq.touch();
-    rq.fill(bio, hctx.number, context.disk.flags_taken);
+    rq.fill(bio, hctx.number, disk.flags_taken);
     let d_ns = M::now();
-    rq.d_ns = d_ns;
     let outcome = queue.queue_rq(&rq);
     if outcome != Dispatch::Queued {
-        rq.outcome = outcome;
+        (rq.d_ns, rq.outcome) = (d_ns, outcome);
+        let mut context = QueueContext { disk, hctx, run, stats };
         context.requeue(serve, rq);
         context.serve(serving);
         return Ok(());
     }
-    context.charge(1);
+    disk.work(Stage::Dispatch, 1);
+    M::work(Stage::Driver, 1);
+    stats.count_batch(1);
     queue.commit_rqs();
-    queue.poll(&mut context.run.batch);
-    if !context.run.batch.is_just(rq.tag()) {
+    queue.poll(&mut run.batch);
+    if !run.batch.is_just(rq.tag()) {
+        rq.d_ns = d_ns;
         serve.in_flight.lend(rq, d_ns);
-        end_single(context, serving);
+        end_single(QueueContext { disk, hctx, run, stats }, serving);
         return Ok(());
     }
-    context.run.batch.clear();
+    run.batch.clear_unchecked();
     let stays = serving.leave();
     M::work(Stage::Complete, 1);
-    let mut bio = rq.empty();
+    let bio = rq.empty();
     bio.touch();
-    bio.status = Status::Ok;
+    debug_assert!(bio.status.is_ok());
     let c_ns = M::now();
-    context.run.accounts.c_ns = c_ns;
-    context.stats.record_one(&bio, (d_ns, c_ns), &mut context.run.accounts.tenants);
+    run.accounts.c_ns = c_ns;
+    stats.record_one(&bio, (d_ns, c_ns), &mut run.accounts.tenants);
     tags.give_one(rq);
     // The bio is from this channel's own plug, so it goes back to the channel.
-    context.run.done.push_back(bio);
-    context.wake_waiter();
-    if stays.is_some() || !context.run.woken.is_empty() {
-        go_on(context, stays);
+    run.done.push_back(bio);
+    match stays {
+        None if run.woken.is_empty() && !tags.has_waiters() => {}
+        stays => end_single_late(QueueContext { disk, hctx, run, stats }, stays),
     }
     Ok(())
+}
+
+/// Finishes the round of a single bio if there is more to do.
+#[inline(never)]
+fn end_single_late<'a, M: Machine>(
+    mut context: QueueContext<'a, M>,
+    stays: Option<ServeGuard<'a, M, HctxState<M>>>,
+) {
+    context.wake_waiter();
+    go_on(&mut context, stays);
 }
 
 /// Stages a single bio because the queue is not free, or no tag is.
 #[inline(never)]
 fn stage_single<'a, M: Machine>(
-    context: &mut QueueContext<'a, M>,
+    mut context: QueueContext<'a, M>,
     mut serving: ServeGuard<'a, M, HctxState<M>>,
     mut bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
     if serving.frozen {
         let stays = serving.leave();
-        go_on(context, stays);
+        go_on(&mut context, stays);
         return Err(bio);
     }
     bio.mark_inserted(M::now());
@@ -200,11 +215,11 @@ fn stage_single<'a, M: Machine>(
 /// Handles completions other than exactly the one just dispatched.
 #[inline(never)]
 fn end_single<'a, M: Machine>(
-    context: &mut QueueContext<'a, M>,
+    mut context: QueueContext<'a, M>,
     mut serving: ServeGuard<'a, M, HctxState<M>>,
 ) {
     context.check_reaped(&mut serving);
-    leave_and_end(context, serving);
+    leave_and_end(&mut context, serving);
 }
 
 /// Leaves the queue and ends the requests that the driver has completed.
@@ -220,7 +235,7 @@ fn leave_and_end<'a, M: Machine>(
         return context.serve(serving);
     }
     let stays = serving.leave();
-    let again = !context.run.batch.is_empty() && complete_batch(context);
+    let again = !context.run.batch.is_empty() && complete::end_batch(context);
     if again && stays.is_none() {
         context.kick();
     }
@@ -258,6 +273,8 @@ fn issue_list<M: Machine, const RECORDED: bool>(
     };
     let now_ns = M::now();
     let (mut sent, mut refused) = (0, None);
+    // Locals, because the compiler cannot know that no call below changes them.
+    let (queue, hctx, flags_taken) = (&mut **queue, context.hctx.number, context.disk.flags_taken);
     let has_data = RECORDED && queue.has_trace_data();
     let mut rest = list.take();
     while let Some(chain) = rest.pop_front() {
@@ -277,12 +294,12 @@ fn issue_list<M: Machine, const RECORDED: bool>(
         };
         chain.touch();
         rq.touch();
-        rq.fill(chain, context.hctx.number, context.disk.flags_taken);
+        rq.fill(chain, hctx, flags_taken);
         rq.d_ns = now_ns;
         let outcome = queue.queue_rq(&rq);
         if RECORDED {
             if has_data && outcome == Dispatch::Queued {
-                context.trace().driver(&**queue, &rq, (Moment::Issue, now_ns));
+                context.trace().driver(queue, &rq, (Moment::Issue, now_ns));
             }
             context.trace().record_issue(&rq, now_ns, outcome);
         }
@@ -303,70 +320,4 @@ fn issue_list<M: Machine, const RECORDED: bool>(
         context.commit(serve, sent);
     }
     sent >= MOST_AT_ONCE
-}
-
-/// Completes a batch that is not empty, most of whose requests are alike; as
-/// [`QueueContext::complete`].
-#[inline(always)]
-fn complete_batch<M: Machine>(context: &mut QueueContext<'_, M>) -> bool {
-    let tags = &*context.hctx.tags;
-    M::work(Stage::Complete, context.run.batch.entries().len() as u32);
-    let c_ns = M::now();
-    context.run.accounts.c_ns = c_ns;
-    let (mut given, mut again) = (TagBatch::EMPTY, false);
-    let first = context.run.batch.looks(tags).next();
-    let mut equal = first.map_or(EqualIos::EMPTY, |(rq, _)| rq.times(c_ns));
-    loop {
-        if context.run.trace.is_some() {
-            record_alike(context, &equal);
-        }
-        end_alike(context, &mut given, &mut equal);
-        let Some((mut rq, status)) = context.run.batch.take(tags) else { break };
-        again |= context.end_request(&mut rq, (status, c_ns), &mut equal);
-        if !equal.is_straight() {
-            context.stats.record(&mut equal, &mut context.run.accounts.tenants);
-            equal.forget();
-        }
-        tags.give(&mut given, rq);
-    }
-    context.stats.record(&mut equal, &mut context.run.accounts.tenants);
-    tags.give_rest(given);
-    context.run.batch.clear();
-    context.wake_waiter();
-    again
-}
-
-/// Ends the next requests of the batch, up to the first one that failed, is not a single bio of
-/// this channel, or has other times.
-#[inline(always)]
-fn end_alike<M: Machine>(
-    context: &mut QueueContext<'_, M>,
-    given: &mut TagBatch,
-    equal: &mut EqualIos,
-) {
-    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());
-    let SubmitContext { batch, done, .. } = &mut *context.run;
-    let (mut ios, mut sectors, mut rest) = (0, 0, batch.rest(tags));
-    while let Some((rq, status)) = rest.peek() {
-        if !status.is_ok() || !rq.ends_alike(bio_set, equal) {
-            break;
-        }
-        let Some((mut rq, _)) = rest.take() else { break };
-        let mut bio = rq.empty();
-        bio.touch();
-        bio.status = Status::Ok;
-        ios += 1;
-        sectors += u64::from(bio.bio.nr_sectors);
-        done.push_back(bio);
-        tags.give(given, rq);
-    }
-    equal.add(ios, sectors);
-}
-
-/// Records successful completions of as many requests as [`end_alike`] ends.
-#[inline(never)]
-fn record_alike<M: Machine>(context: &mut QueueContext<'_, M>, equal: &EqualIos) {
-    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());
-    let mut tracing = context.disk.trace(context.run);
-    tracing.record_successes(tags, equal.c_ns(), |rq| rq.ends_alike(bio_set, equal));
 }

@@ -44,7 +44,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         self.trace().begin_insert(list);
         let hctx = self.hctx;
         let entered = match self.may_serve() {
-            true => hctx.serve.enter_within(disk.config.entrance.inside.wait_ns()),
+            true => hctx.serve.enter_within(disk.enter_wait_ns),
             false => None,
         };
         match entered {

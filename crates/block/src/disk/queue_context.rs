@@ -39,9 +39,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     /// Charges the simulated cost of a stage between software queue and driver.
     #[inline(always)]
     pub(crate) fn work(&self, stage: Stage, count: u32) {
-        if self.disk.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
-            M::work(stage, count);
-        }
+        self.disk.work(stage, count);
     }
 
     /// Returns true if this thread may run the queue.

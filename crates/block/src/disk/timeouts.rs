@@ -128,7 +128,7 @@ fn note_overdue<M: Machine>(context: &QueueContext<'_, M>, rq: &Request<M>) {
 fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
     let mut next = rq.chain.as_deref();
     while let Some(bio) = next {
-        if bio.foreign && bio.bio.op.has_data() {
+        if bio.is_foreign() && bio.bio.op.has_data() {
             return true;
         }
         next = bio.chained.as_deref();

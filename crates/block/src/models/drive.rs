@@ -16,7 +16,8 @@ use millrace_machine::{CpuId, Machine, Topology};
 use crate::bio::error::Error;
 use crate::bio::limits::{Features, QueueLimits};
 use crate::bio::status::Status;
-use crate::disk::{Disk, DiskConfig, Entrance, Inside};
+use crate::disk::baseline::{BaselineConfig, Inside};
+use crate::disk::{Disk, DiskConfig};
 use crate::queue::driver::{
     CompletionBatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, TagScope,
 };
@@ -123,7 +124,10 @@ fn disk(
     // Deadlines never pass here: a thread that waited to serve would never leave its batch to
     // another.
     let config = DiskConfig {
-        entrance: Entrance { inside: Inside::One { wait_ns: 0 }, ..Entrance::default() },
+        baseline: BaselineConfig {
+            inside: Inside::One { wait_ns: 0 },
+            ..BaselineConfig::default()
+        },
         ..config
     };
     (Disk::new(Box::new(drive), config).expect("a drive in order"), notes)

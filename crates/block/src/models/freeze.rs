@@ -16,7 +16,8 @@ use super::{bounded, freeze_and_look, holds_but_for, owner, poll_for, small, spa
 use crate::bio::Bio;
 use crate::bio::buffer::Buffer;
 use crate::channel::{Channel, ChannelConfig};
-use crate::disk::{Disk, DiskConfig, Stack};
+use crate::disk::baseline::Stack;
+use crate::disk::{Disk, DiskConfig};
 use crate::queue::Spread;
 use crate::queue::driver::QueueKind;
 
@@ -85,7 +86,7 @@ fn nothing_reaches_the_drive_between_drained_and_unfreeze() {
     let shared = DiskConfig { software_queues: Spread::One, ..DiskConfig::default() };
     let bugs = [Plant::FreezeMissesQueues];
     holds_but_for("freeze, a shared queue", explorer, &bugs, || freeze(&shared));
-    let raw = DiskConfig { stack: Stack::Raw, ..DiskConfig::default() };
+    let raw = DiskConfig { baseline: Stack::Raw.into(), ..DiskConfig::default() };
     let bugs = [Plant::FreezeMissesServers];
     holds_but_for("freeze, raw", explorer, &bugs, || freeze(&raw));
 }

@@ -402,6 +402,17 @@ impl CompletionBatch {
         self.len += 1;
     }
 
+    /// Adds completed requests with the same status.
+    ///
+    /// # Panics
+    /// If they are more than the batch has room for.
+    #[inline]
+    pub fn push_all(&mut self, tags: &[Tag], status: Status) {
+        let room = &mut self.entries[self.len..self.len + tags.len()];
+        room.iter_mut().zip(tags).for_each(|(entry, tag)| *entry = (*tag, status));
+        self.len += tags.len();
+    }
+
     /// Returns true if the batch has no room left.
     #[inline]
     #[must_use]
@@ -446,6 +457,13 @@ impl CompletionBatch {
     /// Takes the time at which a driver asked to be polled again, if any.
     pub fn take_wake(&mut self) -> Option<u64> {
         self.wake_ns.take()
+    }
+
+    /// Empties a batch of which nothing was checked or taken out.
+    #[inline(always)]
+    pub(crate) fn clear_unchecked(&mut self) {
+        debug_assert_eq!((self.checked, self.taken), (0, 0));
+        self.len = 0;
     }
 
     /// Empties the batch for the next poll; a requested wake-up stays.

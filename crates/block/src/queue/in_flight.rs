@@ -56,8 +56,10 @@ impl InFlight {
     /// If a tag is not in flight here; `drive` is for the message.
     #[inline(always)]
     pub(crate) fn take_back(&mut self, batch: &mut CompletionBatch, drive: &str) {
+        // A local, so that it stays in a register.
+        let issued_ns = &mut *self.issued_ns;
         for (tag, _) in batch.entries() {
-            let issued = &mut self.issued_ns[tag.0 as usize];
+            let issued = &mut issued_ns[tag.0 as usize];
             assert!(
                 *issued != 0,
                 "drive {drive}: the driver completed tag {}, which is not in flight",

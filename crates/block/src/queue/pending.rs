@@ -1,9 +1,8 @@
 //! `PendingQueues`: a bitmap of the software queues that have bios for a hardware queue.
 //!
-//! Each software queue has a bit, set after an insertion and cleared by the serving thread. The
-//! lanes of a hardware queue that several threads serve (`Inside::Each`)
-//! share words of 64 bits, and each lane checks only its own bit. Owned by a `HardwareQueue`.
-//! Kernel counterpart: `hctx->ctx_map`.
+//! Each software queue has a bit, set after an insertion and cleared by the serving thread. Lanes
+//! (disk/baseline/lanes.rs) share words of 64 bits, and each lane checks only its own bit. Owned by
+//! a `HardwareQueue`. Kernel counterpart: `hctx->ctx_map`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -57,7 +57,7 @@ pub struct Request<M: Machine> {
     pub(crate) d_ns: u64,
     nr_sectors: SectorCount,
     tag: Tag,
-    /// Bit of its tag in the bitmap; empty for a reserved tag.
+    /// Bit of its tag in the bitmap; `TagBits::RESERVED` for a reserved tag.
     pub(crate) bits: TagBits,
     nr_segments: u16,
     pub(crate) hctx: u16,
@@ -135,12 +135,11 @@ impl<M: Machine> Request<M> {
     }
 
     /// Returns true if the request is in flight and matches `times`, and consists of a single bio
-    /// of this channel that is no flush and waited in no queue.
+    /// of this channel that waited in no queue. So it is no flush: flushes always wait.
     #[inline(always)]
     pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };
         self.state == RequestState::InFlight
-            && self.op != Op::Flush
             && times.is_like(self.op, bio, self.d_ns)
             && bio.chained.is_none()
             && bio.bio_set == bio_set

@@ -19,6 +19,8 @@ pub(crate) struct TagBits {
 impl TagBits {
     /// The empty set of bits.
     pub(crate) const NONE: TagBits = TagBits { word: 0, mask: 0 };
+    /// Stands for a number that is in another map.
+    pub(crate) const RESERVED: TagBits = TagBits { word: u32::MAX, mask: 0 };
 }
 
 /// A set of numbers below `depth`.
@@ -78,42 +80,47 @@ impl<M: Machine> Sbitmap<M> {
     /// free ones. Moves the hint to that word.
     #[inline(always)]
     pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<TagBits> {
-        let word = *hint;
-        match self.words.get(word as usize).and_then(|bio_set| self.take_from(bio_set, want)) {
-            Some(mask) => Some(TagBits { word, mask }),
-            None => self.take_elsewhere(hint, want),
+        let mut mask = match self.words.get(*hint as usize) {
+            Some(word) => self.take_from(word, want),
+            None => 0,
+        };
+        if mask == 0 {
+            mask = self.take_elsewhere(hint, want);
         }
+        (mask != 0).then_some(TagBits { word: *hint, mask })
     }
 
-    /// Tries all words once, starting behind the hint.
+    /// Tries all words once, starting behind the hint. Returns 0 if all bits are taken.
     #[inline(never)]
-    fn take_elsewhere(&self, hint: &mut u32, want: u32) -> Option<TagBits> {
+    fn take_elsewhere(&self, hint: &mut u32, want: u32) -> u64 {
         let count = self.words.len() as u32;
         let start = *hint % count;
         for step in 1..=count {
             let word = (start + step) % count;
-            if let Some(mask) = self.take_from(&self.words[word as usize], want) {
+            let mask = self.take_from(&self.words[word as usize], want);
+            if mask != 0 {
                 *hint = word;
-                return Some(TagBits { word, mask });
+                return mask;
             }
         }
-        None
+        0
     }
 
+    /// Takes up to `want` bits of a word. Returns 0 if none is free.
     #[inline(always)]
-    fn take_from(&self, word: &M::Word, want: u32) -> Option<u64> {
+    fn take_from(&self, word: &M::Word, want: u32) -> u64 {
         loop {
             // SeqCst pairs with the SeqCst of `TagSet::wait`; see there.
             let old = word.load(Order::SeqCst);
             let free = !old & self.mask;
             if free == 0 {
-                return None;
+                return 0;
             }
             let wanted = lowest(free, want);
             // Acquire pairs with the Release in `give`: writes of the number's last user have
             // happened before. Relaxed: after a failure the loop starts anew.
             if word.compare_exchange(old, old | wanted, Order::Acquire, Order::Relaxed).is_ok() {
-                return Some(wanted);
+                return wanted;
             }
         }
     }

@@ -51,7 +51,7 @@ impl<M: Machine> TagSet<M> {
     pub fn new(depth: u32) -> Self {
         let map = Sbitmap::new(depth.clamp(1, 65_536));
         let request = |tag| {
-            let bits = if tag < map.depth() { map.bit_of(tag) } else { TagBits::NONE };
+            let bits = if tag < map.depth() { map.bit_of(tag) } else { TagBits::RESERVED };
             M::Line::new(Request::idle(Tag(tag), bits))
         };
         TagSet {
@@ -118,18 +118,27 @@ impl<M: Machine> TagSet<M> {
     /// freed first if they are in another word.
     #[inline(always)]
     pub(crate) fn give(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
+        let bits = rq.bits;
+        if bits.word != gather.bits.word {
+            return self.give_of_other_word(gather, rq);
+        }
+        assert!(gather.bits.mask & bits.mask == 0, "tag {} completed twice", rq.tag().0);
+        core::mem::forget(rq);
+        gather.bits.mask |= bits.mask;
+    }
+
+    /// Frees the tags of a batch, and starts it anew with a request's tag.
+    #[inline(never)]
+    fn give_of_other_word(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
         core::mem::forget(rq);
-        if bits.mask == 0 {
+        if bits == TagBits::RESERVED {
             return self.give_reserved(tag);
         }
-        if gather.bits.mask != 0 && gather.bits.word != bits.word {
+        if gather.bits.mask != 0 {
             self.map.give(gather.bits);
-            gather.bits.mask = 0;
         }
-        gather.bits.word = bits.word;
-        assert!(gather.bits.mask & bits.mask == 0, "tag {} completed twice", tag.0);
-        gather.bits.mask |= bits.mask;
+        gather.bits = bits;
     }
 
     /// Frees the tag of one idle request, which is not a reserved one.

@@ -174,7 +174,8 @@ proptest! {
         let range = &places[at..places.len().min(at + length)];
         let (first, last) = (range[0], range[range.len() - 1]);
         let (sector, nr) = (at as u64, range.len() as u32);
-        let whole = (first.piece == last.piece).then_some((first.member, first.dev_sector));
+        let is_whole = first.piece == last.piece || volume.disks().len() == 1;
+        let whole = is_whole.then_some((first.member, first.dev_sector));
         prop_assert_eq!(volume.locate(sector, nr), whole);
         let run = range.iter().take_while(|place| place.piece == first.piece).count() as u64;
         let end = sector + u64::from(nr);

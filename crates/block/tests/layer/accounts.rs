@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::support::TestDrive;
+use millrace_block::baseline::Stack;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Controller, ControllerConfig, Disk, DiskConfig, IoThread,
-    Layout, Op, OpFlags, Serving, ServingConfig, Sharing, Stack, StatsSnapshot, Status, TagScope,
+    Layout, Op, OpFlags, Serving, ServingConfig, Sharing, StatsSnapshot, Status, TagScope,
     TenantSnapshot, Volume, Worker,
 };
 use millrace_machine::{CpuId, Doorbell, Machine, Native, NativeParker, Parker, Thread};
@@ -55,7 +56,7 @@ fn stages_add_up_and_what_waits_for_a_tag_waits_between_i_and_d() {
         .chain([(Stack::Mq, Serving::PerVolume)])
     {
         let case = format!("{stack:?} {serving:?}");
-        let (disk, knobs) = disk(4, DiskConfig { stack, ..DiskConfig::default() });
+        let (disk, knobs) = disk(4, DiskConfig { baseline: stack.into(), ..DiskConfig::default() });
         let config = ServingConfig { serving, ..ServingConfig::default() };
         let disks = vec![Arc::clone(&disk)];
         let volume = Volume::with_serving("v", Layout::Linear, disks, config).unwrap();
@@ -239,7 +240,7 @@ fn who_ends_anothers_io_counts_it_as_the_others() {
             (drive.queues, drive.tags) = (1, TagScope::PerQueue);
             let knobs = Arc::clone(&drive.knobs);
             let controller = Some(Arc::clone(&hba));
-            let config = DiskConfig { stack, controller, ..DiskConfig::default() };
+            let config = DiskConfig { baseline: stack.into(), controller, ..DiskConfig::default() };
             (Disk::new(Box::new(drive), config).unwrap(), knobs)
         };
         let ((a, knobs), (b, _)) = (on_it(), on_it());

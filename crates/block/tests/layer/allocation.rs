@@ -11,10 +11,11 @@ use std::sync::Arc;
 use crate::alone;
 use crate::support::TestDrive;
 use millrace_allocations::{Counting, uncounted};
+use millrace_block::baseline::Stack;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
-    DriverQueue, Error, Expired, HwQueues, Layout, OpFlags, QueueLimits, Request, Sector, Stack,
-    Tag, TagScope, Volume,
+    DriverQueue, Error, Expired, HwQueues, Layout, OpFlags, QueueLimits, Request, Sector, Tag,
+    TagScope, Volume,
 };
 use millrace_machine::{Native, Topology};
 
@@ -80,7 +81,7 @@ fn channel(drives: usize, stack: Stack, set: impl Fn(&mut TestDrive)) -> Channel
     let disk = |_| {
         let mut drive = TestDrive::new(SECTORS);
         set(&mut drive);
-        let config = DiskConfig { stack, ..DiskConfig::default() };
+        let config = DiskConfig { baseline: stack.into(), ..DiskConfig::default() };
         Disk::new(Box::new(Drive(drive)), config).expect("a valid drive")
     };
     let disks: Vec<Arc<_>> = (0..drives).map(disk).collect();

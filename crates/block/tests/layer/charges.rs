@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use crate::alone;
 use crate::support::{TestDrive, run};
+use millrace_block::baseline::Stack;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
     DriverQueue, Error, Expired, Features, HwQueues, IoThread, Layout, QueueKind, QueueLimits,
-    Request, Sector, Serving, ServingConfig, Spread, Stack, Stamp, Status, Tag, TagScope, Volume,
-    Worker,
+    Request, Sector, Serving, ServingConfig, Spread, Stamp, Status, Tag, TagScope, Volume, Worker,
 };
 use millrace_machine::{
     CpuId, Doorbell, LockMeter, LockRow, Machine, Native, NativeParker, Parker, Stage, Thread,
@@ -83,7 +83,7 @@ impl Design {
     /// Two drives in chunks of 8 sectors, one hardware queue each.
     fn volume(self) -> Arc<Volume<Simulated>> {
         let config = DiskConfig {
-            stack: self.stack,
+            baseline: self.stack.into(),
             software_queues: self.software_queues,
             hardware_queues: Spread::One,
             worker: (self.serving == Serving::PerDrive).then_some(CpuId(0)),

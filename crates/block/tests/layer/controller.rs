@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::support::{Knobs, TestDrive};
+use millrace_block::baseline::Stack;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Controller, ControllerConfig, Disk, DiskConfig, ErrorKind,
-    Layout, Op, Serving, ServingConfig, Sharing, Spread, Stack, TagScope, Volume,
+    Layout, Op, Serving, ServingConfig, Sharing, Spread, TagScope, Volume,
 };
 use millrace_machine::{Machine, Native, NodeId};
 use proptest::prelude::*;
@@ -32,7 +33,7 @@ fn disk(
     (drive.queues, drive.depth, drive.tags) = (queues, depth, scope);
     let knobs = Arc::clone(&drive.knobs);
     let controller = Some(Arc::clone(controller));
-    let config = DiskConfig { stack, controller, ..DiskConfig::default() };
+    let config = DiskConfig { baseline: stack.into(), controller, ..DiskConfig::default() };
     (Disk::new(Box::new(drive), config).unwrap(), knobs)
 }
 
@@ -251,7 +252,7 @@ proptest! {
             (drive.queues, drive.depth, drive.tags) = (2, *depth, scope);
             let knobs = Arc::clone(&drive.knobs);
             let controller = Some(Arc::clone(&hba));
-            let config = DiskConfig { stack, hardware_queues, controller, ..DiskConfig::default() };
+            let config = DiskConfig { baseline: stack.into(), hardware_queues, controller, ..DiskConfig::default() };
             (Disk::new(Box::new(drive), config).unwrap(), knobs)
         }).unzip();
         let submit = |thread: u64| {

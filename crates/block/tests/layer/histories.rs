@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::script::{Asked, ScriptDrive};
 use crate::support::{Given, thread_of};
+use millrace_block::baseline::Stack;
 use millrace_block::blktrace::EventCode;
 use millrace_block::{
     Action, BATCH_SIZES, Bio, BioChain, Buffer, ChainBatch, Channel, ChannelConfig, CompletedChain,
     Completion, Controller, ControllerConfig, Disk, DiskConfig, Dispatch, GroupId, IoThread,
     Leftover, Op, OpFlags, QueueKind, Scheduler, SchedulerKind, SchedulerPick, Sharing, Spread,
-    Stack, Stamp, Status, TagScope, TraceEntry, TraceEvent, TraceSink, TraceStamp, Tracer, Volume,
+    Stamp, Status, TagScope, TraceEntry, TraceEvent, TraceSink, TraceStamp, Tracer, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
@@ -243,7 +244,7 @@ impl Rig {
             Controller::new(config).unwrap()
         });
         let config = DiskConfig {
-            stack: setting.stack,
+            baseline: setting.stack.into(),
             software_queues: setting.software_queues,
             controller,
             timeout_ns: 0,

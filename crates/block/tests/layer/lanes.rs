@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::support::{Knobs, TestDrive, pattern, run};
+use millrace_block::baseline::{BaselineConfig, Inside, Stack};
 use millrace_block::{
-    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Entrance, Inside, IoThread, Layout, Op,
-    Serving, ServingConfig, Spread, Stack, Status, Volume,
+    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Op, Serving,
+    ServingConfig, Spread, Status, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 
@@ -20,11 +21,10 @@ fn disk(spread: Spread, stack: Stack, depth: u32) -> (Arc<Disk<Native>>, Arc<Kno
     let drive = TestDrive { immediate: true, depth, ..TestDrive::new(4096) };
     let knobs = Arc::clone(&drive.knobs);
     let config = DiskConfig {
-        stack,
         software_queues: spread,
         hardware_queues: spread,
         io_threads: THREADS,
-        entrance: Entrance { inside: Inside::Each, ..Entrance::default() },
+        baseline: BaselineConfig { inside: Inside::Each, ..stack.into() },
         ..DiskConfig::default()
     };
     (Disk::new(Box::new(drive), config).unwrap(), knobs)

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::support::{Knobs, TestDrive, pattern, run};
+use millrace_block::baseline::Stack;
 use millrace_block::{
     AfterCompletion, Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig,
     Dispatch, Driver, DriverQueue, Error, Expired, Features, HwQueues, Layout, Op, OpFlags,
-    QueueKind, QueueLimits, Reject, Request, Sector, Segment, Serving, ServingConfig, Stack,
-    Status, Tag, TagScope, Volume, align_inwards,
+    QueueKind, QueueLimits, Reject, Request, Sector, Segment, Serving, ServingConfig, Status, Tag,
+    TagScope, Volume, align_inwards,
 };
 use millrace_machine::{Machine, Native, Topology};
 use proptest::prelude::*;
@@ -20,7 +21,7 @@ use proptest::prelude::*;
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 
 fn disk(drive: TestDrive, stack: Stack) -> (Arc<Disk<Native>>, Arc<Knobs>) {
-    disk_with(drive, DiskConfig { stack, ..DiskConfig::default() })
+    disk_with(drive, DiskConfig { baseline: stack.into(), ..DiskConfig::default() })
 }
 
 fn disk_with(drive: TestDrive, config: DiskConfig<Native>) -> (Arc<Disk<Native>>, Arc<Knobs>) {
@@ -30,7 +31,8 @@ fn disk_with(drive: TestDrive, config: DiskConfig<Native>) -> (Arc<Disk<Native>>
 
 /// A disk whose requests time out after 40 ms.
 fn hasty_disk(drive: TestDrive, stack: Stack) -> (Arc<Disk<Native>>, Arc<Knobs>) {
-    let config = DiskConfig { stack, timeout_ns: 40_000_000, ..DiskConfig::default() };
+    let config =
+        DiskConfig { baseline: stack.into(), timeout_ns: 40_000_000, ..DiskConfig::default() };
     disk_with(drive, config)
 }
 

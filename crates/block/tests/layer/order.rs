@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Given, Knobs, TestDrive, pattern, run, thread_of};
+use millrace_block::baseline::Stack;
 use millrace_block::{
     Action, AfterCompletion, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, IoThread,
-    Layout, Op, OpFlags, QueueKind, QueueLimits, Reject, Sector, Serving, ServingConfig, Stack,
-    Status, TraceEvent, TraceSink, Volume,
+    Layout, Op, OpFlags, QueueKind, QueueLimits, Reject, Sector, Serving, ServingConfig, Status,
+    TraceEvent, TraceSink, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
@@ -49,7 +50,7 @@ const STRIPE: Layout = Layout::Stripe { chunk_sectors: 8 };
 fn rig(layout: Layout, drives: Vec<TestDrive>, config: ServingConfig, stack: Stack) -> Rig {
     let journal = Arc::new(Journal::default());
     let sink: Arc<dyn TraceSink> = journal.clone();
-    let told = DiskConfig { stack, trace: Some(sink), ..DiskConfig::default() };
+    let told = DiskConfig { baseline: stack.into(), trace: Some(sink), ..DiskConfig::default() };
     let mut rig = silent(layout, drives, config, &told);
     rig.journal = journal;
     rig
@@ -214,7 +215,7 @@ fn requests_of_three(rig: &mut Rig) -> u64 {
 #[test]
 fn a_channel_follows_its_volume_from_plugs_of_drives_to_one_list_and_back() {
     for stack in [Stack::Mq, Stack::Raw] {
-        let config = DiskConfig { stack, ..DiskConfig::default() };
+        let config = DiskConfig { baseline: stack.into(), ..DiskConfig::default() };
         let mut rig = silent(STRIPE, drives(2), ServingConfig::default(), &config);
         let deadline_ns = Native::now() + 10_000_000_000;
         for _ in 0..2 {
@@ -409,7 +410,7 @@ fn plugs_go_out_when_they_are_full_and_not_before_parts_too() {
             layout,
             drives(drives_of),
             config,
-            &DiskConfig { stack, ..DiskConfig::default() },
+            &DiskConfig { baseline: stack.into(), ..DiskConfig::default() },
         );
         rig.hold(true);
         let (width, most) = (drives_of as u64, 5 * drives_of as u64);
@@ -630,7 +631,7 @@ proptest! {
             }
         }
         let limits = all[0].limits;
-        let config = DiskConfig { stack, ..DiskConfig::default() };
+        let config = DiskConfig { baseline: stack.into(), ..DiskConfig::default() };
         let mut rig = silent(STRIPE, all, ServingConfig::default(), &config);
         let bio = Bio::write(sector, pattern(nr as usize, 5));
         prop_assert_eq!(run(&mut rig.channel, bio).0, Status::Ok);
@@ -650,7 +651,7 @@ proptest! {
             prop_assert_eq!(found, model);
         }
         let counted: u64 = rig.volume.disks().iter().map(|disk| disk.stats().parts()).sum();
-        let whole = sector % 8 + nr <= 8 && parts == 1;
+        let whole = (width == 1 || sector % 8 + nr <= 8) && parts == 1;
         prop_assert_eq!(counted, if whole { 0 } else { parts });
         let read = Bio::read(sector, Buffer::new((nr as usize) << 9));
         let (status, bio) = run(&mut rig.channel, read);

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use crate::support::script::{Asked, HeardBell, ScriptDrive, answer_after, turn, turns_taken};
 use crate::support::{Knobs, TestDrive, pattern, run, thread_of};
+use millrace_block::baseline::Stack;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Dispatch, ErrorKind, IoThread, Layout,
-    Op, QueueKind, Serving, ServingConfig, Stack, Status, TagScope, Volume, Worker,
+    Op, QueueKind, Serving, ServingConfig, Status, TagScope, Volume, Worker,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 
@@ -171,7 +172,7 @@ fn the_last_queue_is_kept_for_the_worker_if_there_is_one_more_than_threads() {
         assert_eq!(drive.lock().inside[0].queue, 0);
         drive.lock().answers = 1;
         assert_eq!(channel.poll(|_| ()), 1);
-        let sq = DiskConfig { worker: Some(cpu), stack: Stack::Sq, ..threads(3) };
+        let sq = DiskConfig { worker: Some(cpu), baseline: Stack::Sq.into(), ..threads(3) };
         let (disk, _) = scripted(queues, 4, sq);
         assert_eq!((disk.worker_cpu(), disk.queue_count()), (None, (1, 1)));
     }
@@ -182,7 +183,7 @@ fn what_others_put_before_a_queue_is_its_owners_to_start_and_to_look_after() {
     let stacks = STACKS.map(|stack| (stack, false));
     for (stack, with_worker) in stacks.into_iter().chain([(Stack::Mq, true)]) {
         let worker = with_worker.then(|| Native::topology().cpus()[0].id);
-        let config = DiskConfig { stack, worker, timeout_ns: 1, ..threads(1) };
+        let config = DiskConfig { baseline: stack.into(), worker, timeout_ns: 1, ..threads(1) };
         let (disk, drive) = scripted(1 + u16::from(with_worker), 4, config);
         let (mut mine, mut theirs) = (HeardBell::new(), HeardBell::new());
         disk.claim(&thread_of(1, &mine.bell)).unwrap();
@@ -248,7 +249,7 @@ fn the_earliest_wish_for_another_poll_is_when_to_wake_at_the_latest() {
 fn a_busy_host_is_tried_again_in_a_millisecond_and_a_busy_device_when_it_answers() {
     for stack in STACKS {
         for refusal in [Dispatch::HostBusy, Dispatch::DeviceBusy] {
-            let (disk, drive) = scripted(1, 4, DiskConfig { stack, ..threads(1) });
+            let (disk, drive) = scripted(1, 4, DiskConfig { baseline: stack.into(), ..threads(1) });
             let bell = bell();
             disk.claim(&thread_of(1, &bell)).unwrap();
             let mut channel = channel_of(&disk, (0, 1), &bell);
@@ -273,7 +274,7 @@ fn a_busy_host_is_tried_again_in_a_millisecond_and_a_busy_device_when_it_answers
 #[test]
 fn what_waits_in_a_queue_is_aborted_when_its_owner_goes_and_the_next_finds_it_empty() {
     for stack in STACKS {
-        let (disk, drive) = scripted(1, 2, DiskConfig { stack, ..threads(1) });
+        let (disk, drive) = scripted(1, 2, DiskConfig { baseline: stack.into(), ..threads(1) });
         let (mine, mut theirs) = (HeardBell::new(), HeardBell::new());
         disk.claim(&thread_of(1, &mine.bell)).unwrap();
         let mut owner = channel_of(&disk, (0, 1), &mine.bell);
@@ -328,7 +329,7 @@ fn what_waits_in_a_queue_is_aborted_when_its_owner_goes_and_the_next_finds_it_em
 #[test]
 fn a_drive_that_answers_nothing_lets_channel_and_disk_go() {
     for stack in STACKS {
-        let (disk, drive) = scripted(1, 2, DiskConfig { stack, ..threads(1) });
+        let (disk, drive) = scripted(1, 2, DiskConfig { baseline: stack.into(), ..threads(1) });
         let bell = bell();
         disk.claim(&thread_of(1, &bell)).unwrap();
         let mut owner = channel_of(&disk, (0, 1), &bell);
@@ -375,7 +376,7 @@ fn a_disk_is_empty_only_if_no_bio_waits_anywhere_in_it() {
         }),
     ];
     for (stack, place, put) in cases {
-        let (disk, drive) = scripted(1, 4, DiskConfig { stack, ..threads(1) });
+        let (disk, drive) = scripted(1, 4, DiskConfig { baseline: stack.into(), ..threads(1) });
         let bell = bell();
         disk.claim(&thread_of(1, &bell)).unwrap();
         let mut owner = channel_of(&disk, (0, 1), &bell);

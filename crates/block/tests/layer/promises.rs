@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::support::{Given, Knobs, TestDrive, pattern, run};
+use millrace_block::baseline::Stack;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, ErrorKind, Extent, Layout, Op, OpFlags,
-    QueueKind, Spread, Stack, Stamp, Status, Volume,
+    QueueKind, Spread, Stamp, Status, Volume,
 };
 use millrace_machine::{Machine, Native};
 
@@ -34,7 +35,7 @@ fn single(drive: TestDrive, config: DiskConfig<Native>) -> (Channel<Native>, Arc
 }
 
 fn of(stack: Stack) -> DiskConfig<Native> {
-    DiskConfig { stack, ..DiskConfig::default() }
+    DiskConfig { baseline: stack.into(), ..DiskConfig::default() }
 }
 
 /// Requests time out soon.

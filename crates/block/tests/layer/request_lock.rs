@@ -4,18 +4,15 @@
 use std::sync::Arc;
 
 use crate::support::{Knobs, TestDrive, pattern, run};
-use millrace_block::{
-    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Entrance, Op, QueuePlug, RequestLock,
-    Stack, Status, Volume,
-};
+use millrace_block::baseline::{BaselineConfig, QueuePlug, RequestLock, Stack};
+use millrace_block::{Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Op, Status, Volume};
 use millrace_machine::Native;
 
 fn open(lock: &RequestLock<Native>) -> (Channel<Native>, Arc<Knobs>) {
     let drive = TestDrive::new(4096);
     let knobs = Arc::clone(&drive.knobs);
     let config = DiskConfig {
-        stack: Stack::Sq,
-        entrance: Entrance { request_lock: lock.clone(), ..Entrance::default() },
+        baseline: BaselineConfig { request_lock: lock.clone(), ..Stack::Sq.into() },
         ..DiskConfig::default()
     };
     let volume = Volume::single(Disk::new(Box::new(drive), config).unwrap()).unwrap();

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Knobs, TestDrive, pattern, run};
+use millrace_block::baseline::Stack;
 use millrace_block::{
     AfterCompletion, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, ErrorKind, Layout,
-    Reject, Serving, ServingConfig, Stack, Status, Volume,
+    Reject, Serving, ServingConfig, Status, Volume,
 };
 use millrace_machine::Native;
 use proptest::prelude::*;
@@ -21,7 +22,7 @@ fn made_of(layout: Layout, drives: Vec<TestDrive>, serving: Serving, stack: Stac
     for (number, drive) in drives.into_iter().enumerate() {
         knobs.push(Arc::clone(&drive.knobs));
         let name = format!("d{number}");
-        let config = DiskConfig { name, stack, ..DiskConfig::default() };
+        let config = DiskConfig { name, baseline: stack.into(), ..DiskConfig::default() };
         disks.push(Disk::new(Box::new(drive), config).unwrap());
     }
     let serving = ServingConfig::of(serving);

@@ -6,10 +6,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use millrace_block::baseline::Stack;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
-    DriverQueue, Error, Expired, HwQueues, QueueKind, QueueLimits, Request, Sector, Spread, Stack,
-    Status, Tag, TagScope, Volume,
+    DriverQueue, Error, Expired, HwQueues, QueueKind, QueueLimits, Request, Sector, Spread, Status,
+    Tag, TagScope, Volume,
 };
 use millrace_machine::{CpuId, Machine, Stage, Thread, Topology};
 use millrace_simulator::{Model, Report, Simulated, Simulation};
@@ -89,8 +90,11 @@ fn kiops(run: Run) -> (u64, Report) {
     let elapsed_ns = Arc::new(Mutex::new(0));
     let result = Arc::clone(&elapsed_ns);
     let main = move || {
-        let config =
-            DiskConfig { stack: run.stack, hardware_queues: run.hardware, ..DiskConfig::default() };
+        let config = DiskConfig {
+            baseline: run.stack.into(),
+            hardware_queues: run.hardware,
+            ..DiskConfig::default()
+        };
         let disk = Disk::<Simulated>::new(Box::new(Null), config).expect("a valid drive");
         let volume = Volume::single(Arc::clone(&disk)).expect("one disk");
         let start_ns = Simulated::now();
@@ -158,7 +162,11 @@ fn who_waits_for_tags_does_not_sleep_over_those_that_its_own_completions_freed()
     for (stack, tags) in [(Stack::Mq, 64), (Stack::Mq, 1), (Stack::Sq, 64), (Stack::Sq, 1)] {
         let simulation = Simulation::new(&Model::plain(1, 1), 1).expect("a valid model");
         let main = move || {
-            let config = DiskConfig { stack, queue_depth: Some(tags), ..DiskConfig::default() };
+            let config = DiskConfig {
+                baseline: stack.into(),
+                queue_depth: Some(tags),
+                ..DiskConfig::default()
+            };
             let disk = Disk::<Simulated>::new(Box::new(Null), config).expect("a valid drive");
             let volume = Volume::single(disk).expect("one disk");
             let config = ChannelConfig { depth: DEPTH, ..ChannelConfig::default() };

@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 
 use crate::support::TestDrive;
 use crate::support::script::{Asked, ScriptDrive};
+use millrace_block::baseline::Stack;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Controller, ControllerConfig, Disk,
     DiskConfig, Dispatch, Driver, DriverQueue, Error, Expired, Failure, HwQueues, Layout, Op,
-    QueueKind, QueueLimits, Request, Sector, Serving, ServingConfig, Sharing, Stack, Status, Tag,
+    QueueKind, QueueLimits, Request, Sector, Serving, ServingConfig, Sharing, Status, Tag,
     TagScope, Volume,
 };
 use millrace_machine::{Machine, Native, Topology};
@@ -50,7 +51,10 @@ fn tags_of_a_channel_that_is_gone_come_back_to_a_volume_with_one_list() {
     for stack in [Stack::Mq, Stack::Sq, Stack::Raw] {
         let drive = TestDrive { queues: 1, depth: 1, ..TestDrive::new(64) };
         let knobs = Arc::clone(&drive.knobs);
-        let disk = Disk::new(Box::new(drive), DiskConfig { stack, ..DiskConfig::default() });
+        let disk = Disk::new(
+            Box::new(drive),
+            DiskConfig { baseline: stack.into(), ..DiskConfig::default() },
+        );
         let serving = ServingConfig::of(Serving::PerVolume);
         let disks = vec![disk.unwrap()];
         let volume = Volume::with_serving("v", Layout::Linear, disks, serving).unwrap();
@@ -109,7 +113,7 @@ impl DriverQueue<Native> for Narrow {
 #[test]
 fn what_a_busy_drive_refused_goes_out_with_the_completion_that_it_waited_for() {
     for stack in [Stack::Mq, Stack::Sq, Stack::Raw] {
-        let config = DiskConfig { stack, ..DiskConfig::default() };
+        let config = DiskConfig { baseline: stack.into(), ..DiskConfig::default() };
         let disk = Disk::new(Box::new(OneAtATime(TestDrive::new(256))), config).unwrap();
         let volume = Volume::single(disk).unwrap();
         let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
@@ -161,7 +165,7 @@ fn timed(
     channels: usize,
 ) -> (Arc<Disk<Native>>, ScriptDrive, Vec<Channel<Native>>) {
     let drive = ScriptDrive::new(queues, if queues == 1 { 8 } else { 1 });
-    let config = DiskConfig { stack, timeout_ns, ..DiskConfig::default() };
+    let config = DiskConfig { baseline: stack.into(), timeout_ns, ..DiskConfig::default() };
     let disk = Disk::new(Box::new(drive.clone()), config).unwrap();
     let volume = Volume::single(Arc::clone(&disk)).unwrap();
     let open = |_| Channel::open(&volume, ChannelConfig::default()).unwrap();
@@ -319,7 +323,7 @@ fn what_waits_for_a_tag_goes_out_with_the_completion_that_it_waited_for() {
             let config = ControllerConfig { name: "hba".into(), tags: 5, sharing, node: None };
             Controller::new(config).unwrap()
         });
-        let config = DiskConfig { stack, controller, ..DiskConfig::default() };
+        let config = DiskConfig { baseline: stack.into(), controller, ..DiskConfig::default() };
         let disk = Disk::new(Box::new(drive.clone()), config).unwrap();
         let volume = Volume::single(Arc::clone(&disk)).unwrap();
         let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();

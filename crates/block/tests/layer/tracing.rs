@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Knobs, TestDrive, pattern, run};
+use millrace_block::baseline::Stack;
 use millrace_block::blktrace::{EventCode, Record, Rwbs, category, device, minor};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, DriverData, Features, Layout, Op,
-    OpFlags, QueueLimits, Serving, ServingConfig, Stack, Status, TraceEntry, TraceEvent, TraceSink,
+    OpFlags, QueueLimits, Serving, ServingConfig, Status, TraceEntry, TraceEvent, TraceSink,
     TraceStamp, Tracer, Volume,
 };
 use millrace_machine::{Machine, Native};
@@ -20,7 +21,7 @@ struct Rig {
 
 /// A channel whose events are recorded.
 fn rig(stack: Stack, stamp: TraceStamp, limits: QueueLimits) -> Rig {
-    let config = DiskConfig { stack, ..DiskConfig::default() };
+    let config = DiskConfig { baseline: stack.into(), ..DiskConfig::default() };
     rig_of(TestDrive { limits, ..TestDrive::new(4096) }, stamp, config)
 }
 
@@ -236,7 +237,7 @@ fn who_waits_for_a_tag_sleeps_once_and_gets_its_request_when_the_design_says() {
         let mut rig = rig_with(
             drive,
             TraceStamp::Batch,
-            DiskConfig { stack, ..DiskConfig::default() },
+            DiskConfig { baseline: stack.into(), ..DiskConfig::default() },
             serving,
         );
         rig.knobs.held.store(true, Ordering::SeqCst);
@@ -324,7 +325,7 @@ fn pair(stack: Stack, stamp: TraceStamp, serving: Serving) -> Pair {
         let drive = TestDrive::new(4096);
         knobs.get_or_insert_with(|| Arc::clone(&drive.knobs));
         let config = DiskConfig {
-            stack,
+            baseline: stack.into(),
             trace: Some(Arc::clone(&listener) as Arc<dyn TraceSink>),
             tracer: Some(Arc::clone(&tracer)),
             device: device(259, number),

@@ -5,9 +5,8 @@
 //! reports. The names of [`Serving`] are defined with that type, because the block layer's own
 //! messages use them.
 
-use millrace_block::{
-    Inside, Priority, SchedulerKind, Serving, Sharing, Spread, Stack, Stamp, TraceStamp,
-};
+use millrace_block::baseline::{Inside, Stack};
+use millrace_block::{Priority, SchedulerKind, Serving, Sharing, Spread, Stamp, TraceStamp};
 use millrace_reactor::Backend;
 
 /// Minimum similarity (Jaro-Winkler, 0 to 1) of a name that is suggested in place of a wrong one.

@@ -6,9 +6,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use millrace_block::baseline::Stack;
 use millrace_block::{
-    Bio, Buffer, Channel, Completion, Disk, DiskConfig, Driver, Layout, Reject, Stack, Stamp,
-    Status, TraceSink, Volume,
+    Bio, Buffer, Channel, Completion, Disk, DiskConfig, Driver, Layout, Reject, Stamp, Status,
+    TraceSink, Volume,
 };
 use millrace_drives::{
     Aio, Direct, FaultCache, FaultConfig, FaultControl, FaultDriver, FileConfig, FileCounters,
@@ -159,7 +160,7 @@ impl Drives {
             };
             let config = DiskConfig {
                 name: format!("d{number}"),
-                stack: plan.stack,
+                baseline: plan.stack.into(),
                 queue_depth: plan.queue_depth,
                 timeout_ns: plan.timeout_ns,
                 io_threads: plan.io_threads,

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use millrace_block::{Bio, Extent, Op, OpFlags, Stack};
+use millrace_block::baseline::Stack;
+use millrace_block::{Bio, Extent, Op, OpFlags};
 use millrace_drives::{Effect, FaultRule};
 use millrace_reactor::Backend;
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use millrace_block::{Arena, Bio, Op, Segment, Stack};
+use millrace_block::baseline::Stack;
+use millrace_block::{Arena, Bio, Op, Segment};
 use millrace_reactor::Backend;
 
 use crate::harness::{Dice, Drives, Kind, Plan, Rig, has_uring, pattern, plans};

@@ -4,9 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use millrace_block::{
-    Bio, Buffer, Disk, DiskConfig, Driver, Layout, OpFlags, Stack, Status, Volume,
-};
+use millrace_block::baseline::Stack;
+use millrace_block::{Bio, Buffer, Disk, DiskConfig, Driver, Layout, OpFlags, Status, Volume};
 use millrace_drives::{NbdConfig, NbdDriver};
 use millrace_machine::{Machine, Native};
 use millrace_nbd::TransmissionFlags;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use millrace_block::{Bio, Buffer, Stack, Status};
+use millrace_block::baseline::Stack;
+use millrace_block::{Bio, Buffer, Status};
 use millrace_drives::{Effect, FaultRule};
 
 use crate::harness::{Dice, Drives, Kind, Plan, Rig, buffer_of, pattern, plans};

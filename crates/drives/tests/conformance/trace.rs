@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use millrace_block::{Action, Bio, Buffer, Op, Stack, TraceEvent, TraceSink};
+use millrace_block::baseline::Stack;
+use millrace_block::{Action, Bio, Buffer, Op, TraceEvent, TraceSink};
 
 use crate::harness::{Dice, Kind, Plan, Rig, plans};
 

@@ -39,7 +39,8 @@ use anyhow::{Context, Result, bail};
 use millrace::{
     CacheMode, CacheStats, Volume, Words, build_volume, cache_over, drive_device, volume_device,
 };
-use millrace_block::{Stack, TraceStamp};
+use millrace_block::TraceStamp;
+use millrace_block::baseline::Stack;
 use millrace_console::{Form, shell_word};
 use millrace_experiments::{Interrupt, Queues, Row};
 use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};

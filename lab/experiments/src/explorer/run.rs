@@ -8,9 +8,10 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use millrace_block::baseline::{BaselineConfig, Inside, Stack};
 use millrace_block::{
-    Controller, ControllerConfig, Disk, DiskConfig, Entrance, Inside, Layout, OpSnapshot,
-    QueueKind, Sharing, TraceEvent, TraceSink, Volume,
+    Controller, ControllerConfig, Disk, DiskConfig, Layout, OpSnapshot, QueueKind, Sharing,
+    TraceEvent, TraceSink, Volume,
 };
 use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread, Word};
 use millrace_simulator::{SimError, Simulated, Simulation};
@@ -303,18 +304,17 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
             .then(|| Arc::new(DigestSink(Arc::clone(shared_oracle))) as Arc<dyn TraceSink>);
         let config = DiskConfig {
             name: format!("drive{number}"),
-            stack: layer.stack.into(),
             software_queues: layer.software.into(),
             hardware_queues: layer.hardware.into(),
             queue_depth: None,
             timeout_ns: u64::from(layer.timeout_us) * NS_PER_US,
-            // The seed picks no wait at all, a short wait, or the default wait.
-            entrance: Entrance {
+            baseline: BaselineConfig {
+                // The seed picks no wait at all, a short wait, or the default wait.
                 inside: match layer.each {
                     true => Inside::Each,
                     false => Inside::One { wait_ns: scenario.seed % 3 * 1_000 },
                 },
-                ..Entrance::default()
+                ..Stack::from(layer.stack).into()
             },
             io_threads: scenario.channels.len() as u16,
             worker: workers::cpu_of(scenario, number),

@@ -4,7 +4,8 @@
 //! run (run.rs). Times are in microseconds unless the name says otherwise, sizes in sectors of 512
 //! bytes, chances in parts of a thousand. Invariant: two equal scenarios run alike to the byte.
 
-use millrace_block::{Features, QueueLimits, Spread, Stack};
+use millrace_block::baseline::Stack;
+use millrace_block::{Features, QueueLimits, Spread};
 use millrace_simulator::Model;
 use serde::{Deserialize, Serialize};
 

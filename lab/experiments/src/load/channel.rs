@@ -6,12 +6,12 @@
 
 use std::fmt::Display;
 
-use millrace_block::{AfterCompletion, Bio, Buffer, Channel, Op, Reject, Sector};
+use millrace_block::{Bio, Buffer, Channel, Op, Reject, Sector};
 use millrace_machine::Native;
 use millrace_runtime::IoContext;
 
 use crate::load::error::BenchError;
-use crate::load::job::{JobIo, Target};
+use crate::load::job::{CompletionHandler, JobIo, Target};
 
 /// Channel with as many I/Os as the job's depth.
 pub(crate) struct ChannelTarget<'a> {
@@ -28,7 +28,9 @@ impl JobIo for Bio {
     fn aim(&mut self, op: Op, sector: Sector, stamp_ns: u64) {
         self.set_sector(sector);
         self.set_user_data(stamp_ns);
-        self.set_op(op);
+        if self.op() != op {
+            self.set_op(op);
+        }
     }
 
     #[inline(always)]
@@ -81,19 +83,14 @@ impl Target for ChannelTarget<'_> {
     }
 
     #[inline(always)]
-    fn turn(
-        &mut self,
-        mut next: impl FnMut(&mut Bio, Option<&dyn Display>) -> AfterCompletion,
-    ) -> Result<usize, BenchError> {
-        let bs_bytes = self.bs_bytes;
-        Ok(self.channel.poll_again(|bio, status| {
-            let mut failed: Option<&dyn Display> = None;
-            if !status.is_ok() {
-                restore(bio, bs_bytes);
-                failed = Some(&status);
+    fn turn(&mut self, to: &mut impl CompletionHandler<Bio>) -> Result<usize, BenchError> {
+        let ChannelTarget { channel, bs_bytes, .. } = self;
+        Ok(channel.poll_again(|bio, status| {
+            if status.is_ok() {
+                return to.done(bio);
             }
-            // The single call of `next` is inlined into the loop.
-            next(bio, failed)
+            restore(bio, *bs_bytes);
+            to.failed(bio, &status)
         }))
     }
 

@@ -14,7 +14,7 @@ use millrace_clients::vhost::Counters;
 use millrace_machine::{CpuId, Machine, Native};
 
 use crate::load::bench::{BenchError, Plan, Progress, RowState, client_row};
-use crate::load::job::{Aim, Job, JobIo, JobResult, Target};
+use crate::load::job::{Aim, CompletionHandler, Job, JobIo, JobResult, Target};
 use crate::load::row::Row;
 
 /// Request of a client's slot.
@@ -132,10 +132,7 @@ impl<C: Client> Target for ClientTarget<C> {
     }
 
     #[inline(always)]
-    fn turn(
-        &mut self,
-        mut next: impl FnMut(&mut ClientIo, Option<&dyn Display>) -> AfterCompletion,
-    ) -> Result<usize, BenchError> {
+    fn turn(&mut self, to: &mut impl CompletionHandler<ClientIo>) -> Result<usize, BenchError> {
         let ClientTarget { client, ios, free, done } = self;
         client.reap(ios, done)?;
         let (handed, kept) = (done.len(), free.len());
@@ -143,7 +140,11 @@ impl<C: Client> Target for ClientTarget<C> {
         // same.
         for (slot, failed) in done.drain(..) {
             let io = &mut ios[slot as usize];
-            match next(io, failed.as_ref().map(|status| status as &dyn Display)) {
+            let after = match &failed {
+                None => to.done(io),
+                Some(status) => to.failed(io, status),
+            };
+            match after {
                 AfterCompletion::Submit => client.submit(slot, io)?,
                 AfterCompletion::Drop => free.push(slot),
             }

@@ -16,8 +16,8 @@ use crate::load::error::BenchError;
 use crate::load::verify::WrittenBlocks;
 use crate::load::workload::{Offsets, Workload};
 
-/// Number of a job's turns after which the job reports its progress.
-const TURNS_PER_REPORT: u32 = 1024;
+/// Number of a job's I/Os after which the job reports its progress.
+const IOS_PER_REPORT: u64 = 1024;
 
 /// Conditions that stop a job.
 pub(crate) struct StopCondition {
@@ -66,6 +66,14 @@ pub(crate) trait JobIo {
     fn failure(&self, status: &dyn Display) -> String;
 }
 
+/// Receiver of a target's completions, which decides what becomes of each I/O. An I/O for which it
+/// returns `Submit`, having aimed it, is submitted again.
+pub(crate) trait CompletionHandler<Io> {
+    fn done(&mut self, io: &mut Io) -> AfterCompletion;
+    /// Handles an I/O that failed with this status.
+    fn failed(&mut self, io: &mut Io, status: &dyn Display) -> AfterCompletion;
+}
+
 /// Receiver of a job's I/Os, as fio's `ioengine_ops`.
 pub(crate) trait Target {
     type Io: JobIo;
@@ -73,12 +81,8 @@ pub(crate) trait Target {
     fn in_flight(&self) -> u32;
     /// Aims and submits idle I/Os, `most` at most; returns the number that the target accepted.
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
-    /// Hands out completions, with the status of failed ones. An I/O for which `next` returns
-    /// `Submit`, having aimed it, is submitted again. Returns the number of completions.
-    fn turn(
-        &mut self,
-        next: impl FnMut(&mut Self::Io, Option<&dyn Display>) -> AfterCompletion,
-    ) -> Result<usize, BenchError>;
+    /// Hands out completions. Returns their number.
+    fn turn(&mut self, to: &mut impl CompletionHandler<Self::Io>) -> Result<usize, BenchError>;
     /// Waits until an I/O may be done.
     fn wait(&mut self) -> Result<(), BenchError>;
     /// Checks for timeouts; called from time to time while I/Os are in flight.
@@ -91,7 +95,8 @@ pub(crate) trait Target {
 
 /// Places that a job's I/Os go to.
 pub(crate) struct Aim {
-    workload: Workload,
+    /// Sectors of an I/O.
+    sectors: u64,
     offsets: Offsets,
     written: Option<WrittenBlocks>,
 }
@@ -101,26 +106,142 @@ impl Aim {
     /// size.
     pub(crate) fn new(workload: Workload, blocks: u64, place: (u64, u64)) -> Aim {
         let offsets = Offsets::new(&workload, blocks, place);
-        Aim { offsets, written: WrittenBlocks::new(&workload), workload }
-    }
-
-    fn sectors(&self) -> u64 {
-        u64::from(self.workload.bs_bytes >> 9)
+        let sectors = u64::from(workload.bs_bytes >> 9);
+        Aim { sectors, offsets, written: WrittenBlocks::new(&workload) }
     }
 
     /// Aims an I/O at the next place, with the operation to do there.
     #[inline(always)]
     fn next(&mut self, io: &mut impl JobIo, now_ns: u64) {
-        let (block, op) = match &mut self.written {
-            None => self.offsets.next_io(),
-            Some(written) => written.next_io(&mut self.offsets),
-        };
-        io.aim(op, block * self.sectors(), now_ns);
-        if let Some(written) = &mut self.written
-            && op == Op::Write
-        {
-            written.stamp(block, io.memory());
+        match &mut self.written {
+            None => {
+                let (block, op) = self.offsets.next_io();
+                io.aim(op, block * self.sectors, now_ns);
+            }
+            Some(written) => {
+                let (block, op) = written.next_io(&mut self.offsets);
+                io.aim(op, block * self.sectors, now_ns);
+                if op == Op::Write {
+                    written.stamp(block, io.memory());
+                }
+            }
         }
+    }
+
+    /// Notes that an I/O is done, if the job verifies.
+    fn done(&mut self, io: &impl JobIo) {
+        if let Some(written) = &mut self.written
+            && io.op() == Op::Write
+        {
+            written.landed(io.sector() / self.sectors);
+        }
+    }
+}
+
+/// The completions of a job: their I/Os are aimed and submitted again, turn by turn.
+struct JobTurn<'a> {
+    aim: &'a mut Aim,
+    result: &'a mut JobResult,
+    measure: bool,
+    /// Number of I/Os that may still be submitted.
+    left: u64,
+    /// Time of the turn; 0 until it is needed.
+    now_ns: u64,
+    /// Stamp and number of the last I/Os with equal stamps, whose latencies are not recorded yet.
+    equal: (u64, u64),
+}
+
+impl JobTurn<'_> {
+    #[inline(always)]
+    fn measure(&mut self, stamp_ns: u64) {
+        if self.now_ns == 0 {
+            self.now_ns = Native::now();
+        }
+        if self.equal.0 != stamp_ns {
+            self.record();
+            self.equal = (stamp_ns, 0);
+        }
+        self.equal.1 += 1;
+    }
+
+    /// Aims an I/O anew, if there are any left.
+    #[inline(always)]
+    fn next(&mut self, io: &mut impl JobIo) -> AfterCompletion {
+        let Some(left) = self.left.checked_sub(1) else { return AfterCompletion::Drop };
+        self.left = left;
+        self.aim.next(io, self.now_ns);
+        AfterCompletion::Submit
+    }
+
+    #[cold]
+    fn next_verified(&mut self, io: &mut impl JobIo) -> AfterCompletion {
+        self.aim.done(io);
+        self.next(io)
+    }
+
+    fn record(&mut self) {
+        if self.equal.1 != 0 {
+            self.result.latencies.add(self.now_ns.saturating_sub(self.equal.0), self.equal.1);
+            self.equal.1 = 0;
+        }
+    }
+
+    /// Ends a turn with so many completions.
+    #[inline(always)]
+    fn end(&mut self, handed: usize) {
+        self.result.ios += handed as u64;
+        if self.measure {
+            self.record();
+            self.now_ns = 0;
+        }
+    }
+
+    /// Brings the job up to its depth, as far as the target accepts I/Os. Returns the number of
+    /// I/Os submitted.
+    fn fill(&mut self, target: &mut impl Target) -> Result<u64, BenchError> {
+        let aim = &mut *self.aim;
+        let filled = target.fill(self.left, |io| aim.next(io, Native::now()))?;
+        self.left -= filled;
+        Ok(filled)
+    }
+}
+
+impl<Io: JobIo> CompletionHandler<Io> for JobTurn<'_> {
+    #[inline(always)]
+    fn done(&mut self, io: &mut Io) -> AfterCompletion {
+        if self.measure {
+            self.measure(io.stamp_ns());
+        }
+        match self.aim.written {
+            None => self.next(io),
+            Some(_) => self.next_verified(io),
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, io: &mut Io, status: &dyn Display) -> AfterCompletion {
+        self.result.fail(|| io.failure(status));
+        self.done(io)
+    }
+}
+
+/// The completions of reads that verify what a job wrote.
+struct ReadBack<'a> {
+    written: &'a WrittenBlocks,
+    result: &'a mut JobResult,
+    sectors: u64,
+}
+
+impl<Io: JobIo> CompletionHandler<Io> for ReadBack<'_> {
+    fn done(&mut self, io: &mut Io) -> AfterCompletion {
+        let block = io.sector() / self.sectors;
+        self.written.check(block, Ok::<_, &dyn Display>(&*io.memory()), self.result);
+        AfterCompletion::Drop
+    }
+
+    fn failed(&mut self, io: &mut Io, status: &dyn Display) -> AfterCompletion {
+        self.written.check(io.sector() / self.sectors, Err(status), self.result);
+        AfterCompletion::Drop
     }
 }
 
@@ -136,82 +257,39 @@ impl<T: Target> Job<T> {
     /// Runs the job until it is told to stop, and drains it.
     pub(crate) fn run(&mut self, until: &StopCondition) -> Result<JobResult, BenchError> {
         let mut result = JobResult::default();
-        let quota = until.ios.unwrap_or(u64::MAX);
-        let mut submitted = self.fill(quota)?;
-        let (mut reported, mut round) = (0, 0u32);
-        while self.target.in_flight() > 0 {
-            let stopping = until.stop.load(Ordering::Relaxed);
-            let left = if stopping { 0 } else { quota - submitted };
-            let (handed, again) = self.turn(left, &mut result)?;
-            submitted += again;
-            if handed == 0 {
-                // I/Os that back pressure kept out may be accepted now.
-                match self.fill(left)? {
-                    0 => self.target.wait()?,
-                    filled => submitted += filled,
-                }
+        let Job { target, aim, measure } = self;
+        let (left, measure) = (until.ios.unwrap_or(u64::MAX), *measure);
+        let mut turn =
+            JobTurn { aim, result: &mut result, measure, left, now_ns: 0, equal: (0, 0) };
+        turn.fill(target)?;
+        let mut reported = 0;
+        loop {
+            if until.stop.load(Ordering::Relaxed) {
+                turn.left = 0;
             }
-            round = round.wrapping_add(1);
-            if round.is_multiple_of(TURNS_PER_REPORT) {
-                until.done.fetch_add(result.ios - reported, Ordering::Relaxed);
-                reported = result.ios;
-                self.target.tick();
+            let handed = target.turn(&mut turn)?;
+            turn.end(handed);
+            // I/Os that back pressure kept out may be accepted now.
+            if handed == 0 && turn.fill(target)? == 0 {
+                if target.in_flight() == 0 {
+                    break;
+                }
+                target.wait()?;
+            }
+            if turn.result.ios >= reported + IOS_PER_REPORT {
+                until.done.fetch_add(turn.result.ios - reported, Ordering::Relaxed);
+                reported = turn.result.ios;
+                target.tick();
             }
         }
         until.done.fetch_add(result.ios - reported, Ordering::Relaxed);
         Ok(result)
     }
 
-    /// Brings the job up to its depth, with `most` I/Os at most and as many as the target accepts.
-    fn fill(&mut self, most: u64) -> Result<u64, BenchError> {
-        let Job { target, aim, .. } = self;
-        target.fill(most, |io| aim.next(io, Native::now()))
-    }
-
-    /// Submits I/Os that completed again, up to `left` of them. Returns the number of completions,
-    /// and of submissions.
-    #[inline(always)]
-    fn turn(&mut self, left: u64, result: &mut JobResult) -> Result<(usize, u64), BenchError> {
-        let (mut again, mut equal) = (0, (0, 0));
-        let mut now_ns = 0;
-        let Job { target, aim, measure, .. } = self;
-        let handed = target.turn(|io, failed| {
-            if *measure {
-                if now_ns == 0 {
-                    now_ns = Native::now();
-                }
-                if equal.0 != io.stamp_ns() && equal.1 != 0 {
-                    result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);
-                    equal.1 = 0;
-                }
-                equal = (io.stamp_ns(), equal.1 + 1);
-            }
-            if let Some(status) = failed {
-                result.fail(|| io.failure(status));
-            }
-            if let Some(written) = &mut aim.written
-                && io.op() == Op::Write
-            {
-                written.landed(io.sector() / u64::from(aim.workload.bs_bytes >> 9));
-            }
-            if again == left {
-                return AfterCompletion::Drop;
-            }
-            again += 1;
-            aim.next(io, now_ns);
-            AfterCompletion::Submit
-        })?;
-        if equal.1 != 0 {
-            result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);
-        }
-        result.ios += handed as u64;
-        Ok((handed, again))
-    }
-
     /// Reads every block written and compares it with its last generation, if the job is to verify.
     pub(crate) fn read_back(&mut self, result: &mut JobResult) -> Result<(), BenchError> {
         let Some(mut written) = self.aim.written.take() else { return Ok(()) };
-        let (target, sectors) = (&mut self.target, self.aim.sectors());
+        let (target, sectors) = (&mut self.target, self.aim.sectors);
         if let Some(sector) = target.withdraw() {
             written.unstamp(sector / sectors);
         }
@@ -226,11 +304,7 @@ impl<T: Target> Job<T> {
             if target.in_flight() == 0 {
                 return Ok(());
             }
-            let handed = target.turn(|io, failed| {
-                let block = io.sector() / sectors;
-                written.check(block, failed.map_or_else(|| Ok(&*io.memory()), Err), result);
-                AfterCompletion::Drop
-            })?;
+            let handed = target.turn(&mut ReadBack { written: &written, result, sectors })?;
             if handed == 0 {
                 target.wait()?;
             }

@@ -132,22 +132,30 @@ impl Offsets {
     /// Returns the next block, and the operation to do there.
     #[inline]
     pub fn next_io(&mut self) -> (u64, Op) {
+        if self.rw == Rw::RandRead {
+            // The commonest kind has the shortest way.
+            return (self.first + self.draw().1, Op::Read);
+        }
         if self.rw.is_sequential() {
             let block = self.first + self.next;
             self.next = if self.next + 1 == self.blocks { 0 } else { self.next + 1 };
             let op = if self.rw == Rw::Read { Op::Read } else { Op::Write };
             return (block, op);
         }
-        let drawn = self.random.next();
-        let block = (u128::from(drawn) * u128::from(self.blocks)) >> 64;
+        let (drawn, block) = self.draw();
         let op = match self.rw {
-            Rw::RandRead => Op::Read,
-            Rw::RandWrite => Op::Write,
             // The low half chooses the operation, since the high bits choose the block.
             Rw::RandRw { read_percent } if part(drawn, 100) < read_percent.into() => Op::Read,
             _ => Op::Write,
         };
-        (self.first + block as u64, op)
+        (self.first + block, op)
+    }
+
+    /// Draws a random number. Returns it, and the block that its high bits choose.
+    #[inline]
+    fn draw(&mut self) -> (u64, u64) {
+        let drawn = self.random.next();
+        (drawn, ((u128::from(drawn) * u128::from(self.blocks)) >> 64) as u64)
     }
 }
 

@@ -8,9 +8,8 @@
 
 use std::sync::LazyLock;
 
-use millrace_block::{
-    ControllerConfig, Layout, Serving, ServingConfig, Sharing, Spread, Stack, Stamp,
-};
+use millrace_block::baseline::Stack;
+use millrace_block::{ControllerConfig, Layout, Serving, ServingConfig, Sharing, Spread, Stamp};
 use millrace_drives::ModelTiming;
 use millrace_simulator::Model;
 use serde::Deserialize;

@@ -7,7 +7,8 @@
 
 use std::sync::LazyLock;
 
-use millrace_block::{Layout, Spread, Stack, Stamp};
+use millrace_block::baseline::Stack;
+use millrace_block::{Layout, Spread, Stamp};
 use millrace_simulator::Model;
 use serde::Deserialize;
 use toml::Table;

@@ -10,7 +10,8 @@ mod native;
 
 use std::sync::LazyLock;
 
-use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
+use millrace_block::baseline::Stack;
+use millrace_block::{Layout, ServingConfig, Spread, Stamp};
 use millrace_drives::{Spec, Words};
 use millrace_simulator::Model;
 use serde::Deserialize;

@@ -227,7 +227,8 @@ pub(crate) fn repeat<P: Point>(
 mod tests {
     use std::ops::ControlFlow;
 
-    use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
+    use millrace_block::baseline::{Inside, Stack};
+    use millrace_block::{Layout, Spread, Stamp};
 
     use super::*;
     use crate::load::workload::{Rw, Workload};

@@ -8,7 +8,8 @@
 
 use std::sync::LazyLock;
 
-use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
+use millrace_block::baseline::{Inside, Stack};
+use millrace_block::{Layout, Spread, Stamp};
 use millrace_drives::Words;
 use millrace_simulator::Model;
 use serde::Deserialize;

@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_block::{Inside, QueuePlug, RequestLock};
+use millrace_block::baseline::{Inside, QueuePlug, RequestLock};
 use millrace_drives::{Spec, Words};
 use millrace_machine::Machine;
 use millrace_simulator::Cost;

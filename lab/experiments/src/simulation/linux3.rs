@@ -22,9 +22,10 @@
 
 use std::sync::Arc;
 
+use millrace_block::baseline::Inside;
 use millrace_block::{
-    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Inside, Moment,
-    Request, Spread, Tag,
+    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,
+    Spread, Tag,
 };
 use millrace_drives::Words;
 use millrace_machine::{CpuId, Machine, Order, Topology, Word};

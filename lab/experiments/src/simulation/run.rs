@@ -6,8 +6,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use millrace_block::baseline::BaselineConfig;
 use millrace_block::{
-    Controller, Disk, DiskConfig, Entrance, SchedulerKind, Snapshot, StatsSnapshot, Tracer, Volume,
+    Controller, Disk, DiskConfig, SchedulerKind, Snapshot, StatsSnapshot, Tracer, Volume,
 };
 use millrace_cache::CacheStats;
 use millrace_drives::{Words, controller_of, open_on};
@@ -318,10 +319,10 @@ pub(super) fn volumes_of<M: Host>(
         let config = DiskConfig {
             name: drive_name(index),
             worker: workers.next(node),
-            stack: plan.stack,
             software_queues: plan.software_queues,
             hardware_queues: plan.hardware_queues,
-            entrance: Entrance {
+            baseline: BaselineConfig {
+                stack: plan.stack,
                 inside: plan.service.inside,
                 request_lock: locks.of(plan.service.history.request_lock, spec),
             },

@@ -3,7 +3,8 @@
 //! What is asserted is what the designs must show on any machine of that kind; `--nocapture` prints
 //! the table.
 
-use millrace_block::{Layout, Serving, ServingConfig, Spread, Stack, Stamp};
+use millrace_block::baseline::Stack;
+use millrace_block::{Layout, Serving, ServingConfig, Spread, Stamp};
 use millrace_experiments::simulation::{
     InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_simulated,
 };

@@ -4,8 +4,9 @@
 //! the bit, so that debug and release builds agree. A change of the layer or of the model moves
 //! that number, and nothing else here.
 
+use millrace_block::baseline::{Inside, Stack};
 use millrace_block::blktrace::{self, EventCode, RECORD_BYTES, Record};
-use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
+use millrace_block::{Layout, Spread, Stamp};
 use millrace_experiments::simulation::{
     DioCount, HostAdapterConfig, InterfaceKind, Irq, Length, Linux3, Linux24, LockScope,
     RecordingPlan, Service, SimPlan, Watch, machine, run_metered, run_metered_until, run_observed,

@@ -14,9 +14,10 @@ use millrace_machine::{Machine, Topology};
 
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
+use crate::disk::DiskConfig;
+use crate::disk::baseline::config::Stack;
 use crate::disk::baseline::stack::{BaselineStack, NO_SCHEDULER};
 use crate::disk::queue_context::QueueContext;
-use crate::disk::{DiskConfig, Stack};
 use crate::queue::controller::lane_tags;
 use crate::queue::driver::{Driver, HwQueues, QueueKind};
 use crate::queue::pending::PendingQueues;
@@ -110,7 +111,7 @@ impl SharedQueueStack {
             "the drive has fewer queues than there are threads"
         } else {
             let lanes = Lanes::spread(config, hw, (topology, threads));
-            return Ok(SharedQueueStack { lanes, is_raw: config.stack == Stack::Raw });
+            return Ok(SharedQueueStack { lanes, is_raw: config.baseline.stack == Stack::Raw });
         };
         let text =
             format!("drive {}: inside each is not possible: {wrong}; use inside one", config.name);

@@ -13,7 +13,8 @@ use millrace::{
     CacheConfig, ControllerConfig, Layout, SchedulerKind, Serving, ServingConfig, Spec, Spread,
     Stack, Stamp,
 };
-use millrace_block::{Inside, TRACE_RING_EVENTS, TraceStamp};
+use millrace_block::baseline::Inside;
+use millrace_block::{TRACE_RING_EVENTS, TraceStamp};
 use millrace_clients::vhost::Wait;
 use millrace_console::words::{duration, size, whole, word};
 use millrace_drives::controller_config;

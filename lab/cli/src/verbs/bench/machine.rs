@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use millrace::{Spec, Stack, drive_device};
-use millrace_block::Inside;
+use millrace_block::baseline::Inside;
 use millrace_console::ProgressBar;
 use millrace_console::words::SECOND_NS;
 use millrace_experiments::simulation::{

@@ -4,7 +4,8 @@
 //! The layer with the settings of its steps on a modelled or memory drive, in real time. Called by
 //! ols02.rs once all simulations are over, so that nothing else runs.
 
-use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
+use millrace_block::baseline::Stack;
+use millrace_block::{Layout, ServingConfig, Spread, Stamp};
 
 use crate::load::bench::BenchError;
 use crate::load::row::Row;
