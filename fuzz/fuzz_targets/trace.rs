@@ -11,7 +11,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use millrace_block::blktrace::{MAGIC, RECORD_BYTES, VERSION};
-use millrace_experiments::trace::{Timeline, report_page};
+use millrace_experiments::trace::{Timeline, TraceProfile, report_page};
 use millrace_trace::{Columns, Reader, Show, Span, Spans};
 
 fuzz_target!(|input: &[u8]| {
@@ -63,6 +63,6 @@ fn read(inputs: &[Vec<u8>], with_page: bool) {
     let _ = (spans.text(None, Columns::All), spans.json(None));
     // It takes longer than all of the above.
     if with_page {
-        let _ = report_page(&spans, &timeline).html();
+        let _ = report_page(Some((&spans, &timeline)), &TraceProfile::default(), &[]).html();
     }
 }

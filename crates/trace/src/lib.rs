@@ -28,6 +28,6 @@ pub use lock_line::{LockLine, LockSpan};
 pub use measure::{Measure, Measures, Span};
 pub use names::TraceNames;
 pub use overview::{Columns, SpanGrouping, json_line};
-pub use reader::{Reader, Source, TraceEntry, TraceName};
+pub use reader::{Reader, TraceEntry, TraceName};
 pub use show::{DriverData, Show, line};
 pub use spans::{DRIVES_MAX, FLIGHTS_MAX, IoListener, Sample, Spans};

@@ -18,7 +18,7 @@ mod sequence;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Stdin};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use millrace_block::blktrace::{NotifyKind, Record, category};
@@ -103,26 +103,6 @@ impl TraceName {
 /// Name by which the user asks for standard input.
 const PIPE: &str = "-";
 
-/// Input of a trace.
-pub enum Source {
-    /// One of the trace's files.
-    File(BufReader<File>),
-    /// Standard input.
-    Pipe(BufReader<Stdin>),
-    /// Any other reader, such as the decompressed content of a gzip file.
-    Other(Box<dyn Read + Send>),
-}
-
-impl Read for Source {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Source::File(file) => file.read(buffer),
-            Source::Pipe(pipe) => pipe.read(buffer),
-            Source::Other(input) => input.read(buffer),
-        }
-    }
-}
-
 /// One event or message of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceEntry {
@@ -195,7 +175,7 @@ fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
 }
 
 /// Reads the events of one or more traces, in order of time.
-pub struct Reader<R = Source> {
+pub struct Reader<R = Box<dyn Read + Send>> {
     streams: Vec<FileStream<R>>,
     /// Used instead of `streams` if the input is a pipe.
     pipe: Option<PipeReader<R>>,
@@ -222,7 +202,7 @@ impl Reader {
                 return Err(TraceError::PipeAndFiles);
             }
             let input = BufReader::with_capacity(BUFFER_BYTES, io::stdin());
-            return Ok(Reader::from_pipe(Source::Pipe(input)));
+            return Ok(Reader::from_pipe(Box::new(input)));
         }
         let (mut inputs, mut notes, mut damage) = (Vec::new(), Vec::new(), Vec::new());
         let is_new = |(at, name): &(usize, &TraceName)| !names[..*at].contains(name);
@@ -244,7 +224,8 @@ impl Reader {
                 };
                 if len != Some(0) {
                     let input = BufReader::with_capacity(BUFFER_BYTES, file);
-                    inputs.push((trace, CpuFile::new(path, cpu, Source::File(input)), len));
+                    let input: Box<dyn Read + Send> = Box::new(input);
+                    inputs.push((trace, CpuFile::new(path, cpu, input), len));
                 }
             }
             if inputs.len() == before && !cpus.is_empty() {

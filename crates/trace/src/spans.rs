@@ -87,7 +87,8 @@ impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
     }
 }
 
-/// Pairs the events of a trace into I/Os, and measures the spans between their steps.
+/// Pairs the events of a trace into I/Os, and measures the spans between their steps. By default it
+/// only reports I/Os to an [`IoListener`] and measures no spans, to save time.
 #[derive(Debug, Default)]
 pub struct Spans {
     /// If false, I/Os are paired for a `IoListener` but not measured.
@@ -113,12 +114,6 @@ impl Spans {
     #[must_use]
     pub fn new() -> Spans {
         Spans { is_measuring: true, ..Spans::default() }
-    }
-
-    /// Creates a pairing that reports to a [`IoListener`] but does not measure spans, to save time.
-    #[must_use]
-    pub fn unmeasured() -> Spans {
-        Spans::default()
     }
 
     /// Returns true if the trace has only completions, so that the start of its I/Os is unknown.

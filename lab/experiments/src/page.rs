@@ -14,7 +14,7 @@ mod plot;
 mod scale;
 mod text;
 
-pub use heat::{HeatMap, HeatPanel};
+pub use heat::HeatCells;
 pub use machines::{Constant, MachineTable, ORIGINS, Source};
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -282,6 +282,9 @@ pub struct Panel {
     pub series: Vec<Series>,
     /// Vertical lines across the plot; may be empty.
     pub marks: Vec<Mark>,
+    /// Counts of a heat map, which is drawn in place of lines and only in the HTML file.
+    #[serde(skip)]
+    pub heat: Option<HeatCells>,
 }
 
 impl Panel {
@@ -300,6 +303,7 @@ impl Panel {
             y_scale: Scale::Linear,
             series,
             marks: Vec::new(),
+            heat: None,
         }
     }
 }
@@ -376,9 +380,6 @@ pub struct Page {
     pub checks: Vec<Check>,
     /// Figures.
     pub figures: Vec<Figure>,
-    /// Heat maps, which only the HTML file has, between the figures and the tables.
-    #[serde(skip)]
-    pub maps: Vec<HeatMap>,
     /// Tables.
     pub tables: Vec<DataTable>,
     /// Machines.

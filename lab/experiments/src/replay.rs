@@ -34,9 +34,8 @@ use std::time::Duration;
 use millrace_nbd::client::NbdUri;
 
 pub use fit::Fit;
-pub use lane::{Done, Lane, Piece, PieceLimits, Target};
 pub use report::{
-    AdaptedIos, Counts, LaneReport, Latency, Lateness, OpReport, Report, Skipped, StopReason,
+    AdaptedIos, Counts, LATE, LaneReport, Latency, Lateness, OpReport, Report, Skipped, StopReason,
     WaitCounts,
 };
 pub use route::{Addresses, Extents, Routes, extents};
@@ -49,6 +48,7 @@ use crate::load::bench::{BenchError, Interrupt};
 use crate::trace::TraceSource;
 use engine::Engine;
 use feed::ReadAhead;
+use lane::Target;
 use route::Router;
 
 /// Default limit of I/Os in flight for a replay as fast as possible.

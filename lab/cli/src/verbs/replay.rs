@@ -203,25 +203,19 @@ fn carry_out(
             fraction,
         );
     };
-    let report = match &lanes {
-        Lanes::Drives(volumes) => {
-            let (volumes, notes) = target::build(volumes, args)?;
+    let (volumes, _news);
+    let destination = match &lanes {
+        Lanes::Drives(specs) => {
+            let (built, notes) = target::build(specs, args)?;
             notes.iter().for_each(|note| eprintln!("note: {note}"));
-            let _news = DriveNotes::of(volumes.iter().map(|one| &one.volume));
-            replay(
-                source,
-                (&Destination::Volumes(&volumes), routes, addresses),
-                settings,
-                &mut progress,
-            )
+            _news = DriveNotes::of(built.iter().map(|one| &one.volume));
+            volumes = built;
+            Destination::Volumes(&volumes)
         }
-        Lanes::Nbd(uris) => {
-            replay(source, (&Destination::Nbd(uris), routes, addresses), settings, &mut progress)
-        }
-        Lanes::Vhost(paths) => {
-            replay(source, (&Destination::Vhost(paths), routes, addresses), settings, &mut progress)
-        }
+        Lanes::Nbd(uris) => Destination::Nbd(uris),
+        Lanes::Vhost(paths) => Destination::Vhost(paths),
     };
+    let report = replay(source, (&destination, routes, addresses), settings, &mut progress);
     interrupt::end_wait();
     bar.clear();
     Ok(report?)

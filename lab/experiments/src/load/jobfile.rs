@@ -28,6 +28,7 @@ mod summary;
 mod tally;
 mod value;
 mod verification;
+mod words;
 mod worker;
 
 pub use json::{JobDetail, report};

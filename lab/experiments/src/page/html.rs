@@ -5,7 +5,6 @@
 //! goes through `escape`, and every id through `anchor`.
 
 use super::escape::{anchor, escape};
-use super::heat;
 use super::plot;
 use super::scale::{percent_off, short};
 use super::{
@@ -40,7 +39,6 @@ pub(super) fn page(page: &Page) -> String {
         html += &checks(page);
     }
     page.figures.iter().for_each(|item| html += &figure(item));
-    page.maps.iter().for_each(|item| html += &heat::map(item));
     page.tables.iter().for_each(|item| html += &data_table(item));
     if !page.machines.is_empty() {
         html += "<section id=\"machines\">\n<h2>Machines</h2>\n<p class=\"caption\">All that was \
@@ -71,7 +69,6 @@ fn contents(page: &Page) -> String {
         link("checks", "Checks");
     }
     page.figures.iter().for_each(|figure| link(&figure.id, &figure.title));
-    page.maps.iter().for_each(|map| link(&map.id, &map.title));
     page.tables.iter().for_each(|table| link(&table.id, &table.title));
     if !page.machines.is_empty() {
         link("machines", "Machines");
@@ -162,15 +159,26 @@ fn figure(figure: &Figure) -> String {
         escape(&figure.title),
         escape(&figure.caption)
     );
-    html += &plot::legend(&figure.panels, &names);
+    let has_lines = figure.panels.iter().all(|panel| panel.heat.is_none());
+    if has_lines {
+        html += &plot::legend(&figure.panels, &names);
+        html.push('\n');
+    }
     let count = if figure.panels.len() == 1 { " alone" } else { "" };
-    html += &format!("\n<div class=\"panels{count}\">\n");
+    html += &format!("<div class=\"panels{count}\">\n");
     for panel in &figure.panels {
         let svg = plot::panel(panel, &names);
         html += &format!("<figure>\n<figcaption>{}</figcaption>\n{svg}\n", escape(&panel.title));
+        if let Some(heat) = &panel.heat {
+            html += &format!("<p class=\"heat-key\">{} at most in a cell</p>\n", heat.most());
+        }
         html += "</figure>\n";
     }
-    html += "</div>\n<details>\n<summary>Numbers</summary>\n<div class=\"numbers\">\n";
+    html += "</div>\n";
+    if !has_lines {
+        return html + "</section>\n";
+    }
+    html += "<details>\n<summary>Numbers</summary>\n<div class=\"numbers\">\n";
     figure.panels.iter().for_each(|panel| html += &numbers(panel));
     html += "</div>\n</details>\n</section>\n";
     html

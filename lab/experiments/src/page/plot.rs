@@ -8,12 +8,12 @@ use super::escape::escape;
 use super::scale::{Axis, short};
 use super::{Mark, Panel, Scale, Series, SeriesKind, Unit};
 
-pub(super) const WIDTH: f64 = 480.0;
-pub(super) const HEIGHT: f64 = 300.0;
-pub(super) const LEFT: f64 = 52.0;
-pub(super) const RIGHT: f64 = 14.0;
-pub(super) const TOP: f64 = 34.0;
-pub(super) const BOTTOM: f64 = 40.0;
+const WIDTH: f64 = 480.0;
+const HEIGHT: f64 = 300.0;
+const LEFT: f64 = 52.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 34.0;
+const BOTTOM: f64 = 40.0;
 /// Number of colours in the style sheet.
 const COLOURS: usize = 8;
 /// Lines with more points than this have smaller points.
@@ -34,25 +34,39 @@ fn colour(names: &[&str], name: &str) -> usize {
     names.iter().position(|known| *known == name).unwrap_or(0) % COLOURS
 }
 
+/// Returns the axes of a panel for these values.
+pub(super) fn axes(panel: &Panel, xs: &[f64], ys: &[f64]) -> (Axis, Axis) {
+    let (xs, ys) = (xs.iter().copied(), ys.iter().copied());
+    let x = Axis::new(xs, Scale::Linear, 8.0, (LEFT, WIDTH - RIGHT));
+    (x, Axis::new(ys, panel.y_scale, 5.0, (HEIGHT - BOTTOM, TOP)))
+}
+
 /// Renders the plot of a panel.
 pub(super) fn panel(panel: &Panel, names: &[&str]) -> String {
-    let points = || panel.series.iter().flat_map(|series| &series.points);
-    let xs = || points().map(|(x, _)| *x).chain(panel.marks.iter().map(|mark| mark.x));
-    let x = Axis::new(xs(), Scale::Linear, 8.0, (LEFT, WIDTH - RIGHT));
-    let x = x.ending_at(xs()).counting(xs());
-    let ys = points().map(|(_, y)| *y);
-    let y = Axis::new(ys, panel.y_scale, 5.0, (HEIGHT - BOTTOM, TOP));
     let label = escape(&format!("{}: {} over {}", panel.title, panel.y_label, panel.x_label));
     let mut svg = format!(
         "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{label}\">"
     );
-    grid(&mut svg, panel, &x, &y);
-    panel.marks.iter().for_each(|item| mark(&mut svg, item, &x));
-    for series in &panel.series {
-        line(&mut svg, (panel, series), colour(names, &series.name), (&x, &y));
+    match &panel.heat {
+        Some(heat) => heat.draw(&mut svg, panel),
+        None => lines(&mut svg, panel, names),
     }
     svg.push_str("</svg>");
     svg
+}
+
+fn lines(svg: &mut String, panel: &Panel, names: &[&str]) {
+    let points = || panel.series.iter().flat_map(|series| &series.points);
+    let marks = panel.marks.iter().map(|mark| mark.x);
+    let xs: Vec<f64> = points().map(|(x, _)| *x).chain(marks).collect();
+    let ys: Vec<f64> = points().map(|(_, y)| *y).collect();
+    let (x, y) = axes(panel, &xs, &ys);
+    let x = x.ending_at(xs.iter().copied()).counting(xs.iter().copied());
+    grid(svg, panel, &x, &y);
+    panel.marks.iter().for_each(|item| mark(svg, item, &x));
+    for series in &panel.series {
+        line(svg, (panel, series), colour(names, &series.name), (&x, &y));
+    }
 }
 
 /// Appends formatted text to a string, which cannot fail.

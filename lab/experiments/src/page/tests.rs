@@ -19,6 +19,7 @@ fn page_of(text: &str) -> Page {
         y_scale: Scale::Log,
         series: kinds.map(|kind| series(next(), kind)).into(),
         marks: vec![Mark { x: 2.0, label: next() }],
+        heat: None,
     };
     let quantity = |text: String| Quantity::new(text, [1e6]);
     let check = Check::within(&next(), quantity(next()), quantity(next()), 0.25);
@@ -30,7 +31,6 @@ fn page_of(text: &str) -> Page {
         facts: vec![(next(), next())],
         checks: vec![check.with_note(next())],
         figures: vec![Figure { id: next(), title: next(), caption: next(), panels: vec![panel] }],
-        maps: Vec::new(),
         tables: vec![DataTable {
             id: next(),
             title: next(),

@@ -4,6 +4,7 @@
 
 use millrace_block::Snapshot;
 use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 
 use super::series::Series;
 
@@ -65,21 +66,33 @@ pub struct OpReport {
     pub from_due: Option<Latency>,
 }
 
+/// Thresholds of lateness for which I/Os are counted: nanoseconds, key in JSON, text.
+pub const LATE: [(u64, &str, &str); 5] = [
+    (100_000, "over_100us", "100 us"),
+    (1_000_000, "over_1ms", "1 ms"),
+    (10_000_000, "over_10ms", "10 ms"),
+    (100_000_000, "over_100ms", "100 ms"),
+    (1_000_000_000, "over_1s", "1 s"),
+];
+
 /// Delays of I/Os between the time that the trace gives them and their submission.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Delays of all I/Os that were sent.
     pub all: Option<Latency>,
-    /// Number of I/Os that were sent more than 100 us late.
-    pub over_100us: u64,
-    /// Number of I/Os that were sent more than 1 ms late.
-    pub over_1ms: u64,
-    /// Number of I/Os that were sent more than 10 ms late.
-    pub over_10ms: u64,
-    /// Number of I/Os that were sent more than 100 ms late.
-    pub over_100ms: u64,
-    /// Number of I/Os that were sent more than 1 s late.
-    pub over_1s: u64,
+    /// Number of I/Os that were sent later than each threshold in [`LATE`].
+    pub over: [u64; LATE.len()],
+}
+
+impl Serialize for Lateness {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1 + LATE.len()))?;
+        map.serialize_entry("all", &self.all)?;
+        for ((_, key, _), count) in LATE.iter().zip(&self.over) {
+            map.serialize_entry(key, count)?;
+        }
+        map.end()
+    }
 }
 
 /// Numbers of I/Os that waited before they were sent, by reason.
@@ -120,15 +133,6 @@ pub struct Skipped {
     pub empty: u64,
     /// Operations that the target does not support: name and number of I/Os.
     pub unsupported: Vec<(String, u64)>,
-}
-
-impl Skipped {
-    /// Returns the number of all I/Os that were not replayed.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        let unsupported: u64 = self.unsupported.iter().map(|(_, ios)| ios).sum();
-        self.outside + self.too_long + self.empty + unsupported
-    }
 }
 
 /// Results of one lane.

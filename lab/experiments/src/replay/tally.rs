@@ -6,7 +6,7 @@ use millrace_block::{OPS, Op, Snapshot};
 
 use super::lane::Lane;
 use super::report::{
-    AdaptedIos, Counts, LaneReport, Latency, Lateness, OpReport, Report, Skipped, StopReason,
+    AdaptedIos, Counts, LATE, LaneReport, Latency, Lateness, OpReport, Report, Skipped, StopReason,
     WaitCounts,
 };
 use super::route::{Routed, Skip};
@@ -35,11 +35,11 @@ pub(crate) struct IoResult {
 }
 
 /// Counts of a replay.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Tally {
     ops: [OpTally; OPS],
     lateness: Snapshot,
-    late: [u64; 5],
+    late: [u64; LATE.len()],
     pub(crate) waited: WaitCounts,
     pub(crate) adapted: AdaptedIos,
     skipped: Skipped,
@@ -54,29 +54,12 @@ pub(crate) struct Tally {
     end_ns: u64,
 }
 
-/// Thresholds of lateness for which I/Os are counted, in nanoseconds.
-const LATE_NS: [u64; 5] = [100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
-
 impl Tally {
     /// Creates the tally of a replay that begins at `begin_ns`.
     pub(crate) fn new(lanes: &[Lane], begin_ns: u64) -> Tally {
         let lane = |lane: &Lane| LaneReport { target: lane.name.clone(), ..Default::default() };
-        Tally {
-            ops: Default::default(),
-            lateness: Snapshot::default(),
-            late: [0; 5],
-            waited: WaitCounts::default(),
-            adapted: AdaptedIos::default(),
-            skipped: Skipped::default(),
-            unsupported: [0; OPS],
-            series: Series::default(),
-            due_series: Series::default(),
-            lanes: lanes.iter().map(lane).collect(),
-            counts: Counts::default(),
-            at_ns: 0,
-            begin_ns,
-            end_ns: begin_ns,
-        }
+        let lanes = lanes.iter().map(lane).collect();
+        Tally { lanes, begin_ns, end_ns: begin_ns, ..Tally::default() }
     }
 
     /// Moves the beginning of the replay to `begin_ns`.
@@ -98,7 +81,7 @@ impl Tally {
     /// Counts an I/O that is sent `late_ns` after its time.
     pub(crate) fn late(&mut self, late_ns: u64) {
         self.lateness.add(late_ns, 1);
-        for (count, over_ns) in self.late.iter_mut().zip(LATE_NS) {
+        for (count, (over_ns, ..)) in self.late.iter_mut().zip(LATE) {
             *count += u64::from(late_ns > over_ns);
         }
     }
@@ -144,9 +127,7 @@ impl Tally {
         stopped: Option<StopReason>,
     ) -> Report {
         let seconds = (self.end_ns - self.begin_ns) as f64 / 1e9;
-        let [over_100us, over_1ms, over_10ms, over_100ms, over_1s] = self.late;
-        let all = Latency::of(&self.lateness);
-        let lateness = Lateness { all, over_100us, over_1ms, over_10ms, over_100ms, over_1s };
+        let lateness = Lateness { all: Latency::of(&self.lateness), over: self.late };
         let with_ops = Op::ALL.iter().zip(self.ops.iter());
         let unsupported = Op::ALL.iter().zip(self.unsupported).filter(|(_, ios)| *ios > 0);
         Report {

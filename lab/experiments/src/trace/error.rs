@@ -81,26 +81,12 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// A line or record does not follow the format.
-    #[error("{file}: {place}: {problem}")]
-    Broken {
-        /// Name of the file.
-        file: String,
-        /// Position of the line or record.
-        place: FilePosition,
-        /// Description of the problem, and of the expected content.
-        problem: String,
-    },
-    /// The operating system failed to read a file.
-    #[error("{file}: {place}: cannot be read from here on")]
-    Io {
-        /// Name of the file.
-        file: String,
-        /// Position up to which the file was read.
-        place: FilePosition,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    /// A line or record of a file does not follow the format; the text says what is expected.
+    #[error("{0}: {1}: {2}")]
+    Broken(String, FilePosition, String),
+    /// The operating system failed to read a file from this position on.
+    #[error("{0}: {1}: cannot be read from here on")]
+    Io(String, FilePosition, #[source] io::Error),
     /// A blktrace file is damaged.
     #[error(transparent)]
     Blktrace(#[from] TraceError),
@@ -110,7 +96,7 @@ impl ReadError {
     /// Returns the error with its cause, for a report about a trace whose other files are read on.
     pub(super) fn text(&self) -> String {
         match self {
-            ReadError::Io { source, .. } => format!("{self}: {source}"),
+            ReadError::Io(_, _, source) => format!("{self}: {source}"),
             _ => self.to_string(),
         }
     }

@@ -75,7 +75,7 @@ impl EventIos {
             }
             self.arrivals.insert(device, ArrivalEvent::Issue);
         }
-        self.pending.pop(more).map(|(_, io)| io)
+        self.pending.pop(more)
     }
 }
 

@@ -121,11 +121,11 @@ impl InputStream {
     }
 
     fn broken(&self, place: FilePosition, problem: String) -> ReadError {
-        ReadError::Broken { file: self.label.clone(), place, problem }
+        ReadError::Broken(self.label.clone(), place, problem)
     }
 
     fn failed(&self, place: FilePosition, source: io::Error) -> ReadError {
-        ReadError::Io { file: self.label.clone(), place, source }
+        ReadError::Io(self.label.clone(), place, source)
     }
 }
 
@@ -223,7 +223,7 @@ impl TraceRecords {
     pub(super) fn begin(&mut self, len: usize) -> Result<Option<Vec<u8>>, ReadError> {
         self.offset += std::mem::take(&mut self.have);
         match self.more(len) {
-            Err(ReadError::Broken { .. }) if self.have == 0 => Ok(None),
+            Err(ReadError::Broken(..)) if self.have == 0 => Ok(None),
             bytes => bytes.map(Some),
         }
     }

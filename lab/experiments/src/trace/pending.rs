@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use super::TraceIo;
 
 /// Largest number of I/Os held back; about 6 MB.
-const PENDING_MAX: usize = 65_536;
+pub(super) const PENDING_MAX: usize = 65_536;
 
 /// Tells if a trace may have more records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +34,8 @@ enum CompletionState {
 
 /// An I/O that is held back.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PendingIo {
-    pub(super) io: TraceIo,
+struct PendingIo {
+    io: TraceIo,
     state: CompletionState,
 }
 
@@ -54,31 +54,35 @@ impl Pending {
         self.first + self.held.len() as u64 - 1
     }
 
-    fn get_mut(&mut self, number: u64) -> Option<&mut PendingIo> {
-        self.held.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
+    /// Returns an I/O if its completion is still to come, which it is not from now on.
+    fn end(&mut self, number: u64) -> Option<&mut TraceIo> {
+        let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        let held = self.held.get_mut(place).filter(|held| held.state == CompletionState::Open)?;
+        held.state = CompletionState::Answered;
+        Some(&mut held.io)
     }
 
     /// Records that an I/O completed at `at_ns`.
     pub(super) fn answer(&mut self, number: u64, at_ns: u64) {
-        if let Some(held) = self.get_mut(number).filter(|held| held.state == CompletionState::Open)
-        {
-            held.state = CompletionState::Answered;
-            held.io.latency_ns = Some(at_ns.saturating_sub(held.io.at_ns));
+        if let Some(io) = self.end(number) {
+            io.latency_ns = Some(at_ns.saturating_sub(io.at_ns));
         }
     }
 
     /// Records that an I/O has no completion of its own.
     pub(super) fn release(&mut self, number: u64) {
-        if let Some(held) = self.get_mut(number).filter(|held| held.state == CompletionState::Open)
-        {
-            held.state = CompletionState::Answered;
-        }
+        let _ = self.end(number);
     }
 
     /// Discards the I/Os that `is_none` accepts.
     pub(super) fn drop_where(&mut self, is_none: impl Fn(&TraceIo) -> bool) {
         let none = self.held.iter_mut().filter(|held| is_none(&held.io));
         none.for_each(|held| held.state = CompletionState::Dropped);
+    }
+
+    /// Returns true if an I/O was not output yet.
+    pub(super) fn holds(&self, number: u64) -> bool {
+        number >= self.first
     }
 
     /// Returns the first I/O without removing it.
@@ -91,9 +95,9 @@ impl Pending {
         self.held.len() > PENDING_MAX
     }
 
-    /// Removes and returns the first I/O with its number if it may be output: it is complete, the
+    /// Removes and returns the first I/O if it may be output: it is complete, the
     /// trace has ended, or too many wait.
-    pub(super) fn pop(&mut self, more: StreamState) -> Option<(u64, TraceIo)> {
+    pub(super) fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         loop {
             let state = self.held.front()?.state;
             if state == CompletionState::Open && more == StreamState::ToCome && !self.is_full() {
@@ -102,7 +106,7 @@ impl Pending {
             let held = self.held.pop_front()?;
             self.first += 1;
             if state != CompletionState::Dropped {
-                return Some((self.first - 1, held.io));
+                return Some(held.io);
             }
         }
     }

@@ -5,23 +5,30 @@
 
 use millrace_trace::{Drive, IoKind, Measures, SpanGrouping, Spans};
 
+use super::TraceProfile;
 use super::timeline::{
     CPUS_SHOWN, DRIVES_SHOWN, LATENCY_BINS, SECTOR_BINS, STAGES, Timeline, TimelineSlot,
     latency_start,
 };
-use crate::page::{DataTable, Figure, HeatMap, HeatPanel, Page, Panel, Scale, Unit};
+use crate::page::{DataTable, Figure, HeatCells, Page, Panel, Scale, Unit};
 
-/// Builds the page of a trace's spans and events over time, to which more may be added.
+/// Builds the page of a trace: its I/Os, and its spans and events over time if it has them.
 #[must_use]
-pub fn report_page(spans: &Spans, timeline: &Timeline) -> Page {
-    let report = ReportBuilder { spans, timeline };
-    Page {
-        facts: report.facts(),
-        figures: vec![report.stages(), report.rates(), report.depths(), report.cpus()],
-        maps: vec![report.latencies(), report.sectors()],
-        tables: report.tables(),
-        ..Page::default()
+pub fn report_page(
+    recording: Option<(&Spans, &Timeline)>,
+    profile: &TraceProfile,
+    devices: &[String],
+) -> Page {
+    let mut page = Page::default();
+    let report = recording.map(|(spans, timeline)| ReportBuilder { spans, timeline });
+    if let Some(report) = &report {
+        page.facts = report.facts();
+        page.figures = vec![report.stages(), report.rates(), report.depths(), report.cpus()];
+        page.tables = report.tables();
     }
+    profile.add_to(&mut page, devices);
+    page.figures.extend(report.iter().flat_map(|report| [report.latencies(), report.sectors()]));
+    page
 }
 
 struct ReportBuilder<'a> {
@@ -140,58 +147,53 @@ impl ReportBuilder<'_> {
     fn heat(
         &self,
         title: &str,
-        (y_label, y_unit, y_scale): (&str, Unit, Scale),
+        y: (&str, Unit),
         bins: std::ops::Range<usize>,
         counts: impl Fn(&TimelineSlot) -> &[u32],
         y_edge: impl Fn(usize) -> f64,
-    ) -> HeatPanel {
+    ) -> Panel {
         let column = |slot: &TimelineSlot| {
-            counts(slot)[bins.clone()].iter().map(|n| u64::from(*n)).collect()
+            counts(slot)[bins.clone()].iter().map(|count| u64::from(*count)).collect()
         };
         let time = &self.timeline.time;
-        HeatPanel {
-            title: title.into(),
-            x_label: time.unit().0.into(),
+        let heat = HeatCells {
             x_edges: (0..=self.slots().len()).map(|slot| time.x(slot as f64)).collect(),
-            y_label: y_label.into(),
-            y_unit,
-            y_scale,
             y_edges: (bins.start..=bins.end).map(y_edge).collect(),
             columns: self.slots().iter().map(column).collect(),
-        }
+        };
+        Panel { heat: Some(heat), ..time.panel(title, y, []) }
     }
 
-    fn latencies(&self) -> HeatMap {
+    fn latencies(&self) -> Figure {
         let used = |bin: &usize| self.slots().iter().any(|slot| slot.latency[*bin] > 0);
         let first = (0..LATENCY_BINS).find(used).unwrap_or(0);
         let last = (0..LATENCY_BINS).rev().find(used).unwrap_or(first);
-        let y = ("latency", Unit::Nanoseconds, Scale::Log);
-        HeatMap {
-            id: "latency".into(),
-            title: "Latency over time".into(),
-            caption: "How many I/Os took how long, from Q to C, by when they were completed. A \
-                      stronger colour means more of them, on a logarithmic scale."
-                .into(),
-            panels: vec![self.heat("Q2C", y, first..last + 1, |slot| &slot.latency, latency_start)],
-        }
+        let y = ("latency", Unit::Nanoseconds);
+        let panel = self.heat("Q2C", y, first..last + 1, |slot| &slot.latency, latency_start);
+        Figure::new(
+            "latency",
+            "Latency over time",
+            "How many I/Os took how long, from Q to C, by when they were completed. A stronger \
+             colour means more of them, on a logarithmic scale.",
+            [Panel { y_scale: Scale::Log, ..panel }],
+        )
     }
 
-    fn sectors(&self) -> HeatMap {
+    fn sectors(&self) -> Figure {
         let panel = |(place, name): (usize, String)| {
             let used = |bin: &usize| self.slots().iter().any(|slot| slot.sectors[place][*bin] > 0);
             let last = (0..SECTOR_BINS).rev().find(used)?;
             let bin_bytes = 512.0 * 2_f64.powi(self.timeline.sector_bits[place] as i32);
-            let y = ("byte of the device", Unit::Count, Scale::Linear);
+            let y = ("byte of the device", Unit::Count);
             let edge = |bin: usize| bin as f64 * bin_bytes;
             Some(self.heat(&name, y, 0..last + 1, |slot| &slot.sectors[place], edge))
         };
-        HeatMap {
-            id: "sectors".into(),
-            title: "I/O over sectors".into(),
-            caption: "Number of I/Os by start offset on each device and by the time of queueing."
-                .into(),
-            panels: self.shown().filter_map(panel).collect(),
-        }
+        Figure::new(
+            "sectors",
+            "I/O over sectors",
+            "Number of I/Os by start offset on each device and by the time of queueing.",
+            self.shown().filter_map(panel),
+        )
     }
 
     fn tables(&self) -> Vec<DataTable> {

@@ -6,7 +6,7 @@
 use anyhow::{Context, Result};
 use millrace_console::words::MIB;
 use millrace_console::{Grid, Side, fitted};
-use millrace_experiments::replay::{Latency, Lateness, OpReport, Report, Series, StopReason};
+use millrace_experiments::replay::{LATE, Latency, Lateness, OpReport, Report, Series, StopReason};
 use serde_json::{Value, json};
 
 /// Number of columns of the line of I/Os over time.
@@ -238,8 +238,7 @@ fn lines(report: &Report) -> Vec<String> {
 }
 
 fn lateness(lateness: &Lateness) -> Option<String> {
-    let Lateness { all, over_100us, over_1ms, over_10ms, over_100ms, over_1s } = *lateness;
-    let all = all?;
+    let all = lateness.all?;
     let us = |ns: u64| fitted(ns as f64 / 1e3, 8);
     let mut text = format!(
         "sent late by p50 {} us, p99 {} us, at most {} us",
@@ -247,18 +246,9 @@ fn lateness(lateness: &Lateness) -> Option<String> {
         us(all.p99_ns),
         us(all.max_ns)
     );
-    let steps = [
-        (over_100us, "100 us"),
-        (over_1ms, "1 ms"),
-        (over_10ms, "10 ms"),
-        (over_100ms, "100 ms"),
-        (over_1s, "1 s"),
-    ];
-    let over: Vec<_> = steps
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, than)| format!("{count} by more than {than}"))
-        .collect();
+    let steps = lateness.over.iter().zip(LATE).filter(|(count, _)| **count > 0);
+    let over: Vec<_> =
+        steps.map(|(count, (_, _, than))| format!("{count} by more than {than}")).collect();
     if !over.is_empty() {
         text = format!("{text};\n  {}", over.join(", "));
     }

@@ -10,7 +10,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use millrace_console::{ProgressBar, ReadDamage};
-use millrace_experiments::page::Page;
 use millrace_experiments::trace::{
     DeviceNaming, TracePath, TraceProfile, TraceSource, open, report_page,
 };
@@ -83,14 +82,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             bail!("{}: this file is an input trace; name another output file", file.display());
         }
         let fact = |name: &str, text: &str| (name.to_owned(), text.to_owned());
-        let mut page = source.spans().map_or_else(
-            || Page { facts: vec![fact("format", format)], ..Page::default() },
-            |(spans, timeline)| report_page(spans, timeline),
-        );
+        let mut page = report_page(source.spans(), &profile, devices);
         page.title = format!("Trace of {}", names(args).join(", "));
+        if source.spans().is_none() {
+            page.facts.push(fact("format", format));
+        }
         page.facts.extend(notes.iter().map(|note| fact("note", note)));
         page.facts.extend(damage.lines().iter().map(|line| fact("damaged", line)));
-        profile.add_to(&mut page, devices);
         std::fs::write(file, page.html())
             .with_context(|| format!("{}: cannot write the page", file.display()))?;
         eprintln!("note: {} written", file.display());

@@ -1,21 +1,11 @@
-//! The words of job files: which mean something here, which say nothing, which are refused.
+//! Words of job files that have no meaning here, and other names of all words.
 //!
-//! Owns the three lists and the other names of words. A word of the second list is about how fio
-//! itself does something (its engines, files, processes, logs), or about what buffers hold, and is
-//! passed over with a note; one of the third would change what I/Os are done, so that passing over
-//! it would be wrong, but for the value that changes nothing. Called by `draft`, and by the command
-//! line for its notes.
+//! Owns the list of words that are passed over with a note, since they are about how fio itself does
+//! something (its engines, files, processes, logs) or about what buffers hold, and the list of words
+//! that are refused, since they would change what I/Os are done, but for the value that changes
+//! nothing. Called by `draft`; `words` has those with a meaning.
 
 use millrace_drives::nearest;
-
-/// Treatment of a word of fio's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
-    /// The word has the meaning that fio gives it.
-    Meaning,
-    /// The word has no meaning to millrace: it is accepted, with a note.
-    Nothing,
-}
 
 /// Word of fio's for I/Os that millrace does not do.
 pub(super) struct Refused {
@@ -45,24 +35,6 @@ const ALIASES: &str = "\
     ss=steadystate ss_dur=steadystate_duration ss_ramp=steadystate_ramp_time \
     steadystate_ramp=steadystate_ramp_time timeout=runtime ratemin=rate_min ratecycle=rate_cycle \
     nr_files=nrfiles fill_fs=fill_device dedup_percentage=dedupe_percentage threads=thread";
-
-/// Words with a meaning that need no value, since they switch a setting on.
-const SWITCHES: &str = "\
-    allrandrepeat buffered description direct do_verify end_fsync fadvise_hint fill_device \
-    group_reporting invalidate latency_run new_group norandommap randrepeat stonewall time_based \
-    unlink";
-
-/// Words with a meaning.
-pub(super) const MEANING: &str = "\
-    allrandrepeat blockalign bs bsrange bssplit buffered cpumask cpus_allowed description direct \
-    directory do_verify end_fsync fadvise_hint fdatasync filename filesize fill_device flow \
-    flow_id flow_sleep fsync group_reporting invalidate io_size iodepth iodepth_batch_submit \
-    ioengine kb_base latency_percentile latency_run latency_target latency_window loops name \
-    new_group norandommap number_ios numjobs offset offset_align offset_increment \
-    percentage_random percentile_list ramp_time random_distribution randrepeat randseed rate \
-    rate_iops rate_process runtime rw rwmixread rwmixwrite size startdelay \
-    stonewall thinktime thinktime_blocks thinktime_spin time_based unlink verify wait_for \
-    zonemode zonerange zonesize zoneskip";
 
 /// Words that are passed over with a note.
 pub(super) const NOTHING: &str = "\
@@ -145,31 +117,29 @@ pub(super) fn usual(word: &str) -> &str {
     aliases().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
-/// Returns the treatment of a word, given by its usual name, with its value.
+/// Accepts a word, given by its usual name, that has no meaning to millrace; `meaning` has the words
+/// that have one.
 ///
 /// # Errors
-/// If it is refused, lacks a value, or is no word of fio's that is known here.
-pub(super) fn use_of(word: &str, value: &str) -> Result<Use, String> {
-    let is_in = |list: &str| list.split(' ').any(|known| known == word);
-    if is_in(MEANING) {
-        return match value.is_empty() && !is_in(SWITCHES) {
-            true => Err(format!("{word}: it needs a value; write {word}=...")),
-            false => Ok(Use::Meaning),
-        };
-    }
-    if is_in(NOTHING) {
-        return Ok(Use::Nothing);
+/// If it is refused with this value, or is no word of fio's that is known here.
+pub(super) fn pass_over(
+    word: &str,
+    value: &str,
+    meaning: impl Iterator<Item = &'static str>,
+) -> Result<(), String> {
+    if NOTHING.split(' ').any(|known| known == word) {
+        return Ok(());
     }
     if let Some(refused) = REFUSED.iter().find(|refused| refused.word == word) {
         return match value == refused.plain && !value.is_empty() {
-            true => Ok(Use::Nothing),
+            true => Ok(()),
             false => Err(format!(
                 "{word}: fio has this word, but such I/O is not made here; {}",
                 refused.remedy
             )),
         };
     }
-    let all = MEANING.split(' ').chain(NOTHING.split(' ')).chain(aliases().map(|(name, _)| name));
+    let all = meaning.chain(NOTHING.split(' ')).chain(aliases().map(|(name, _)| name));
     let near = nearest(word, all);
     let near = near.map_or_else(String::new, |name| format!("; did you mean {name}?"));
     Err(format!("{word}: no word of job files that is known here{near}"))
@@ -178,12 +148,16 @@ pub(super) fn use_of(word: &str, value: &str) -> Result<Use, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::jobfile::words::WORDS;
+
+    fn meaning() -> impl Iterator<Item = &'static str> {
+        WORDS.iter().map(|word| word.name)
+    }
 
     #[test]
     fn no_word_is_in_two_lists_and_each_other_name_leads_to_one() {
         let refused = REFUSED.iter().map(|refused| refused.word);
-        let mut all: Vec<&str> =
-            MEANING.split(' ').chain(NOTHING.split(' ')).chain(refused).collect();
+        let mut all: Vec<&str> = meaning().chain(NOTHING.split(' ')).chain(refused).collect();
         let count = all.len();
         all.sort_unstable();
         all.dedup();
@@ -192,14 +166,13 @@ mod tests {
             assert!(all.contains(&name), "{alias} leads to {name}");
             assert!(!all.contains(&alias), "{alias} is a word itself");
         }
-        assert!(SWITCHES.split(' ').all(|word| MEANING.split(' ').any(|known| known == word)));
     }
 
     #[test]
     fn a_misspelt_word_names_the_nearest() {
-        assert_eq!(use_of(usual("readwrite"), "read"), Ok(Use::Meaning));
-        assert_eq!(use_of("thread", ""), Ok(Use::Nothing));
-        let said = |word| use_of(word, "1").unwrap_err();
+        assert_eq!(usual("readwrite"), "rw");
+        assert_eq!(pass_over("thread", "", meaning()), Ok(()));
+        let said = |word| pass_over(word, "1", meaning()).unwrap_err();
         assert_eq!(
             said("time_baed"),
             "time_baed: no word of job files that is known here; did you mean time_based?"
@@ -211,11 +184,13 @@ mod tests {
     fn a_refused_word_is_passed_over_with_the_value_that_changes_nothing() {
         for refused in &REFUSED {
             let Refused { word, plain, .. } = refused;
-            assert_eq!(use_of(word, plain).is_ok(), !plain.is_empty(), "{word}={plain}");
-            let said = use_of(word, "17").unwrap_err();
+            assert_eq!(
+                pass_over(word, plain, meaning()).is_ok(),
+                !plain.is_empty(),
+                "{word}={plain}"
+            );
+            let said = pass_over(word, "17", meaning()).unwrap_err();
             assert!(said.starts_with(word) && said.ends_with(refused.remedy), "{said}");
         }
-        let said = use_of(usual("bs"), "").unwrap_err();
-        assert_eq!(said, "bs: it needs a value; write bs=...");
     }
 }

@@ -63,7 +63,7 @@ impl<R: Read + Send> TraceParser for Blktrace<R> {
         let (device, names) = (entry.record.device, self.reader.names());
         let known = self.events.ios.number(device, devices, || names.device_or_number(device));
         let place = FilePosition::Byte(0);
-        known.map_err(|problem| ReadError::Broken { file: "blktrace".into(), place, problem })?;
+        known.map_err(|problem| ReadError::Broken("blktrace".into(), place, problem))?;
         self.events.entry(&entry);
         Ok(StreamState::ToCome)
     }

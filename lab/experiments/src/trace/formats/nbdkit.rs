@@ -15,7 +15,7 @@ use crate::trace::TraceIo;
 use crate::trace::devices::DeviceNames;
 use crate::trace::error::shown;
 use crate::trace::parser::{LineKind, LineParser, Problem, whole};
-use crate::trace::pending::{Pending, StreamState};
+use crate::trace::pending::{PENDING_MAX, Pending, StreamState};
 
 /// Largest number of connections whose exports are remembered.
 const CONNECTIONS_MAX: usize = 65_536;
@@ -26,8 +26,6 @@ pub(in crate::trace) struct NbdkitLog {
     pending: Pending,
     /// Numbers in `pending` of requests without a reply, by connection and request id.
     open: HashMap<(u64, u64), u64>,
-    /// Connection and request id of each pending I/O, by its number in `pending`.
-    ids: HashMap<u64, (u64, u64)>,
     exports: HashMap<u64, u32>,
     /// Requests skipped because they move no data.
     skipped: u64,
@@ -69,10 +67,12 @@ impl NbdkitLog {
         let number = self.pending.push(io);
         if let Some(before) = self.open.insert((connection, id), number) {
             // The log contains two runs, and the first one's request was never completed.
-            self.ids.remove(&before);
             self.pending.release(before);
         }
-        self.ids.insert(number, (connection, id));
+        // Requests that were output without a reply are no longer waited for.
+        if self.open.len() > 2 * PENDING_MAX {
+            self.open.retain(|_, number| self.pending.holds(*number));
+        }
         Ok(())
     }
 
@@ -88,7 +88,6 @@ impl NbdkitLog {
         }
         let id = whole("id", argument(arguments, "id").unwrap_or_default())?;
         if let Some(number) = self.open.remove(&(connection, id)) {
-            self.ids.remove(&number);
             self.pending.answer(number, at_ns);
         }
         Ok(())
@@ -113,27 +112,29 @@ fn hex(arguments: &str, name: &str) -> Result<u64, Problem> {
 }
 
 /// Converts a local date and time with microseconds to nanoseconds since 1970, as if it were UTC.
-fn moment(date: &str, time: &str) -> Result<u64, Problem> {
-    let problem = || format!("{} {}: a date and a time are expected", shown(date), shown(time));
-    let number = |text: &str, places: usize| -> Option<u64> {
-        let digits = text.len() == places && text.bytes().all(|byte| byte.is_ascii_digit());
-        if digits { text.parse().ok() } else { None }
-    };
+fn moment(text: &str) -> Result<u64, Problem> {
+    const FORM: &[u8] = b"0000-00-00 00:00:00.000000";
     let parse = || {
-        let (year, rest) = date.split_once('-')?;
-        let (month, day) = rest.split_once('-')?;
-        let (year, month, day) = (number(year, 4)?, number(month, 2)?, number(day, 2)?);
-        let (clock, part) = time.split_once('.')?;
-        let (hour, rest) = clock.split_once(':')?;
-        let (minute, second) = rest.split_once(':')?;
-        let seconds = number(hour, 2)? * 3_600 + number(minute, 2)? * 60 + number(second, 2)?;
+        let bytes = text.as_bytes().get(..FORM.len())?;
+        let fits = |(byte, form): (&u8, &u8)| match form {
+            b'0' => byte.is_ascii_digit(),
+            form => byte == form,
+        };
+        let number = |at: std::ops::Range<usize>| {
+            bytes[at].iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
+        };
+        if !bytes.iter().zip(FORM).all(fits) {
+            return None;
+        }
+        let (year, month, day) = (number(0..4), number(5..7), number(8..10));
         let valid = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
         let days = valid.then(|| days(year, month, day))?;
+        let seconds = number(11..13) * 3_600 + number(14..16) * 60 + number(17..19);
         // Nanoseconds since 1970 overflow 64 bits in the year 2554.
         let whole_ns = (days * 86_400 + seconds).checked_mul(1_000_000_000)?;
-        whole_ns.checked_add(number(part, 6)? * 1_000)
+        whole_ns.checked_add(number(20..26) * 1_000)
     };
-    parse().ok_or_else(problem)
+    parse().ok_or_else(|| format!("{} where a date and a time are expected", shown(text)))
 }
 
 /// Returns the days from 1970 to a date of the Gregorian calendar. Years are counted from March, so
@@ -156,10 +157,8 @@ impl LineParser for NbdkitLog {
         text: &str,
         devices: &mut DeviceNames,
     ) -> Result<LineKind, Problem> {
-        let mut words = text.splitn(3, ' ');
-        let (date, time) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let at_ns = moment(date, time)?;
-        let rest = words.next().unwrap_or_default();
+        let at_ns = moment(text)?;
+        let rest = text.splitn(3, ' ').nth(2).unwrap_or_default();
         let Some(rest) = rest.strip_prefix("connection=") else {
             return Ok(LineKind::Record);
         };
@@ -181,11 +180,7 @@ impl LineParser for NbdkitLog {
     }
 
     fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
-        let (number, io) = self.pending.pop(more)?;
-        if let Some(id) = self.ids.remove(&number) {
-            self.open.remove(&id);
-        }
-        Some(io)
+        self.pending.pop(more)
     }
 
     fn notes(&self) -> Vec<String> {
@@ -216,16 +211,16 @@ mod tests {
         let days = [(1970, 1, 1), (1970, 3, 1), (2000, 2, 29), (2000, 3, 1), (2026, 11, 24)]
             .map(|(year, month, day)| days(year, month, day));
         assert_eq!(days, [0, 59, 11_016, 11_017, 20_781]);
-        assert_eq!(moment("1970-01-02", "00:00:01.000002"), Ok(86_401_000_002_000));
-        assert_eq!(moment("2554-07-21", "23:34:33.709551"), Ok(u64::MAX / 1000 * 1000));
-        for (date, time) in [
-            ("1970-1-02", "00:00:01.000002"),
-            ("x", "y"),
-            ("1970-13-01", "00:00:00.000000"),
-            ("2554-07-21", "23:34:33.709552"),
-            ("9999-12-31", "23:59:59.999999"),
+        assert_eq!(moment("1970-01-02 00:00:01.000002"), Ok(86_401_000_002_000));
+        assert_eq!(moment("2554-07-21 23:34:33.709551"), Ok(u64::MAX / 1000 * 1000));
+        for text in [
+            "1970-1-02 00:00:01.000002",
+            "x y",
+            "1970-13-01 00:00:00.000000",
+            "2554-07-21 23:34:33.709552",
+            "9999-12-31 23:59:59.999999",
         ] {
-            assert!(moment(date, time).is_err(), "{date}");
+            assert!(moment(text).is_err(), "{text}");
         }
     }
 }

@@ -14,7 +14,7 @@ const QUANTILES: [(f64, &str); 4] = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), 
 
 impl TraceProfile {
     /// Adds the figures and tables to a page; `devices` are the device names of the source.
-    pub fn add_to(&self, page: &mut Page, devices: &[String]) {
+    pub(in crate::trace) fn add_to(&self, page: &mut Page, devices: &[String]) {
         page.figures.extend([self.rates(), self.sizes(), self.strides(), self.touched()]);
         page.figures.extend(self.has_latency().then(|| self.latencies()));
         page.tables.extend(self.tables(devices));

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::super::lines::tests::MemoryFiles;
-use super::super::options::{MEANING, NOTHING};
+use super::super::options::NOTHING;
+use super::super::words::WORDS;
 use super::*;
 
 fn parse(text: &str) -> Result<JobFile, String> {
@@ -89,14 +90,6 @@ fn the_page_cache_is_told_what_the_kind_says_or_the_hint() {
 }
 
 #[test]
-fn every_word_with_a_meaning_is_read_somewhere() {
-    for word in MEANING.split(' ') {
-        // A value that some words take and others refuse, but that none passes over.
-        let _ = parse(&format!("[j]\n{word}=1\n"));
-    }
-}
-
-#[test]
 fn mixes_sizes_and_rates_are_read_for_each_direction() {
     let job = job_of("rw=randrw rwmixread=70 rwmixwrite=40 bs=8k,4k rate_iops=100,,7 rate=,1m");
     assert_eq!(job.shape.read_percent, 60);
@@ -158,6 +151,7 @@ fn what_is_wrong_is_said_with_its_line_its_word_and_what_to_write() {
         ("verify=md6", "t.fio:2: verify=\"md6\": write crc32c, or 0 for none"),
         ("nrfiles=2", "t.fio:2: nrfiles: fio has this word, but such I/O is not made here; write"),
         ("ioengine=", "t.fio:2: ioengine: it needs a value; write ioengine=..."),
+        ("bs", "t.fio:2: bs: it needs a value; write bs=..."),
         ("zonemode=zbd", "t.fio:2: zonemode=\"zbd\": zones of devices are not known here"),
         ("zonemode=strided", "t.fio:1: zonemode: zones have a size; add zonesize"),
         (
@@ -203,7 +197,7 @@ fn words_that_change_nothing_are_taken_with_a_note() {
 
 #[test]
 fn an_unset_variable_is_an_error_whatever_word_it_stands_behind() {
-    for word in MEANING.split(' ') {
+    for word in WORDS.iter().map(|word| word.name) {
         let error = parse(&format!("[j]\n{word}=${{UNSET}}\n")).unwrap_err();
         assert!(error.contains("the variable UNSET is not set"), "{word}: {error}");
     }
@@ -211,8 +205,9 @@ fn an_unset_variable_is_an_error_whatever_word_it_stands_behind() {
 
 /// Generates lines that resemble a job file.
 fn line() -> impl Strategy<Value = String> {
-    let word =
-        prop::sample::select(MEANING.split(' ').chain(NOTHING.split(' ')).collect::<Vec<_>>());
+    let word = prop::sample::select(
+        WORDS.iter().map(|word| word.name).chain(NOTHING.split(' ')).collect::<Vec<_>>(),
+    );
     let value = prop_oneof![
         "[0-9]{1,20}[kmgtp%]?[ib]{0,2}",
         "(zipf|pareto|normal|random)(:[0-9.e-]{1,6}){0,3}",
