@@ -5,12 +5,11 @@
 //! process, `primitives::run` and `tidy::run`.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::{primitives, tidy};
+use crate::{primitives, tidy, tree};
 
 /// Selects if the tests are part of the check; CI has just run them.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -102,9 +101,7 @@ pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
 
 /// Runs cargo in `root`; returns true if it succeeded.
 pub fn cargo(root: &Path, step: &CargoStep) -> Result<bool> {
-    // Under `cargo xtask` this variable is the cargo that was called, toolchain override included.
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let status = tree::cargo()
         .args(step.args.split_whitespace())
         .envs(step.env)
         .current_dir(root)

@@ -6,7 +6,6 @@
 //! checks that the patches still fit.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -21,7 +20,6 @@ const TARGET: &str = "target/seams";
 /// Applies and builds each patch, and prints a row for each; true if none touches too many files.
 pub fn run(root: &Path) -> Result<bool> {
     let (target, copy) = (root.join(TARGET), root.join(TARGET).join("tree"));
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut all = true;
     println!("| change | files | at most | cargo check |\n|---|---|---|---|");
     for (list, patches) in patch::read(root, PATCHES)? {
@@ -29,7 +27,7 @@ pub fn run(root: &Path) -> Result<bool> {
             .with_context(|| format!("{list}: its first line is not `# files: NUMBER`"))?;
         let changed = patch::apply_all(root, &patches)?;
         tree::mirror(root, &copy, &changed)?;
-        let status = Command::new(&cargo)
+        let status = tree::cargo()
             .args(["check", "--quiet", "--package", "millrace-cli", "--tests"])
             .env("CARGO_TARGET_DIR", &target)
             .current_dir(&copy)
