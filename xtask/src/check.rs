@@ -20,9 +20,7 @@ pub enum TestSelection {
     Skip,
 }
 
-/// One call of cargo.
 pub struct CargoStep {
-    /// Name of the step in the output.
     pub name: &'static str,
     /// Arguments of cargo, separated by blanks.
     pub args: &'static str,
@@ -85,7 +83,6 @@ pub fn run(root: &Path, tests: TestSelection) -> Result<bool> {
     timed("tidy", || tidy::run(root))
 }
 
-/// Runs a step and prints its duration.
 pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
     println!("check: {name} ...");
     let start = Instant::now();
@@ -99,7 +96,6 @@ pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
     Ok(passed)
 }
 
-/// Runs cargo in `root`; returns true if it succeeded.
 pub fn cargo(root: &Path, step: &CargoStep) -> Result<bool> {
     let status = tree::cargo()
         .args(step.args.split_whitespace())

@@ -22,7 +22,6 @@ use crate::tree;
 use names::{CACHE_PLANTS, PLANTS};
 use patch::Patch;
 
-/// Arguments with which the program explores the cache.
 const CACHE: &[&str] = &["--cache"];
 /// Target folder of all builds of the patched copy.
 const TARGET: &str = "target/planted";

@@ -43,7 +43,6 @@ impl PrimitivePair {
         MORE.iter().find(|(name, _)| *name == self.name).map_or(0, |(_, more)| *more)
     }
 
-    /// Returns true if the primitive is within its limit.
     fn fits(&self) -> bool {
         let most = self.plain.instructions() + self.more_max();
         self.native == self.plain || self.more_max() > 0 && self.native.instructions() <= most
@@ -63,7 +62,6 @@ pub fn run(root: &Path) -> Result<bool> {
     Ok(different == 0)
 }
 
-/// Compiles the example and returns the path of its assembly.
 fn compile(root: &Path) -> Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let folder = root.join(target).join("primitives");
@@ -90,7 +88,6 @@ fn compile(root: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns all pairs, in order of their names.
 fn pairs(assembly: &Assembly) -> Result<Vec<PrimitivePair>> {
     let names = |prefix| assembly.names().filter_map(move |name| name.strip_prefix(prefix));
     let names: BTreeSet<&str> = names("native_").chain(names("plain_")).collect();

@@ -12,9 +12,7 @@ use anyhow::{Context, Result};
 use crate::planted::patch;
 use crate::tree;
 
-/// The directory of the patches.
 pub const PATCHES: &str = "xtask/seams";
-/// The directory of the copy, and of whatever is built in it.
 const TARGET: &str = "target/seams";
 
 /// Applies and builds each patch, and prints a row for each; true if none touches too many files.
@@ -41,7 +39,6 @@ pub fn run(root: &Path) -> Result<bool> {
     Ok(all)
 }
 
-/// The number of files in the first line of a patch.
 fn files_max(text: &str) -> Option<usize> {
     text.lines().next()?.strip_prefix("# files: ")?.trim().parse().ok()
 }

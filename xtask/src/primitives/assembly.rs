@@ -24,7 +24,6 @@ pub struct Assembly {
 pub struct AssemblyBody(Vec<String>);
 
 impl Assembly {
-    /// Parses the functions and aliases of a file's text.
     pub fn parse(text: &str) -> Result<Self> {
         let mut assembly = Self::default();
         let mut lines = text.lines();
@@ -50,12 +49,10 @@ impl Assembly {
         Ok(assembly)
     }
 
-    /// Iterates over all names, including aliases.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.bodies.keys().chain(self.aliases.keys()).map(String::as_str)
     }
 
-    /// Returns the function of a name or alias.
     pub fn body(&self, name: &str) -> Option<AssemblyBody> {
         let mut name = name;
         // Each step leads to another alias, so a chain is no longer than their number.
@@ -70,7 +67,6 @@ impl Assembly {
 }
 
 impl AssemblyBody {
-    /// Normalises the lines between a function's label and its end.
     fn normalised(lines: &[&str]) -> Self {
         let wanted = |line: &&str| label(line).is_some() || is_instruction(line);
         let lines: Vec<&str> = lines.iter().map(|line| line.trim()).filter(wanted).collect();
@@ -88,7 +84,6 @@ impl AssemblyBody {
         AssemblyBody(kept)
     }
 
-    /// Returns the number of instructions, without labels.
     pub fn instructions(&self) -> usize {
         self.0.iter().filter(|line| label(line).is_none()).count()
     }
@@ -103,7 +98,6 @@ impl fmt::Display for AssemblyBody {
     }
 }
 
-/// Normalises a line: single spaces, and numbered labels.
 fn normalised_line<'a>(line: &'a str, numbers: &mut BTreeMap<&'a str, usize>) -> String {
     let mut text = String::new();
     let mut rest = line;
@@ -128,13 +122,11 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// Returns the name that a label line defines.
 fn label(line: &str) -> Option<&str> {
     let name = line.strip_suffix(':')?;
     (!name.is_empty() && words(name).eq([name])).then_some(name)
 }
 
-/// Returns alias and name if the line defines an alias.
 fn alias(line: &str) -> Option<(&str, &str)> {
     let line = line.trim();
     let pair = match line.strip_prefix(".set") {

@@ -23,7 +23,6 @@ const CONTRIBUTING_LINES_MAX: usize = 90;
 const COLUMNS_MAX: usize = 120;
 const OWN_CRATES: &str = "millrace";
 
-/// Checks the documents at the root of the repository.
 pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     match fs::read_to_string(root.join(README)) {
@@ -59,7 +58,6 @@ fn check_architecture(text: &str, manifest: &str) -> Vec<Finding> {
     findings
 }
 
-/// Checks that a document does not have too many lines.
 fn check_length(name: &str, text: &str, lines_max: usize) -> Option<Finding> {
     let lines = text.lines().count();
     let message = format!("{lines} lines; shorten it to {lines_max}, and move the rest to docs/");
@@ -73,7 +71,6 @@ fn check_words(name: &str, text: &str, words_max: usize) -> Option<Finding> {
     (words > words_max).then(|| Finding::new(name, 1, message))
 }
 
-/// Checks that no line of a document is too long.
 fn check_columns(name: &str, text: &str) -> Vec<Finding> {
     let widths = numbered(text).map(|(line, content)| (line, content.chars().count()));
     let wide = widths.filter(|(_, columns)| *columns > COLUMNS_MAX);

@@ -10,25 +10,19 @@ use super::source::{ItemKind, Source};
 
 const FILE_WARN: usize = 400;
 const FILE_MAX: usize = 600;
-/// Functions with more lines than this are counted in a warning.
 pub const FUNCTION_WARN: usize = 40;
 const FUNCTION_MAX: usize = 70;
 const FIELDS_MAX: usize = 15;
 
-/// Sizes that are large but allowed.
 pub struct Warnings {
-    /// One sentence for each long file.
     pub files: Vec<String>,
-    /// Number of long functions.
     pub functions: usize,
 }
 
-/// Checks all files against the limits and the list.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(sources.iter().flat_map(excesses).collect())
 }
 
-/// Returns warnings about files and functions near the limits.
 pub fn warnings(sources: &[Source]) -> Warnings {
     let mut warnings = Warnings { files: Vec::new(), functions: 0 };
     for source in sources {
@@ -41,7 +35,7 @@ pub fn warnings(sources: &[Source]) -> Warnings {
         let long = |item: &&super::source::Item| {
             item.kind == ItemKind::Function && item.size > FUNCTION_WARN
         };
-        let outside_tests = source.items.iter().filter(|item| !source.is_test(item.line));
+        let outside_tests = source.outline.items.iter().filter(|item| !source.is_test(item.line));
         warnings.functions += outside_tests.filter(long).count();
     }
     warnings
@@ -56,7 +50,7 @@ fn excesses(source: &Source) -> Vec<Excess> {
         );
         excesses.push(Excess { amount: lines, ..Excess::of_file(source, 1, message) });
     }
-    for item in source.items.iter().filter(|item| !source.is_test(item.line)) {
+    for item in source.outline.items.iter().filter(|item| !source.is_test(item.line)) {
         let (most, advice) = match item.kind {
             ItemKind::Function => (FUNCTION_MAX, "lines; move a part into a function of its own"),
             ItemKind::Struct => (FIELDS_MAX, "fields; group those that change together"),
