@@ -48,7 +48,13 @@ pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
 /// Checks ARCHITECTURE.md, also against the workspace's manifest.
 fn check_architecture(text: &str, manifest: &str) -> Vec<Finding> {
     let mut findings = check_columns(ARCHITECTURE, text);
-    findings.extend(check_words(ARCHITECTURE, text, ARCHITECTURE_WORDS_MAX));
+    // As `wc -w` counts.
+    let words = text.split_whitespace().count();
+    if words > ARCHITECTURE_WORDS_MAX {
+        let message =
+            format!("{words} words; shorten it to {ARCHITECTURE_WORDS_MAX}, or use docs/");
+        findings.push(Finding::new(ARCHITECTURE, 1, message));
+    }
     for (line, name) in dependencies(manifest) {
         if !text.lines().any(|text| has_word(text, name)) {
             let message = format!("{ARCHITECTURE} does not give a reason for `{name}`; add a line");
@@ -62,13 +68,6 @@ fn check_length(name: &str, text: &str, lines_max: usize) -> Option<Finding> {
     let lines = text.lines().count();
     let message = format!("{lines} lines; shorten it to {lines_max}, and move the rest to docs/");
     (lines > lines_max).then(|| Finding::new(name, lines_max + 1, message))
-}
-
-/// Checks that a document does not have too many words, as `wc -w` counts them.
-fn check_words(name: &str, text: &str, words_max: usize) -> Option<Finding> {
-    let words = text.split_whitespace().count();
-    let message = format!("{words} words; shorten it to {words_max}, and move the rest to docs/");
-    (words > words_max).then(|| Finding::new(name, 1, message))
 }
 
 fn check_columns(name: &str, text: &str) -> Vec<Finding> {

@@ -10,33 +10,28 @@ use super::source::{ItemKind, Source};
 
 const FILE_WARN: usize = 400;
 const FILE_MAX: usize = 600;
-pub const FUNCTION_WARN: usize = 40;
+const FUNCTION_WARN: usize = 40;
 const FUNCTION_MAX: usize = 70;
 const FIELDS_MAX: usize = 15;
-
-pub struct Warnings {
-    pub files: Vec<String>,
-    pub functions: usize,
-}
 
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(sources.iter().flat_map(excesses).collect())
 }
 
-pub fn warnings(sources: &[Source]) -> Warnings {
-    let mut warnings = Warnings { files: Vec::new(), functions: 0 };
-    for source in sources {
-        let lines = source.line_count();
-        if lines > FILE_WARN && lines <= FILE_MAX {
-            let sentence =
-                format!("{}: {lines} lines outside tests; aim at 100 to 300", source.path);
-            warnings.files.push(sentence);
-        }
-        let long = |item: &&super::source::Item| {
-            item.kind == ItemKind::Function && item.size > FUNCTION_WARN
-        };
-        let outside_tests = source.outline.items.iter().filter(|item| !source.is_test(item.line));
-        warnings.functions += outside_tests.filter(long).count();
+/// Describes long files, and counts long functions.
+pub fn warnings(sources: &[Source]) -> Vec<String> {
+    let sizes = sources.iter().map(|source| (&source.path, source.line_count()));
+    let long = sizes.filter(|(_, lines)| (FILE_WARN + 1..=FILE_MAX).contains(lines));
+    let mut warnings: Vec<String> = long
+        .map(|(path, lines)| format!("{path}: {lines} lines outside tests; aim at 100 to 300"))
+        .collect();
+    let functions = sources.iter().flat_map(|source| {
+        let items = source.outline.items.iter().filter(|item| !source.is_test(item.line));
+        items.filter(|item| item.kind == ItemKind::Function && item.size > FUNCTION_WARN)
+    });
+    let functions = functions.count();
+    if functions > 0 {
+        warnings.push(format!("{functions} functions are longer than {FUNCTION_WARN} lines"));
     }
     warnings
 }
@@ -129,7 +124,12 @@ mod tests {
             Source::parse("b.rs", &function(41)),
             Source::parse("c.rs", &function(40)),
         ];
-        let warnings = warnings(&sources);
-        assert_eq!((warnings.files.len(), warnings.functions), (1, 1));
+        assert_eq!(
+            warnings(&sources),
+            [
+                "a.rs: 401 lines outside tests; aim at 100 to 300",
+                "1 functions are longer than 40 lines"
+            ]
+        );
     }
 }
