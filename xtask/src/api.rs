@@ -28,12 +28,9 @@ const CRATES: [&str; 8] = [
     "lab/simulator",
 ];
 
-/// Action on a listing that differs from its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListingMode {
-    /// Print its path.
     Check,
-    /// Write the file.
     Write,
 }
 
@@ -56,18 +53,14 @@ pub fn run(root: &Path, mode: ListingMode) -> Result<bool> {
     Ok(mode == ListingMode::Write || stale.is_empty())
 }
 
-/// Advice for a listing that differs from its file.
 pub const ADVICE: &str = "differs from the crate's public API; run `cargo xtask api --write`, and \
                           say in CHANGELOG.md what users must change";
 
-/// A listing that differs from its file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StaleListing {
-    /// Path of the file, from the root of the repository.
     pub path: String,
     /// First line that differs, from 1.
     pub line: usize,
-    /// Content that the file should have.
     pub text: String,
 }
 
@@ -87,7 +80,6 @@ pub fn stale(root: &Path) -> Result<Vec<StaleListing>> {
     Ok(found)
 }
 
-/// Returns the first line, from 1, in which the texts differ.
 fn first_difference(old: &str, new: &str) -> Option<usize> {
     let same = old.lines().zip(new.lines()).take_while(|(old, new)| old == new).count();
     (old != new).then_some(same + 1)

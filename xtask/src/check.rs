@@ -5,12 +5,11 @@
 //! process, `primitives::run` and `tidy::run`.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::{primitives, tidy};
+use crate::{primitives, tidy, tree};
 
 /// Selects if the tests are part of the check; CI has just run them.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,9 +20,7 @@ pub enum TestSelection {
     Skip,
 }
 
-/// One call of cargo.
 pub struct CargoStep {
-    /// Name of the step in the output.
     pub name: &'static str,
     /// Arguments of cargo, separated by blanks.
     pub args: &'static str,
@@ -86,7 +83,6 @@ pub fn run(root: &Path, tests: TestSelection) -> Result<bool> {
     timed("tidy", || tidy::run(root))
 }
 
-/// Runs a step and prints its duration.
 pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
     println!("check: {name} ...");
     let start = Instant::now();
@@ -100,11 +96,8 @@ pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
     Ok(passed)
 }
 
-/// Runs cargo in `root`; returns true if it succeeded.
 pub fn cargo(root: &Path, step: &CargoStep) -> Result<bool> {
-    // Under `cargo xtask` this variable is the cargo that was called, toolchain override included.
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let status = tree::cargo()
         .args(step.args.split_whitespace())
         .envs(step.env)
         .current_dir(root)

@@ -5,14 +5,14 @@
 //! cargo as a child process.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::tree;
+
 /// Runs the comparison; returns true if it printed its tables.
 pub fn run(root: &Path, name: &str, args: &[&str]) -> Result<bool> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let status = tree::cargo()
         .args(["run", "--quiet", "--package", "millrace-tests", "--example", name, "--"])
         .args(args)
         .current_dir(root)

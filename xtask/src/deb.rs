@@ -13,7 +13,6 @@ use anyhow::{Context, Result, bail};
 
 mod manual;
 
-/// Documents that make up millrace.toml(5).
 const REFERENCE: [&str; 2] = ["docs/configuration.md", "docs/test-drives.md"];
 
 /// Packs `binary`, or builds the program first if it is None; returns true if there is a package.
@@ -42,7 +41,6 @@ pub fn run(root: &Path, binary: Option<&str>) -> Result<bool> {
     Ok(true)
 }
 
-/// Writes completions and compressed manual pages into `folder`.
 fn generate(root: &Path, program: &Path, folder: &Path) -> Result<()> {
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(program).args(["completions", shell]).output();

@@ -35,7 +35,6 @@ const STEPS: [CargoStep; 3] = [
     },
 ];
 
-/// Runs all models; returns true if every test passed.
 pub fn run(root: &Path) -> Result<bool> {
     let tree = planted::patched_tree(root)?;
     for step in &STEPS {

@@ -45,7 +45,6 @@ const PROFILE: [(&str, &str); 3] = [
     ("CARGO_INCREMENTAL", "1"),
 ];
 
-/// Selection of the mutants to test.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct MutantSelection {
     short: bool,
@@ -110,7 +109,6 @@ impl MutantFolders {
     }
 }
 
-/// Runs cargo-mutants on a group.
 fn plant(
     place: &MutantFolders,
     group: &MutantGroup,
@@ -259,7 +257,6 @@ impl MutantSelection {
     }
 }
 
-/// Returns the full name of a group or package.
 fn package(name: &str) -> Result<String> {
     let long = format!("millrace-{name}");
     let known = groups().into_iter().flat_map(|group| [group.name, group.package()]);

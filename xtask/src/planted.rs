@@ -22,7 +22,6 @@ use crate::tree;
 use names::{CACHE_PLANTS, PLANTS};
 use patch::Patch;
 
-/// Arguments with which the program explores the cache.
 const CACHE: &[&str] = &["--cache"];
 /// Target folder of all builds of the patched copy.
 const TARGET: &str = "target/planted";
@@ -46,8 +45,7 @@ pub fn target(root: &Path) -> PathBuf {
 pub fn run(root: &Path) -> Result<bool> {
     let (tree, target) = (patched_tree(root)?, target(root));
     let lists = patch::read(root, patch::PLANTED)?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
+    let built = tree::cargo()
         .args(["build", "--profile=checked", "--package", "millrace-lab"])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(tree)

@@ -13,34 +13,17 @@ mod assembly;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::tree;
 use assembly::{Assembly, AssemblyBody};
 
 /// Primitives that must be compared, each under this name or under several names that begin with it
 /// and `_`.
-const PRIMITIVES: [&str; 18] = [
-    "counter_add",
-    "counter_get",
-    "counter_raise",
-    "cpu",
-    "fence",
-    "line_held",
-    "line_read",
-    "line_write",
-    "lock_lock",
-    "lock_try_lock",
-    "word_compare_exchange",
-    "word_fetch_add",
-    "word_fetch_and",
-    "word_fetch_or",
-    "word_load",
-    "word_store",
-    "word_swap",
-    "work",
-];
+const PRIMITIVES: &str = "counter_add counter_get counter_raise cpu fence line_held line_read \
+                          line_write lock_lock lock_try_lock word_compare_exchange word_fetch_add \
+                          word_fetch_and word_fetch_or word_load word_store word_swap work";
 
 /// Primitives that may have more instructions than the plain operation, and the limit, which
 /// includes code off the fast path: a lock checks if it must count, when taken and when released.
@@ -60,7 +43,6 @@ impl PrimitivePair {
         MORE.iter().find(|(name, _)| *name == self.name).map_or(0, |(_, more)| *more)
     }
 
-    /// Returns true if the primitive is within its limit.
     fn fits(&self) -> bool {
         let most = self.plain.instructions() + self.more_max();
         self.native == self.plain || self.more_max() > 0 && self.native.instructions() <= most
@@ -80,7 +62,6 @@ pub fn run(root: &Path) -> Result<bool> {
     Ok(different == 0)
 }
 
-/// Compiles the example and returns the path of its assembly.
 fn compile(root: &Path) -> Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let folder = root.join(target).join("primitives");
@@ -90,8 +71,7 @@ fn compile(root: &Path) -> Result<PathBuf> {
         fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot empty the build folder {}", folder.display()))?;
     }
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    let status = tree::cargo()
         .args(["rustc", "--quiet", "--release", "--package", "millrace-machine"])
         .args(["--features", "std", "--example", "primitives", "--target-dir"])
         .arg(&folder)
@@ -108,11 +88,10 @@ fn compile(root: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns all pairs, in order of their names.
 fn pairs(assembly: &Assembly) -> Result<Vec<PrimitivePair>> {
     let names = |prefix| assembly.names().filter_map(move |name| name.strip_prefix(prefix));
     let names: BTreeSet<&str> = names("native_").chain(names("plain_")).collect();
-    for primitive in PRIMITIVES {
+    for primitive in PRIMITIVES.split(' ') {
         let is_form = |name: &str| {
             name.strip_prefix(primitive)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
@@ -160,10 +139,10 @@ mod tests {
 
     /// An assembly with every primitive in both forms, all of them the same.
     fn complete() -> String {
-        let both = |name: &&str| {
+        let both = |name: &str| {
             format!("native_{name}:\n\tretq\n.Lfunc_end0:\n.set plain_{name}, native_{name}\n")
         };
-        PRIMITIVES.iter().map(both).collect()
+        PRIMITIVES.split(' ').map(both).collect()
     }
 
     fn pairs_of(text: &str) -> Result<Vec<PrimitivePair>> {
@@ -175,7 +154,7 @@ mod tests {
         let pairs = pairs_of(&complete()).unwrap();
         assert!(pairs.iter().all(|pair| pair.native == pair.plain));
         let table = table(&pairs);
-        assert_eq!(table.lines().count(), 1 + PRIMITIVES.len());
+        assert_eq!(table.lines().count(), 1 + PRIMITIVES.split(' ').count());
         assert_eq!(table.lines().nth(4).unwrap().split_whitespace().last(), Some("equal"));
     }
 

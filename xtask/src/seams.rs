@@ -6,22 +6,18 @@
 //! checks that the patches still fit.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::planted::patch;
 use crate::tree;
 
-/// The directory of the patches.
 pub const PATCHES: &str = "xtask/seams";
-/// The directory of the copy, and of whatever is built in it.
 const TARGET: &str = "target/seams";
 
 /// Applies and builds each patch, and prints a row for each; true if none touches too many files.
 pub fn run(root: &Path) -> Result<bool> {
     let (target, copy) = (root.join(TARGET), root.join(TARGET).join("tree"));
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut all = true;
     println!("| change | files | at most | cargo check |\n|---|---|---|---|");
     for (list, patches) in patch::read(root, PATCHES)? {
@@ -29,7 +25,7 @@ pub fn run(root: &Path) -> Result<bool> {
             .with_context(|| format!("{list}: its first line is not `# files: NUMBER`"))?;
         let changed = patch::apply_all(root, &patches)?;
         tree::mirror(root, &copy, &changed)?;
-        let status = Command::new(&cargo)
+        let status = tree::cargo()
             .args(["check", "--quiet", "--package", "millrace-cli", "--tests"])
             .env("CARGO_TARGET_DIR", &target)
             .current_dir(&copy)
@@ -43,7 +39,6 @@ pub fn run(root: &Path) -> Result<bool> {
     Ok(all)
 }
 
-/// The number of files in the first line of a patch.
 fn files_max(text: &str) -> Option<usize> {
     text.lines().next()?.strip_prefix("# files: ")?.trim().parse().ok()
 }

@@ -4,7 +4,6 @@
 
 use syn::{Attribute, Item, Meta, UseTree};
 
-/// One imported name of a `use` line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ImportedName {
     /// Path as written; for a glob, the path of its module.
@@ -47,7 +46,6 @@ fn flatten(tree: &UseTree, path: &mut Vec<String>, found: &mut Vec<ImportedName>
     }
 }
 
-/// Returns true if an item is built only for tests.
 pub fn is_test(attrs: &[Attribute]) -> bool {
     attrs.iter().any(|attr| match &attr.meta {
         Meta::Path(path) => path.is_ident("test"),

@@ -83,45 +83,46 @@ pub fn run(root: &Path) -> Result<bool> {
     for finding in &findings {
         println!("{finding}");
     }
-    let long = size::warnings(&sources);
-    for warning in &long.files {
+    for warning in size::warnings(&sources) {
         println!("warning: {warning}");
-    }
-    if long.functions > 0 {
-        println!(
-            "warning: {} functions are longer than {} lines",
-            long.functions,
-            size::FUNCTION_WARN
-        );
     }
     println!("tidy: {} Rust files, {} findings", sources.len(), findings.len());
     Ok(findings.is_empty())
 }
 
+/// Rules for one file at a time.
+const FILE_RULES: [fn(&Source) -> Vec<Finding>; 5] =
+    [header::check, layout::check, banned::check, unsafety::check, block::check];
+
+/// A rule for all files with exceptions.
+type ListRule = fn(&[Source], &AllowList) -> Vec<Finding>;
+
+/// Rules with a list of exceptions, and the name of the list.
+const LIST_RULES: [(&str, ListRule); 9] = [
+    ("size", size::check),
+    ("unsafe", unsafety::check_list),
+    ("atomics", block::check_list),
+    ("arguments", arguments::check_number),
+    ("bools", arguments::check_bools),
+    ("methods", methods::check),
+    ("modules", modules::check),
+    ("names", names::check),
+    ("comments", comments::check),
+];
+
 fn check_sources(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
-    let list = |name: &str| AllowList::read(root, &format!("xtask/allow/{name}.txt"));
-    let mut findings = Vec::new();
+    let mut findings = layers::check(sources);
     for source in sources {
         if let Some((line, why)) = &source.parse_error {
             let message = format!("does not parse, so it was not checked: {why}; fix it");
             findings.push(Finding::new(&source.path, *line, message));
         }
-        findings.extend(header::check(source));
-        findings.extend(layout::check(source));
-        findings.extend(banned::check(source));
-        findings.extend(unsafety::check(source));
-        findings.extend(block::check(source));
+        findings.extend(FILE_RULES.iter().flat_map(|check| check(source)));
     }
-    findings.extend(layers::check(sources));
-    findings.extend(size::check(sources, &list("size")?));
-    findings.extend(unsafety::check_list(sources, &list("unsafe")?));
-    findings.extend(block::check_list(sources, &list("atomics")?));
-    findings.extend(arguments::check_number(sources, &list("arguments")?));
-    findings.extend(arguments::check_bools(sources, &list("bools")?));
-    findings.extend(methods::check(sources, &list("methods")?));
-    findings.extend(modules::check(sources, &list("modules")?));
-    findings.extend(names::check(sources, &list("names")?));
-    findings.extend(comments::check(sources, &list("comments")?));
+    for (name, check) in LIST_RULES {
+        let list = AllowList::read(root, &format!("xtask/allow/{name}.txt"))?;
+        findings.extend(check(sources, &list));
+    }
     Ok(findings)
 }
 

@@ -25,6 +25,11 @@ pub fn mirror(root: &Path, copy: &Path, changed: &BTreeMap<PathBuf, String>) -> 
     remove_others(copy, copy, &wanted)
 }
 
+/// Returns a command for cargo: under `cargo xtask` the one that was called, with its toolchain.
+pub fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
 fn listed(root: &Path) -> Result<BTreeSet<PathBuf>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

@@ -31,7 +31,6 @@ const SHORTENED: [(&str, &str); 7] = [
     (", mut ", ", "),
 ];
 
-/// Returns the listing of a crate.
 pub fn of(tree: &CrateTree) -> String {
     let mut listing = Listing { tree, impls: impls(tree), lines: BTreeSet::new() };
     listing.module("", "", "");

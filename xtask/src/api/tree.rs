@@ -23,7 +23,6 @@ pub struct CrateTree {
 /// Result of resolving a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathTarget {
-    /// A module of this crate, by path.
     Module(String),
     /// An item of this crate: path of its module, and name.
     Item(String, String),
@@ -66,12 +65,10 @@ impl CrateTree {
         Ok(())
     }
 
-    /// Iterates over all modules with their items.
     pub fn modules(&self) -> impl Iterator<Item = (&str, &[Item])> {
         self.modules.iter().map(|(path, items)| (path.as_str(), items.as_slice()))
     }
 
-    /// Returns the items of a module.
     pub fn items(&self, module: &str) -> &[Item] {
         self.modules.get(module).map_or(&[], Vec::as_slice)
     }
@@ -136,7 +133,6 @@ pub fn name_of(item: &Item) -> Option<&syn::Ident> {
     }
 }
 
-/// Appends a name to the path of a module.
 pub fn join(module: &str, name: &str) -> String {
     if module.is_empty() { name.to_owned() } else { format!("{module}::{name}") }
 }

@@ -8,15 +8,10 @@
 use std::fmt::Write;
 use std::iter::Peekable;
 
-/// Header data of a manual page.
 pub struct ManualPage<'a> {
-    /// Name of the page, such as `millrace.toml`.
     pub name: &'a str,
-    /// Section of the manual.
     pub section: u8,
-    /// Short description of the page.
     pub about: &'a str,
-    /// Version of the program.
     pub version: &'a str,
 }
 
@@ -70,7 +65,6 @@ fn paragraph<'a>(first: &str, lines: &mut Peekable<impl Iterator<Item = &'a str>
     std::iter::once(first).chain(rest).map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-/// Writes a code block, line by line.
 fn code<'a>(text: &mut String, lines: impl Iterator<Item = &'a str>) {
     text.push_str(".PP\n.RS 4\n.nf\n");
     lines.for_each(|line| {

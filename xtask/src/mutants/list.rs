@@ -13,12 +13,9 @@ use anyhow::{Context, Result, bail};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MutantKey(pub String);
 
-/// One line of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MutantEntry {
-    /// Mutants that the entry stands for.
     pub key: MutantKey,
-    /// Reason why the mutant is in the list.
     pub reason: String,
 }
 
@@ -54,7 +51,6 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Reads the list at `path`.
 pub fn read(path: &Path) -> Result<Vec<MutantEntry>> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -14,28 +14,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// The directory of the patches that plant bugs.
 pub const PLANTED: &str = "xtask/planted";
 
-/// The changes of one file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Patch {
-    /// Path of the file, from the root.
     pub path: String,
-    /// Changes of the file.
     pub hunks: Vec<Hunk>,
 }
 
-/// One change of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Hunk {
-    /// Name of the function that the hunk changes.
     pub name: String,
     /// Line number of the hunk in the patch file, from 1.
     pub line: usize,
     /// Production lines that the hunk replaces.
     pub before: String,
-    /// Lines that replace them.
     pub after: String,
 }
 
@@ -62,7 +55,6 @@ impl Hunk {
 }
 
 impl Patch {
-    /// Returns `text` with all changes.
     pub fn apply(&self, text: &str) -> Result<String> {
         let mut places = Vec::new();
         for hunk in &self.hunks {
@@ -119,7 +111,6 @@ pub fn apply_all<'a>(
     Ok(changed)
 }
 
-/// Parses a list of patches.
 pub fn parse(text: &str) -> Result<Vec<Patch>> {
     let mut patches: Vec<Patch> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {

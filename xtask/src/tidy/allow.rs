@@ -16,7 +16,6 @@ use super::source::Source;
 
 /// A violation that a list may allow, with its amount and its key in the list.
 pub struct Excess {
-    /// Key of the violation in the list.
     pub key: String,
     /// Amount above the rule's limit; the amounts of one key are added up.
     pub amount: usize,
@@ -24,10 +23,8 @@ pub struct Excess {
     pub finding: Finding,
 }
 
-/// One exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowEntry {
-    /// Line in the list, from 1.
     pub line: usize,
     /// A path from the root, or `path:name` of an item in it.
     pub key: String,
@@ -43,12 +40,9 @@ impl Excess {
     }
 }
 
-/// The exceptions to one rule.
 #[derive(Debug, Clone, Default)]
 pub struct AllowList {
-    /// Path of the list from the root, for messages.
     pub path: String,
-    /// Entries in the order of the file.
     pub entries: Vec<AllowEntry>,
 }
 
@@ -63,7 +57,6 @@ impl AllowList {
         Self::parse(path, &text)
     }
 
-    /// Parses the text of a list.
     pub fn parse(path: &str, text: &str) -> Result<Self> {
         let mut entries = Vec::new();
         for (index, full) in text.lines().enumerate() {
@@ -116,7 +109,6 @@ impl AllowList {
         findings
     }
 
-    /// Returns the entry for `key`, if there is one.
     pub fn get(&self, key: &str) -> Option<&AllowEntry> {
         self.entries.iter().find(|entry| entry.key == key)
     }

@@ -11,7 +11,6 @@ use super::source::{Item, Source};
 
 const ARGUMENTS_MAX: usize = 4;
 
-/// Checks the number of arguments of all functions.
 pub fn check_number(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let message = |item: &Item| {
         let arguments = item.takes.arguments;
@@ -27,7 +26,6 @@ pub fn check_number(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     ))
 }
 
-/// Checks all functions for arguments of the type `bool`.
 pub fn check_bools(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let message = |item: &Item| {
         let bools = item.takes.bools;
@@ -43,7 +41,7 @@ fn excesses(
 ) -> Vec<Excess> {
     let mut excesses = Vec::new();
     for source in sources {
-        for item in source.items.iter().filter(|item| !source.is_test(item.line)) {
+        for item in source.outline.items.iter().filter(|item| !source.is_test(item.line)) {
             let key = format!("{}:{}", source.crate_path(), item.name);
             let finding = Finding::new(&source.path, item.line, message(item));
             excesses.push(Excess { key, amount: amount(item), finding });

@@ -9,7 +9,6 @@ use super::source::{Source, find_word, numbered};
 const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 const NOTES: [&str; 2] = ["TODO", "FIXME"];
 
-/// Checks every line of one file.
 pub fn check(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, code) in source.product_code() {

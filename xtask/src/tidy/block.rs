@@ -30,7 +30,6 @@ const ORDERING_TYPES: [&str; 2] = ["Ordering::", "Order::"];
 /// Largest number of lines between an ordering and the end of its comment.
 const REACH: usize = 4;
 
-/// Checks one file of the block layer; ignores any other.
 pub fn check(source: &Source) -> Vec<Finding> {
     if !source.path.starts_with(BLOCK) {
         return Vec::new();

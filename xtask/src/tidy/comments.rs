@@ -21,7 +21,6 @@ const LEANING: [(&str, &str); 4] = [
 const UNNAMED: [&str; 9] =
     ["What", "Which", "Whether", "How", "Why", "It", "They", "Those", "None"];
 
-/// Checks the comments of all files.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let excesses = sources.iter().flat_map(|source| {
         leaning(source).into_iter().map(|(line, start, advice)| {

@@ -9,7 +9,6 @@ use std::process::Command;
 
 use super::Finding;
 
-/// Commits before this time are not checked.
 const SINCE: &str = "2026-11-29T16:00:00Z";
 const VERBS: &str = include_str!("../../verbs.txt");
 /// Option of `git log` that limits the number of commits, newest first.
@@ -19,7 +18,6 @@ const SUBJECT_MAX: usize = 72;
 const PART: char = '\u{1f}';
 const END: char = '\u{1e}';
 
-/// Checks the newest commits of the checkout at `root`.
 pub fn check(root: &Path) -> Vec<Finding> {
     let mut git = Command::new("git");
     git.arg("-C").arg(root).args(["log", "--no-merges", NEWEST, "--since", SINCE]);

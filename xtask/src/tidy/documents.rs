@@ -23,7 +23,6 @@ const CONTRIBUTING_LINES_MAX: usize = 90;
 const COLUMNS_MAX: usize = 120;
 const OWN_CRATES: &str = "millrace";
 
-/// Checks the documents at the root of the repository.
 pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     match fs::read_to_string(root.join(README)) {
@@ -49,7 +48,13 @@ pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
 /// Checks ARCHITECTURE.md, also against the workspace's manifest.
 fn check_architecture(text: &str, manifest: &str) -> Vec<Finding> {
     let mut findings = check_columns(ARCHITECTURE, text);
-    findings.extend(check_words(ARCHITECTURE, text, ARCHITECTURE_WORDS_MAX));
+    // As `wc -w` counts.
+    let words = text.split_whitespace().count();
+    if words > ARCHITECTURE_WORDS_MAX {
+        let message =
+            format!("{words} words; shorten it to {ARCHITECTURE_WORDS_MAX}, or use docs/");
+        findings.push(Finding::new(ARCHITECTURE, 1, message));
+    }
     for (line, name) in dependencies(manifest) {
         if !text.lines().any(|text| has_word(text, name)) {
             let message = format!("{ARCHITECTURE} does not give a reason for `{name}`; add a line");
@@ -59,21 +64,12 @@ fn check_architecture(text: &str, manifest: &str) -> Vec<Finding> {
     findings
 }
 
-/// Checks that a document does not have too many lines.
 fn check_length(name: &str, text: &str, lines_max: usize) -> Option<Finding> {
     let lines = text.lines().count();
     let message = format!("{lines} lines; shorten it to {lines_max}, and move the rest to docs/");
     (lines > lines_max).then(|| Finding::new(name, lines_max + 1, message))
 }
 
-/// Checks that a document does not have too many words, as `wc -w` counts them.
-fn check_words(name: &str, text: &str, words_max: usize) -> Option<Finding> {
-    let words = text.split_whitespace().count();
-    let message = format!("{words} words; shorten it to {words_max}, and move the rest to docs/");
-    (words > words_max).then(|| Finding::new(name, 1, message))
-}
-
-/// Checks that no line of a document is too long.
 fn check_columns(name: &str, text: &str) -> Vec<Finding> {
     let widths = numbered(text).map(|(line, content)| (line, content.chars().count()));
     let wide = widths.filter(|(_, columns)| *columns > COLUMNS_MAX);

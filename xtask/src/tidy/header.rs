@@ -11,7 +11,6 @@ const TRIVIAL_LINES_MAX: usize = 30;
 const HEADER_LINES_MIN: usize = 3;
 const HEADER_LINES_MAX: usize = 25;
 
-/// Checks the header of one file.
 pub fn check(source: &Source) -> Vec<Finding> {
     let lines = source.text.lines().take_while(|line| line.starts_with("//!"));
     let prose = lines.take_while(|line| !line.starts_with("//! # Example"));

@@ -33,7 +33,6 @@ const CIRCLE_MAX: usize = 2;
 /// Imports of a crate: importing file, imported file, and the first line of the import.
 type FileImports = BTreeMap<String, BTreeMap<String, usize>>;
 
-/// Checks every crate under `crates`, `lab` and `tests`, and `xtask`.
 pub fn check(sources: &[Source]) -> Vec<Finding> {
     const ROOTS: [&str; 4] = ["crates/", "lab/", "tests/", "xtask/"];
     let checked = |source: &&Source| ROOTS.iter().any(|root| source.path.starts_with(root));
@@ -46,7 +45,6 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
 }
 
 impl<'a> CrateLayers<'a> {
-    /// Finds the layers of a crate in a list.
     fn of(src: &'a str, list: &'a str) -> Self {
         let lines = list.lines().filter(|line| !line.trim().starts_with('#'));
         let mut words = lines.flat_map(str::split_whitespace).skip_while(|word| *word != src);
@@ -77,7 +75,8 @@ fn check_house(sources: &[Source], house: &CrateLayers) -> Vec<Finding> {
                 xtask/layers.txt";
             findings.push(Finding::new(&source.path, 1, text));
         }
-        for (line, path) in source.imports.iter().filter(|(line, _)| !source.is_test(*line)) {
+        for (line, path) in source.outline.imports.iter().filter(|(line, _)| !source.is_test(*line))
+        {
             let target = target(name, path, &|name| files.contains_key(name));
             let Some(target) = target.filter(|to| to != name && name != "lib") else { continue };
             arrows.entry(name.clone()).or_default().entry(target.clone()).or_insert(*line);

@@ -8,7 +8,6 @@ use super::source::{Source, numbered};
 
 const WIDTH_MAX: usize = 100;
 
-/// Checks every line of one file.
 pub fn check(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     for ((line, text), strings) in numbered(&source.text).zip(source.strings.lines()) {

@@ -12,12 +12,13 @@ use super::source::Source;
 
 const METHODS_MAX: usize = 40;
 
-/// Checks the types of all crates.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     // By crate and type: number of methods, and file and line of the first.
     let mut types: BTreeMap<String, (usize, &str, usize)> = BTreeMap::new();
     for source in sources {
-        for definition in source.definitions.iter().filter(|found| !source.is_test(found.line)) {
+        for definition in
+            source.outline.definitions.iter().filter(|found| !source.is_test(found.line))
+        {
             let Some(of) = &definition.method_of else { continue };
             let first = || (0, source.path.as_str(), definition.line);
             types.entry(format!("{}:{of}", source.crate_path())).or_insert_with(first).0 += 1;

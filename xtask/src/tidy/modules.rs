@@ -9,7 +9,6 @@ use super::Finding;
 use super::allow::{AllowList, Excess};
 use super::source::Source;
 
-/// Checks the names of all files.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let others = sources.iter().filter(|source| {
         let in_tests = source.path.contains("/tests/") && !source.path.contains("/src/");

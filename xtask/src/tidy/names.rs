@@ -10,7 +10,6 @@ use super::Finding;
 use super::allow::{AllowList, Excess};
 use super::source::{Source, numbered};
 
-/// Checks the names of all structs, enums, traits and unions of `crates/`.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let mut seen = BTreeSet::new();
     let mut excesses = Vec::new();
@@ -36,7 +35,6 @@ fn types(source: &Source) -> Vec<(usize, String)> {
     lines.filter_map(|(line, code)| Some((line, type_defined(code)?))).collect()
 }
 
-/// The type that a line of code defines.
 fn type_defined(code: &str) -> Option<String> {
     let words = code.split(|c: char| c != '_' && !c.is_alphanumeric()).filter(|w| !w.is_empty());
     let mut words = words.skip_while(|word| ["pub", "crate", "super", "unsafe"].contains(word));
@@ -45,7 +43,6 @@ fn type_defined(code: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Words of a name in camel case.
 fn words(name: &str) -> usize {
     name.chars().filter(|c| c.is_uppercase()).count()
 }

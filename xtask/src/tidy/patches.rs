@@ -17,7 +17,6 @@ const HOOKS: [&str; 2] = ["planted(Plant::", "weaker(Plant::"];
 /// The file that defines the hooks, and tests them.
 const DEFINITION: &str = "crates/machine/src/plant.rs";
 
-/// Checks all lists of patches below `root`, and that `sources` have no hooks.
 pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings: Vec<Finding> = sources.iter().flat_map(check_hooks).collect();
     for directory in [patch::PLANTED, crate::seams::PATCHES] {
@@ -39,7 +38,6 @@ fn check_hooks(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Checks that each hunk of a list fits its file.
 fn check_list(list: &str, patches: &[Patch], sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for patch in patches {

@@ -15,7 +15,6 @@ use super::{Finding, relative, walk};
 const LIST: &str = "xtask/allow/forbidden.txt";
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Checks every text file below `root`.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let list =
         fs::read_to_string(root.join(LIST)).with_context(|| format!("cannot read {LIST}"))?;

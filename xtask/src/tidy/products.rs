@@ -12,12 +12,9 @@ use anyhow::{Context, Result};
 use super::Finding;
 use super::source::numbered;
 
-/// Folder of the daemon and its library.
 const PRODUCT: &str = "crates";
-/// Folder of the laboratory.
 const LABORATORY: &str = "lab";
 
-/// Checks the manifests of all crates of the daemon.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let laboratory = manifests(root, LABORATORY)?;
     let names: Vec<&str> = laboratory.iter().filter_map(|(_, text)| name(text)).collect();
@@ -43,7 +40,6 @@ fn manifests(root: &Path, folder: &str) -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// Returns the package name of a manifest.
 fn name(manifest: &str) -> Option<&str> {
     let line = manifest.lines().find(|line| line.starts_with("name = "))?;
     line.split('"').nth(1)

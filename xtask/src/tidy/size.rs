@@ -10,39 +10,28 @@ use super::source::{ItemKind, Source};
 
 const FILE_WARN: usize = 400;
 const FILE_MAX: usize = 600;
-/// Functions with more lines than this are counted in a warning.
-pub const FUNCTION_WARN: usize = 40;
+const FUNCTION_WARN: usize = 40;
 const FUNCTION_MAX: usize = 70;
 const FIELDS_MAX: usize = 15;
 
-/// Sizes that are large but allowed.
-pub struct Warnings {
-    /// One sentence for each long file.
-    pub files: Vec<String>,
-    /// Number of long functions.
-    pub functions: usize,
-}
-
-/// Checks all files against the limits and the list.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(sources.iter().flat_map(excesses).collect())
 }
 
-/// Returns warnings about files and functions near the limits.
-pub fn warnings(sources: &[Source]) -> Warnings {
-    let mut warnings = Warnings { files: Vec::new(), functions: 0 };
-    for source in sources {
-        let lines = source.line_count();
-        if lines > FILE_WARN && lines <= FILE_MAX {
-            let sentence =
-                format!("{}: {lines} lines outside tests; aim at 100 to 300", source.path);
-            warnings.files.push(sentence);
-        }
-        let long = |item: &&super::source::Item| {
-            item.kind == ItemKind::Function && item.size > FUNCTION_WARN
-        };
-        let outside_tests = source.items.iter().filter(|item| !source.is_test(item.line));
-        warnings.functions += outside_tests.filter(long).count();
+/// Describes long files, and counts long functions.
+pub fn warnings(sources: &[Source]) -> Vec<String> {
+    let sizes = sources.iter().map(|source| (&source.path, source.line_count()));
+    let long = sizes.filter(|(_, lines)| (FILE_WARN + 1..=FILE_MAX).contains(lines));
+    let mut warnings: Vec<String> = long
+        .map(|(path, lines)| format!("{path}: {lines} lines outside tests; aim at 100 to 300"))
+        .collect();
+    let functions = sources.iter().flat_map(|source| {
+        let items = source.outline.items.iter().filter(|item| !source.is_test(item.line));
+        items.filter(|item| item.kind == ItemKind::Function && item.size > FUNCTION_WARN)
+    });
+    let functions = functions.count();
+    if functions > 0 {
+        warnings.push(format!("{functions} functions are longer than {FUNCTION_WARN} lines"));
     }
     warnings
 }
@@ -56,7 +45,7 @@ fn excesses(source: &Source) -> Vec<Excess> {
         );
         excesses.push(Excess { amount: lines, ..Excess::of_file(source, 1, message) });
     }
-    for item in source.items.iter().filter(|item| !source.is_test(item.line)) {
+    for item in source.outline.items.iter().filter(|item| !source.is_test(item.line)) {
         let (most, advice) = match item.kind {
             ItemKind::Function => (FUNCTION_MAX, "lines; move a part into a function of its own"),
             ItemKind::Struct => (FIELDS_MAX, "fields; group those that change together"),
@@ -135,7 +124,12 @@ mod tests {
             Source::parse("b.rs", &function(41)),
             Source::parse("c.rs", &function(40)),
         ];
-        let warnings = warnings(&sources);
-        assert_eq!((warnings.files.len(), warnings.functions), (1, 1));
+        assert_eq!(
+            warnings(&sources),
+            [
+                "a.rs: 401 lines outside tests; aim at 100 to 300",
+                "1 functions are longer than 40 lines"
+            ]
+        );
     }
 }

@@ -10,14 +10,12 @@ mod outline;
 
 use proc_macro2::TokenStream;
 
-pub use outline::{Definition, Item, ItemKind};
+pub use outline::{Item, ItemKind, Outline};
 
-/// A parsed file.
 #[derive(Debug, Default)]
 pub struct Source {
     /// Path from the root of the repository, with `/`.
     pub path: String,
-    /// Unchanged text of the file.
     pub text: String,
     /// Text with comments and the content of string and character literals blanked.
     pub code: String,
@@ -25,50 +23,38 @@ pub struct Source {
     pub comments: String,
     /// Text with everything but string literals blanked.
     pub strings: String,
-    /// Functions and structs, in order.
-    pub items: Vec<Item>,
-    /// Names that the file defines, in order.
-    pub definitions: Vec<Definition>,
-    /// Paths that begin with `crate` or `super`, and their lines.
-    pub imports: Vec<(usize, Vec<String>)>,
+    /// Functions, structs, names, imports and test code of the file.
+    pub outline: Outline,
     /// Line and message of the parse error, if the file is not valid Rust.
     pub parse_error: Option<(usize, String)>,
-    test_lines: Vec<(usize, usize)>,
-    all_test: bool,
 }
 
 impl Source {
-    /// Parses `text`, the content of the file at `path`.
     pub fn parse(path: &str, text: &str) -> Self {
+        let tokens = text.parse::<TokenStream>().map_err(syn::Error::from);
+        let views = tokens.clone().map(|tokens| lexer::split(text, tokens)).unwrap_or_default();
         let mut source = Self {
             path: path.to_owned(),
             text: text.to_owned(),
-            all_test: is_test_path(path),
+            code: views.code,
+            comments: views.comments,
+            strings: views.strings,
             ..Self::default()
         };
-        let tokens = text.parse::<TokenStream>().map_err(syn::Error::from);
-        let views = tokens.clone().map(|tokens| lexer::split(text, tokens)).unwrap_or_default();
-        (source.code, source.comments, source.strings) =
-            (views.code, views.comments, views.strings);
         match tokens.and_then(syn::parse2) {
-            Ok(file) => {
-                let outline = outline::of(&file);
-                source.items = outline.items;
-                source.definitions = outline.definitions;
-                source.imports = outline.imports;
-                source.test_lines = outline.test_lines;
-                source.all_test |= outline.all_test;
-            }
+            Ok(file) => source.outline = outline::of(&file),
             Err(error) => {
                 source.parse_error = Some((error.span().start().line, error.to_string()));
             }
         }
+        source.outline.all_test |= is_test_path(path);
         source
     }
 
     /// Returns true if line `line` (from 1) is only compiled for tests.
     pub fn is_test(&self, line: usize) -> bool {
-        self.all_test || self.test_lines.iter().any(|&(first, last)| first <= line && line <= last)
+        self.outline.all_test
+            || self.outline.test_lines.iter().any(|&(first, last)| first <= line && line <= last)
     }
 
     /// Returns the crate of the file: the first two folders under `crates` and `lab`, otherwise
@@ -80,7 +66,6 @@ impl Source {
         &self.path[..end]
     }
 
-    /// Returns the number of lines that are not test code.
     pub fn line_count(&self) -> usize {
         (1..=self.text.lines().count()).filter(|&line| !self.is_test(line)).count()
     }
@@ -118,7 +103,6 @@ pub fn find_word<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize
     })
 }
 
-/// Returns true if `line` contains `word` as a whole word.
 pub fn has_word(line: &str, word: &str) -> bool {
     find_word(line, word).next().is_some()
 }

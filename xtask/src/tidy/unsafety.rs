@@ -11,7 +11,6 @@ use super::source::{Source, find_word, numbered};
 /// Largest number of lines between the keyword and the end of its comment.
 const REACH: usize = 6;
 
-/// Checks that each use in one file is explained.
 pub fn check(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     let lines: Vec<&str> = source.code.lines().collect();
@@ -31,7 +30,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
             }
         }
     }
-    for item in source.items.iter().filter(|item| item.is_unsafe) {
+    for item in source.outline.items.iter().filter(|item| item.is_unsafe) {
         if !item.docs.contains("# Safety") {
             let message = format!(
                 "`unsafe fn {}` without a `# Safety` section; document what its caller must uphold",
@@ -43,7 +42,6 @@ pub fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Checks that the files with unsafe code are exactly the listed ones.
 pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let message =
         "unsafe code in a file that xtask/allow/unsafe.txt does not list; write it in safe Rust";

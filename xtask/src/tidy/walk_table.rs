@@ -11,7 +11,6 @@ use super::source::{Source, numbered};
 const FILE: &str = "file";
 const FUNCTION: &str = "function";
 
-/// Checks the tables of a document at `path`.
 pub fn check(path: &str, text: &str, sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut columns = None;
@@ -46,7 +45,8 @@ fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
     if of_row.is_empty() {
         of_row.extend(sources);
     }
-    let defines = |source: &&Source, name| source.definitions.iter().any(|def| def.name == name);
+    let defines =
+        |source: &&Source, name| source.outline.definitions.iter().any(|def| def.name == name);
     for code in codes(functions) {
         let (owner, name) = code.rsplit_once("::").map_or((None, code), |(a, b)| (Some(a), b));
         let owned = owner.is_none_or(|owner| sources.iter().any(|source| defines(&source, owner)));

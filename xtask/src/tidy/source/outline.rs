@@ -10,7 +10,6 @@ use syn::visit::{self, Visit};
 
 use crate::syntax::{is_test, leaves};
 
-/// Kind of a measured item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ItemKind {
     /// A function or method; its size is the number of lines between its braces.
@@ -19,12 +18,9 @@ pub enum ItemKind {
     Struct,
 }
 
-/// A function or struct.
 #[derive(Debug, Clone)]
 pub struct Item {
-    /// Function or struct.
     pub kind: ItemKind,
-    /// Name without its path.
     pub name: String,
     /// Line of the name, from 1.
     pub line: usize,
@@ -32,7 +28,6 @@ pub struct Item {
     pub size: usize,
     /// True for an `unsafe fn` that is not demanded by a trait.
     pub is_unsafe: bool,
-    /// Text of the doc comment.
     pub docs: String,
     /// Number of arguments of the function; zero where a trait demands them.
     pub takes: ArgumentCounts,
@@ -41,16 +36,13 @@ pub struct Item {
 /// Arguments of a function besides `self`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ArgumentCounts {
-    /// Number of arguments.
     pub arguments: usize,
-    /// Number of arguments of the type `bool`.
     pub bools: usize,
 }
 
 /// A name that the file defines: a function, type, trait, constant or variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Definition {
-    /// Name without its path.
     pub name: String,
     /// Type of the method, if it is one of an `impl` without a trait.
     pub method_of: Option<String>,
@@ -58,12 +50,9 @@ pub struct Definition {
     pub line: usize,
 }
 
-/// The outline of one file.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Outline {
-    /// Items in the order of the file.
     pub items: Vec<Item>,
-    /// Names that the file defines, in order.
     pub definitions: Vec<Definition>,
     /// Paths that begin with `crate` or `super`, and their lines.
     pub imports: Vec<(usize, Vec<String>)>,
@@ -211,7 +200,6 @@ fn definition(ident: &syn::Ident) -> Definition {
     Definition { name: ident.to_string(), method_of: None, line: ident.span().start().line }
 }
 
-/// Returns the last name of a type's path.
 fn type_name(of: &syn::Type) -> Option<String> {
     match of {
         syn::Type::Path(path) => Some(path.path.segments.last()?.ident.to_string()),
