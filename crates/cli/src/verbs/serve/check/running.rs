@@ -17,9 +17,6 @@ use crate::views::client::Client;
 use crate::views::requests::{RELOAD, RemovalOptions};
 
 /// Asks the daemon of a configuration for a dry run, if it is running. Returns the exit status.
-///
-/// # Errors
-/// Fails if the working folder cannot be determined.
 pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<ExitCode>> {
     let Some(file) = file else { return Ok(None) };
     // Without a daemon of this version, the host is checked as for a start.

@@ -54,21 +54,12 @@ pub trait Reloader: Send + Sync {
     fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal>;
 
     /// Adds a section to the served configuration.
-    ///
-    /// # Errors
-    /// Fails as [`Reloader::reload`] does.
     fn add(&self, daemon: &LiveDaemon, asked: &AddSection) -> Result<ReloadReport, Refusal>;
 
     /// Removes a section from the served configuration.
-    ///
-    /// # Errors
-    /// Fails as [`Reloader::reload`] does.
     fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal>;
 
     /// Returns the configuration that a daemon serves now.
-    ///
-    /// # Errors
-    /// Fails if it cannot be written as TOML.
     fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal>;
 
     /// Compares the served configuration with the current content of its file.
@@ -257,7 +248,6 @@ impl LiveDaemon {
         &self.open_files
     }
 
-    /// Returns the marks of dirty caches.
     pub fn marks(&self) -> &Arc<DirtyMarks> {
         &self.marks
     }
@@ -267,12 +257,10 @@ impl LiveDaemon {
         &self.metrics
     }
 
-    /// Returns the trace recording.
     pub fn recording(&self) -> &TraceRecording {
         &self.recording
     }
 
-    /// Returns the lock statistics.
     pub fn lock_statistics(&self) -> &LockStatistics {
         &self.lock_statistics
     }
@@ -283,9 +271,6 @@ impl LiveDaemon {
     }
 
     /// Changes settings of a group.
-    ///
-    /// # Errors
-    /// Fails as [`group_settings::set`] does.
     pub fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
         let lists = self.lists();
         let groups = &lists.servers.groups;

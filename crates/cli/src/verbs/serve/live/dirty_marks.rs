@@ -24,7 +24,6 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::views::Refusal;
 
-/// Name of the file with the marks.
 const FILE: &str = "caches";
 /// First line of the file with the marks.
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
@@ -165,10 +164,6 @@ impl MarkFile {
 impl DirtyMarks {
     /// Locks the folder, if there is one, takes over the marks of an earlier daemon, and prepares
     /// marks for these volumes.
-    ///
-    /// # Errors
-    /// Fails with a text if the folder is missing, used by another daemon, full or not writable, or
-    /// if the file cannot be parsed.
     pub fn open<'a>(
         folder: Option<&Path>,
         volumes: impl Iterator<Item = &'a str>,
@@ -193,9 +188,6 @@ impl DirtyMarks {
     }
 
     /// Prepares marks for further volumes.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written; nothing has changed then.
     pub fn add<'a>(&self, volumes: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
         let Some(mut marks) = self.lock() else { return Ok(()) };
         let before = marks.volumes.len();
@@ -324,9 +316,6 @@ pub fn warning(volume: &str) -> String {
 }
 
 /// Returns the volumes that a start would warn of. Changes nothing.
-///
-/// # Errors
-/// Fails as [`DirtyMarks::open`] would, as far as that can be told by looking.
 pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     let shown = folder.display();
     let open = locked(folder)?;

@@ -28,7 +28,6 @@ struct Samples {
     last: Counters,
 }
 
-/// Counters at the time of a sample.
 #[derive(Debug)]
 struct Counters {
     at: Instant,
@@ -94,7 +93,6 @@ impl Sampler {
         samples.last.volumes = taken.collect();
     }
 
-    /// Returns the last `seconds` of samples.
     pub fn last(&self, seconds: usize) -> History {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).ring.last(seconds)
     }

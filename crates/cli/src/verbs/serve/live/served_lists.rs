@@ -32,7 +32,6 @@ pub struct ServedLists {
 }
 
 impl ServedLists {
-    /// Makes the lists of a server.
     pub fn new(server: &Server) -> ServedLists {
         let config = server.configured();
         let exports = config.exports.iter().map(|export| report::Export {

@@ -60,9 +60,6 @@ impl Startup {
     }
 
     /// Records that the main thread begins another step.
-    ///
-    /// # Errors
-    /// Fails if a signal has ended the start.
     pub fn step(&self, step: impl Into<String>) -> anyhow::Result<()> {
         let mut state = self.lock();
         state.step = step.into();
@@ -73,9 +70,6 @@ impl Startup {
     }
 
     /// Creates a folder if it is missing. Its parent must exist.
-    ///
-    /// # Errors
-    /// Fails if the folder cannot be created.
     pub fn make_folder(&self, folder: &Path) -> anyhow::Result<()> {
         if folder.is_dir() {
             return Ok(());
@@ -93,9 +87,6 @@ impl Startup {
     }
 
     /// Ends the start successfully: created files stay, and a signal now stops a running daemon.
-    ///
-    /// # Errors
-    /// Fails if a signal has ended the start.
     pub fn serves(&self) -> anyhow::Result<()> {
         self.step("serving")?;
         let mut state = self.lock();
