@@ -264,6 +264,7 @@ fn wrong<T>(text: String) -> Result<T, Error> {
 mod tests {
     use super::*;
     use crate::group::config::{GroupLimits, LatencyTarget};
+    use core::time::Duration;
     use millrace_machine::Native;
 
     fn child(name: &str, parent: GroupId) -> GroupConfig {
@@ -333,7 +334,7 @@ mod tests {
             (GroupConfig { weight: 10_001, ..plain.clone() }, "weight 10001"),
             (limited(GroupLimits { iops: Some(0), ..none }), "iops 0: below one I/O"),
             (limited(GroupLimits { write_bandwidth: Some(4095), ..none }), "write-bandwidth 4095"),
-            (limited(GroupLimits { burst_ns: 10, ..none }), "burst of 10 ns"),
+            (limited(GroupLimits { burst: Duration::from_nanos(10), ..none }), "burst of 10 ns"),
             (target(LatencyTarget::Mean(5)), "latency-target of 5 ns"),
             (target(LatencyTarget::Percentile(10_000, 5_000)), "10000 of 10000 is no valid"),
         ] {

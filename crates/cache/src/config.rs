@@ -5,6 +5,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use core::time::Duration;
 
 use crate::memory::page::PageSize;
 
@@ -40,8 +41,8 @@ pub struct CacheConfig {
     /// Maximum amount of dirty data in bytes, 64 KiB to `size_bytes`. Writers are slowed down from
     /// half of it on. `None` stands for half of `size_bytes`.
     pub dirty_max_bytes: Option<u64>,
-    /// Age at which the flusher writes a dirty page, in nanoseconds.
-    pub dirty_age_ns: u64,
+    /// Age at which the flusher writes a dirty page, 1 ms or more.
+    pub dirty_age: Duration,
     /// Maximum read-ahead of a sequential stream, in bytes; 0 turns read-ahead off.
     pub read_ahead_bytes: u64,
     /// Point at which a write is acknowledged.
@@ -55,7 +56,7 @@ impl Default for CacheConfig {
         CacheConfig {
             size_bytes: 256 << 20,
             dirty_max_bytes: None,
-            dirty_age_ns: 5_000_000_000,
+            dirty_age: Duration::from_secs(5),
             read_ahead_bytes: 512 << 10,
             mode: CacheMode::WriteBack,
             registered: Registered::Never,
@@ -91,8 +92,8 @@ impl CacheConfig {
                 "read-ahead is {ahead} bytes; set it to at most a quarter of the cache's size"
             ));
         }
-        match self.dirty_age_ns < 1_000_000 {
-            true => Err(format!("dirty-age is {} ns; set it to 1 ms or more", self.dirty_age_ns)),
+        match self.dirty_age < Duration::from_millis(1) {
+            true => Err(format!("dirty-age is {:?}; set it to 1 ms or more", self.dirty_age)),
             false => Ok(()),
         }
     }
@@ -128,7 +129,10 @@ mod tests {
                 CacheConfig { read_ahead_bytes: 65 << 20, ..fine },
                 "read-ahead is 68157440 bytes; set it to at most a quarter of the cache's size",
             ),
-            (CacheConfig { dirty_age_ns: 5, ..fine }, "dirty-age is 5 ns; set it to 1 ms or more"),
+            (
+                CacheConfig { dirty_age: Duration::from_nanos(5), ..fine },
+                "dirty-age is 5ns; set it to 1 ms or more",
+            ),
         ];
         for (config, text) in wrong {
             assert_eq!(config.validate(), Err(String::from(text)));

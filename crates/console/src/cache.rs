@@ -5,6 +5,7 @@
 //! configuration and by the laboratory's command line. Pure.
 
 use millrace::{CacheConfig, CacheMode, Registered, unknown_word};
+use std::time::Duration;
 
 use crate::words::{self, nearest};
 
@@ -24,7 +25,7 @@ pub const KEYS: [CacheKey; 6] = [
         Ok(())
     }),
     ("dirty-age", |cache, text| {
-        cache.dirty_age_ns = words::duration_ns(text)?;
+        cache.dirty_age = Duration::from_nanos(words::duration_ns(text)?);
         Ok(())
     }),
     ("read-ahead", |cache, text| {
@@ -86,7 +87,7 @@ mod tests {
         assert_eq!((cache.size_bytes, cache.mode), (64 << 20, CacheMode::WriteBack));
         let cache = of_text("size=64m,dirty-max=8m,dirty-age=2s,read-ahead=0,mode=write-through");
         let cache = cache.unwrap();
-        assert_eq!((cache.dirty_max(), cache.dirty_age_ns), (8 << 20, 2_000_000_000));
+        assert_eq!((cache.dirty_max(), cache.dirty_age), (8 << 20, Duration::from_secs(2)));
         assert_eq!((cache.read_ahead_bytes, cache.mode), (0, CacheMode::WriteThrough));
         assert_eq!(cache.registered, Registered::Never);
         assert_eq!(of_text("64m,registered=auto").unwrap().registered, Registered::Auto);

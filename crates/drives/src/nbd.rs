@@ -85,8 +85,8 @@ pub struct NbdConfig {
     pub connections: Option<u16>,
     /// Number of tags of each queue.
     pub depth: u32,
-    /// Time that I/O waits for a lost server before it fails, in nanoseconds.
-    pub reconnect_ns: u64,
+    /// Time that I/O waits for a lost server before it fails.
+    pub reconnect: Duration,
     /// True if every write must be durable when it completes.
     pub write_through: bool,
     /// Policy for unflushed writes after a reconnection, since the server may have lost them.
@@ -110,7 +110,7 @@ impl NbdConfig {
             text,
             connections: None,
             depth: 128,
-            reconnect_ns: 60_000_000_000,
+            reconnect: Duration::from_secs(60),
             write_through: false,
             on_server_restart: OnServerRestart::GoOn,
             read_only: false,
@@ -216,7 +216,7 @@ impl NbdDriver {
         let shared = Arc::new(NbdState {
             target,
             promise,
-            reconnect: Duration::from_nanos(config.reconnect_ns),
+            reconnect: config.reconnect,
             write_through: config.write_through,
             late: AtomicBool::new(false),
             epoch: AtomicU32::new(0),

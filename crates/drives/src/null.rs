@@ -1,18 +1,19 @@
 //! `null`: completes requests at once or after a fixed time; keeps no data.
 //!
 //! A null drive measures the block layer alone (\[MQ\] point 6). The drive has as many hardware
-//! queues as asked for, and any thread may run them. With `delay_ns`, a request completes that long
+//! queues as asked for, and any thread may run them. With `delay`, a request completes that long
 //! after it was queued, as on a device with this latency and no limit except its tags. Kernel
 //! counterpart: drivers/block/null_blk.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Extent, Features, HwQueues,
     QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
 };
-use millrace_machine::{Machine, Topology};
+use millrace_machine::{Machine, Topology, nanoseconds};
 
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
@@ -32,8 +33,8 @@ pub(crate) const ROW: DriverRow = DriverRow {
 pub struct NullDriver {
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Time from dispatch to completion in nanoseconds; 0 completes at once.
-    pub delay_ns: u64,
+    /// Time from dispatch to completion; zero completes at once.
+    pub delay: Duration,
     /// Maximum number of hardware queues, 1 to 2048.
     pub queues: u16,
     /// Number of tags of each queue, 1 to 65,536.
@@ -44,7 +45,13 @@ pub struct NullDriver {
 
 impl Default for NullDriver {
     fn default() -> Self {
-        NullDriver { size_bytes: 1 << 40, delay_ns: 0, queues: 2048, depth: 1024, block_size: 512 }
+        NullDriver {
+            size_bytes: 1 << 40,
+            delay: Duration::ZERO,
+            queues: 2048,
+            depth: 1024,
+            block_size: 512,
+        }
     }
 }
 
@@ -53,7 +60,7 @@ pub(crate) fn settings_of(spec: &Spec) -> Result<NullDriver, SpecError> {
     let default = NullDriver::default();
     Ok(NullDriver {
         size_bytes: spec.size("size")?.unwrap_or(default.size_bytes),
-        delay_ns: spec.time("delay")?.unwrap_or(default.delay_ns),
+        delay: spec.time("delay")?.map_or(default.delay, Duration::from_nanos),
         queues: spec.number("queues", 2048)?.unwrap_or(default.queues),
         depth: spec.depth()?.unwrap_or(default.depth),
         block_size: spec.block()?.unwrap_or(default.block_size),
@@ -90,15 +97,19 @@ impl<M: Machine> Driver<M> for NullDriver {
     }
 
     fn is_immediate(&self) -> bool {
-        self.delay_ns == 0
+        self.delay.is_zero()
     }
 
     fn open_queue(&self, _index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
-        if self.delay_ns == 0 {
+        if self.delay.is_zero() {
             return Ok(Box::new(NullQueue { done: vec![Tag(0); depth as usize].into(), len: 0 }));
         }
         let waiting = VecDeque::with_capacity(depth as usize);
-        Ok(Box::new(DelayQueue::<M> { waiting, delay_ns: self.delay_ns, machine: PhantomData }))
+        Ok(Box::new(DelayQueue::<M> {
+            waiting,
+            delay_ns: nanoseconds(self.delay),
+            machine: PhantomData,
+        }))
     }
 
     fn extents(&self, _sector: Sector, nr_sectors: u64) -> Vec<Extent> {

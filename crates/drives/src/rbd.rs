@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use millrace_block::{
     Driver, DriverQueue, Error, Extent, Features, HwQueues, Op, QueueLimits, Sector, Status,
@@ -69,8 +70,8 @@ pub struct RbdConfig {
     pub lock: bool,
     /// If true, the image is opened for reading only.
     pub read_only: bool,
-    /// Maximum time that opening may wait for the cluster, in nanoseconds.
-    pub connect_ns: u64,
+    /// Maximum time that opening may wait for the cluster.
+    pub connect: Duration,
     /// Overrides librbd's `rbd_cache_writethrough_until_flush`: if true, librbd's cache writes
     /// through until the first flush. `None` uses the cluster's configuration.
     pub writethrough_until_flush: Option<bool>,
@@ -90,7 +91,7 @@ impl Default for RbdConfig {
             depth: 128,
             lock: true,
             read_only: false,
-            connect_ns: 60_000_000_000,
+            connect: Duration::from_secs(60),
             writethrough_until_flush: None,
             io_threads: 1,
             cancel: Cancel::default(),

@@ -33,6 +33,7 @@ mod tls;
 mod visible;
 mod worker;
 
+use millrace_machine::nanoseconds;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -167,7 +168,7 @@ impl Server {
     /// Sets how long a client may neither read its replies nor send the rest of a payload before it
     /// is disconnected. The default is 30 s.
     pub fn set_stall_timeout(&self, timeout: Duration) {
-        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let timeout_ns = nanoseconds(timeout);
         // Relaxed: a setting that orders nothing.
         self.shared.stall_timeout_ns.store(timeout_ns, Ordering::Relaxed);
         self.shared.mailboxes.iter().for_each(Mailbox::ring);
@@ -273,7 +274,7 @@ fn share(
         budget: MemoryBudget::new(memory, config.connections_max),
         idle_bytes_max: memory / (2 * threads),
         zeroes,
-        handshake_timeout_ns: config.handshake_timeout_ns,
+        handshake_timeout_ns: nanoseconds(config.handshake_timeout),
         stall_timeout_ns: AtomicU64::new(STALL_TIMEOUT_NS),
         connections: Connections::new(config.connections_max),
         sockets: Mutex::new(listeners.into_iter().map(Some).collect()),

@@ -30,7 +30,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, GroupId, SizeWatch, Volume};
-use millrace_machine::{Deadline, Lock, Native, NativeThread, Thread};
+use millrace_machine::{Deadline, Lock, Native, NativeThread, Thread, nanoseconds};
 use millrace_reactor::{Backend, Config};
 
 use self::device::Device;
@@ -67,9 +67,9 @@ fn thread_name(role: &str, export: &str) -> String {
 
 /// Default of the longest poll before a sleep: 200 us, like KVM's `halt_poll_ns`. On hosts that are
 /// virtual machines themselves, waking a thread and being woken can cost that much.
-pub const POLL_MAX_NS: u64 = 200_000;
+pub const POLL_MAX: Duration = Duration::from_micros(200);
 /// Default of the longest wait for more requests: 10 us.
-pub const WAIT_MAX_NS: u64 = 10_000;
+pub const WAIT_MAX: Duration = Duration::from_micros(10);
 
 /// Time before a stop signals I/O threads that hang, and interval of further signals.
 const SIGNAL_TIMES: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
@@ -110,10 +110,10 @@ pub struct VhostExport {
     pub first_thread: u16,
     /// Serial number shown to the guest, at most 20 bytes.
     pub serial: String,
-    /// Longest poll before a sleep, in nanoseconds; 0 disables polling.
-    pub poll_max_ns: u64,
-    /// Longest wait for more requests before a submission, in nanoseconds; 0 disables waiting.
-    pub wait_max_ns: u64,
+    /// Longest poll before a sleep; zero disables polling.
+    pub poll_max: Duration,
+    /// Longest wait for more requests before a submission; zero disables waiting.
+    pub wait_max: Duration,
     /// Offer EVENT_IDX; without it notifications are suppressed by flags only.
     pub event_idx: bool,
     /// Tenant that the export's I/O is accounted to.
@@ -377,8 +377,8 @@ impl VhostObserver {
 fn settings(export: &VhostExport, backend: Backend) -> ThreadConfig {
     ThreadConfig {
         reactor: Config { backend, ..Config::default() },
-        poll_max_ns: export.poll_max_ns,
-        wait_max_ns: export.wait_max_ns,
+        poll_max_ns: nanoseconds(export.poll_max),
+        wait_max_ns: nanoseconds(export.wait_max),
     }
 }
 

@@ -18,6 +18,13 @@ pub const LOOK_NS: u64 = 1_000_000_000;
 /// Maximum delay of a check that is normal scheduling and still counts, in nanoseconds.
 const SLACK_NS: u64 = 100_000_000;
 
+/// Converts a time to the unit of [`Machine::now`]. Longer times than `u64::MAX` ns, 584 years,
+/// become that.
+#[must_use]
+pub fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Detects time in which its owner did not run.
 #[derive(Debug, Clone, Copy)]
 pub struct RunningClock {
@@ -70,7 +77,7 @@ impl<M: Machine> Deadline<M> {
     /// Creates a limit that is over after this time.
     #[must_use]
     pub fn after(time: Duration) -> Deadline<M> {
-        Deadline::after_ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+        Deadline::after_ns(nanoseconds(time))
     }
 
     /// Creates a limit that is over after this many nanoseconds.
@@ -119,7 +126,7 @@ impl<M: Machine> Deadline<M> {
     /// `most` counts as a pause. Returns `None` without running `body` if the limit is over.
     pub fn block<T>(&mut self, most: Duration, body: impl FnOnce(Duration) -> T) -> Option<T> {
         let most = most.min(Duration::from_nanos(self.left_ns()));
-        let most_ns = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
+        let most_ns = nanoseconds(most);
         self.clock.expect(Some(M::now().saturating_add(most_ns)));
         (most_ns > 0).then(|| body(most))
     }

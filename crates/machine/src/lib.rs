@@ -37,7 +37,7 @@ mod topology;
 
 #[cfg(feature = "std")]
 pub use cpu_share::{CpuShare, Poll, Polled};
-pub use deadline::{Deadline, LOOK_NS, RunningClock};
+pub use deadline::{Deadline, LOOK_NS, RunningClock, nanoseconds};
 pub use doorbell::Doorbell;
 #[cfg(feature = "std")]
 pub use lock_meter::{LockMeter, NativeMeter};

@@ -8,13 +8,14 @@
 pub(crate) mod places;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::{
     Controller, ControllerConfig, CostModel, Disk, DiskConfig, Error, ErrorKind, Groups, Layout,
     SchedulerKind, ServingConfig, Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
 use millrace_drives::{FaultControl, OpenOptions, Spec, SpecError, controller_of};
-use millrace_machine::{CpuId, Machine, Native, NodeId};
+use millrace_machine::{CpuId, Machine, Native, NodeId, nanoseconds};
 use millrace_runtime::WorkerCpus;
 
 use crate::assemble::places::Places;
@@ -37,8 +38,8 @@ pub struct DriveOptions {
     /// Tags of a tag set, 1 to 65,536; `None` takes the driver's depth. Behind a controller with
     /// more tags, this limits the requests in flight in each hardware queue.
     pub queue_depth: Option<u32>,
-    /// Timeout in nanoseconds: a request that takes longer is handled as timed out. 0 disables it.
-    pub timeout_ns: u64,
+    /// A request that takes longer than this is handled as timed out. Zero disables the timeout.
+    pub timeout: Duration,
     /// Cost model of the drive's I/Os, for schedulers that share by cost.
     pub cost: CostModel,
     /// CPU of the worker thread that may serve the drive. `None` opens no queue for a worker.
@@ -56,7 +57,7 @@ impl Default for DriveOptions {
             software_queues: layer.software_queues,
             hardware_queues: layer.hardware_queues,
             queue_depth: layer.queue_depth,
-            timeout_ns: layer.timeout_ns,
+            timeout: Duration::from_nanos(layer.timeout_ns),
             cost: layer.cost,
             worker: None,
             minor: 0,
@@ -261,7 +262,7 @@ pub(crate) fn assemble_drive(
         software_queues: options.software_queues,
         hardware_queues: options.hardware_queues,
         queue_depth: options.queue_depth,
-        timeout_ns: options.timeout_ns,
+        timeout_ns: nanoseconds(options.timeout),
         cost: options.cost,
         io_threads,
         controller,

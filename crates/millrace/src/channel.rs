@@ -11,12 +11,13 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::{
     AfterCompletion, Bio, ChannelConfig, Completion, Error, ErrorKind, GroupId, QueueKind,
     Rejected, Status,
 };
-use millrace_machine::Native;
+use millrace_machine::{Native, nanoseconds};
 use millrace_runtime::{IoConfig, IoContext, current_reactor};
 
 use crate::groups::group_of;
@@ -241,10 +242,10 @@ impl Channel {
         self.inner.tick();
     }
 
-    /// Sets how long dropping the channel waits for I/O in flight before it leaks the buffers; 5 s
-    /// by default.
-    pub fn set_drain_ns(&mut self, drain_ns: u64) {
-        self.inner.set_drain_ns(drain_ns);
+    /// Sets the longest time that dropping the channel waits for I/O in flight, before it leaks
+    /// their buffers; 5 s by default.
+    pub fn set_drain_timeout(&mut self, timeout: Duration) {
+        self.inner.set_drain_ns(nanoseconds(timeout));
     }
 
     /// Submits started I/O to the thread's ring and processes its completions.

@@ -65,7 +65,7 @@ fn file(path: &Path, size: &str) -> String {
 fn open(volume: &Arc<Volume>) -> Channel {
     let mut channel = Channel::open(volume, ChannelConfig::default()).unwrap();
     // Where I/O is lost, a test need not wait for it for long.
-    channel.set_drain_ns(50_000_000);
+    channel.set_drain_timeout(Duration::from_millis(50));
     channel
 }
 
@@ -152,7 +152,7 @@ fn a_channel_of_a_thread_local_ends_its_io_when_the_thread_ends() {
             let thread = thread::spawn(move || {
                 CHANNEL.with_borrow_mut(|channel| {
                     let channel = channel.get_or_insert_with(|| open(&volume));
-                    channel.set_drain_ns(30_000_000_000);
+                    channel.set_drain_timeout(Duration::from_secs(30));
                     for at in 0..16 {
                         channel.submit(Bio::write(at * 8, filled(4096, turn))).unwrap();
                     }
@@ -483,7 +483,7 @@ fn objects_dropped_with_io_in_flight_end_it_or_leave_it() {
         let path = folder.path().join("d");
         let volume = volume_of(&file(&path, "1m"), 1);
         let mut channel = open(&volume);
-        channel.set_drain_ns(30_000_000_000);
+        channel.set_drain_timeout(Duration::from_secs(30));
         (0..16).for_each(|at| channel.submit(Bio::write(at * 8, filled(4096, 5))).unwrap());
         drop(channel);
         assert!(fs::read(&path).unwrap()[..16 * 4096].iter().all(|byte| *byte == 5));

@@ -5,6 +5,8 @@
 
 use alloc::format;
 use alloc::string::String;
+use core::time::Duration;
+use millrace_machine::nanoseconds;
 
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
@@ -56,8 +58,8 @@ pub struct GroupLimits {
     pub read_bandwidth: Option<u64>,
     /// Bytes written a second, 4,096 or more.
     pub write_bandwidth: Option<u64>,
-    /// Time in nanoseconds over which unused capacity accumulates: 1 ms to 60 s, default 10 ms.
-    pub burst_ns: u64,
+    /// Time over which unused capacity accumulates: 1 ms to 60 s, default 10 ms.
+    pub burst: Duration,
 }
 
 impl Default for GroupLimits {
@@ -69,7 +71,7 @@ impl Default for GroupLimits {
             bandwidth: None,
             read_bandwidth: None,
             write_bandwidth: None,
-            burst_ns: 10_000_000,
+            burst: Duration::from_millis(10),
         }
     }
 }
@@ -150,7 +152,7 @@ impl GroupConfig {
                 ));
             }
         }
-        let burst_ns = self.limits.burst_ns;
+        let burst_ns = nanoseconds(self.limits.burst);
         if !(1_000_000..=60_000_000_000).contains(&burst_ns) {
             return wrong(format!("a burst of {burst_ns} ns is out of range; use 1ms to 60s"));
         }

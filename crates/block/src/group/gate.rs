@@ -10,7 +10,7 @@
 //! meter (ITU-T I.371, the generic cell rate algorithm). Kernel counterpart: block/blk-throttle.c,
 //! `tg_dispatch_time`.
 
-use millrace_machine::{Machine, Order, Word};
+use millrace_machine::{Machine, Order, Word, nanoseconds};
 
 use crate::bio::{Op, SectorCount};
 use crate::group::config::GroupLimits;
@@ -81,7 +81,7 @@ impl LimitCosts {
         LimitCosts {
             read: way(limits.read_iops, limits.read_bandwidth),
             write: way(limits.write_iops, limits.write_bandwidth),
-            burst: limits.burst_ns << FRACTION_BITS,
+            burst: nanoseconds(limits.burst) << FRACTION_BITS,
         }
     }
 
@@ -196,11 +196,17 @@ impl<M: Machine> TokenBuckets<M> {
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+    use core::time::Duration;
     use millrace_machine::Native;
     use proptest::prelude::*;
 
     fn limits(iops: u64, bandwidth: Option<u64>, burst_ns: u64) -> GroupLimits {
-        GroupLimits { iops: Some(iops), bandwidth, burst_ns, ..GroupLimits::default() }
+        GroupLimits {
+            iops: Some(iops),
+            bandwidth,
+            burst: Duration::from_nanos(burst_ns),
+            ..GroupLimits::default()
+        }
     }
 
     #[test]
@@ -209,7 +215,7 @@ mod tests {
             read_iops: Some(1000),
             write_bandwidth: Some(512_000),
             iops: Some(2000),
-            burst_ns: 1_000_000,
+            burst: Duration::from_millis(1),
             ..GroupLimits::default()
         };
         let (costs, buckets) =

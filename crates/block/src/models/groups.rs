@@ -8,6 +8,7 @@
 extern crate std;
 
 use alloc::vec::Vec;
+use core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 
 use alloc::sync::Arc;
@@ -25,7 +26,7 @@ use crate::group::view::GroupView;
 
 /// Returns limits of 1,000 I/Os a second with a burst of 1 ms: one I/O.
 fn limits() -> GroupLimits {
-    GroupLimits { iops: Some(1_000), burst_ns: 1_000_000, ..GroupLimits::default() }
+    GroupLimits { iops: Some(1_000), burst: Duration::from_millis(1), ..GroupLimits::default() }
 }
 
 /// Threads pass one token bucket, each at a time of its own.

@@ -18,7 +18,8 @@ struct Rig {
 }
 
 fn limited(name: &str, iops: u64) -> GroupConfig {
-    let limits = GroupLimits { iops: Some(iops), burst_ns: 1_000_000, ..GroupLimits::default() };
+    let limits =
+        GroupLimits { iops: Some(iops), burst: Duration::from_millis(1), ..GroupLimits::default() };
     GroupConfig { limits, ..GroupConfig::new(name) }
 }
 

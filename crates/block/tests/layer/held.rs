@@ -115,7 +115,8 @@ fn time_in_which_nothing_waits_is_nobodys() {
 
 #[test]
 fn what_waits_for_a_limit_is_its_groups_and_the_limit_is_booked_ahead() {
-    let limits = GroupLimits { iops: Some(100), burst_ns: 1_000_000, ..GroupLimits::default() };
+    let limits =
+        GroupLimits { iops: Some(100), burst: Duration::from_millis(1), ..GroupLimits::default() };
     let mut rig = rig(SchedulerKind::None, limits);
     rig.submit(4);
     let booked = rig.groups.booked();
@@ -175,7 +176,8 @@ fn of_a_group_with_a_target_nothing_goes_past_the_scheduler() {
 
 #[test]
 fn what_waits_for_a_limit_is_counted_while_it_waits() {
-    let limits = GroupLimits { iops: Some(2), burst_ns: 1_000_000, ..GroupLimits::default() };
+    let limits =
+        GroupLimits { iops: Some(2), burst: Duration::from_millis(1), ..GroupLimits::default() };
     let mut rig = rig(SchedulerKind::None, limits);
     rig.submit(2);
     std::thread::sleep(SLEEP);

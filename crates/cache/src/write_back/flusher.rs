@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 
 use millrace_block::{Bio, Channel};
-use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
+use millrace_machine::{Doorbell, Lock, Machine, Order, Word, nanoseconds};
 
 use crate::cache::Cache;
 use crate::cache::failed_writes::RETRY_NS;
@@ -243,7 +243,7 @@ impl<M: Machine> Flusher<M> {
         }
         let (has_full, waits) = (write_queues.has_full(shares), cache.failed_writes.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
-        let old_ns = now_ns.saturating_sub(cache.config.dirty_age_ns);
+        let old_ns = now_ns.saturating_sub(nanoseconds(cache.config.dirty_age));
         // For a limited time, pages that a flush waits for go before pages that are merely old,
         // unless a drive keeps the flush waiting.
         let is_owed = |shard: &M::Lock<Shard>| {
@@ -307,7 +307,7 @@ impl<M: Machine> Flusher<M> {
             if let Some(oldest_ns) = oldest.min() {
                 // Pages that are due but were not collected are in flight; their completion rings
                 // the bell.
-                let due_ns = oldest_ns + self.cache.config.dirty_age_ns;
+                let due_ns = oldest_ns + nanoseconds(self.cache.config.dirty_age);
                 wake_at(due_ns.max(M::now() + 1_000_000));
             }
         }

@@ -6,6 +6,7 @@
 use millrace::{CostModel, DriveConfig, DriveOptions, OpCost, OpRates};
 use millrace_console::words::nearest;
 use millrace_drives::{Spec, SpecError};
+use std::time::Duration;
 
 use super::document::{KeyReader, KeyValue, Section, key};
 use super::key_lines::KeyLines;
@@ -21,7 +22,7 @@ pub const QUEUES: &[KeyReader<DriveOptions>] = &[
     key("software-queues", |to, at| at.word(&mut to.software_queues, words::setting)),
     key("hardware-queues", |to, at| at.word(&mut to.hardware_queues, words::setting)),
     key("queue-depth", |to, at| at.some(&mut to.queue_depth, words::whole(1..=65_536))),
-    key("timeout", |to, at| at.word(&mut to.timeout_ns, timeout)),
+    key("timeout", |to, at| at.word(&mut to.timeout, timeout)),
 ];
 
 pub const KEYS: &[KeyReader<DriveDraft>] = &[
@@ -228,6 +229,6 @@ fn bandwidth(text: &str) -> Result<u64, String> {
 }
 
 /// Parses the timeout of requests; 0 disables it.
-fn timeout(text: &str) -> Result<u64, String> {
+fn timeout(text: &str) -> Result<Duration, String> {
     words::duration(text, &(0..=24 * 3600 * SECOND_NS))
 }

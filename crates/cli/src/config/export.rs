@@ -89,8 +89,8 @@ pub const GUESTS: &[KeyReader<ExportDraft>] = &[
     key("threads", |to, at| at.word(&mut to.guests().threads, threads)),
     list("cpus", |to, at| at.list(&mut to.guests().cpus, words::cpu)),
     key("serial", |to, at| at.text(&mut to.guests().serial)),
-    key("poll-max", |to, at| at.word(&mut to.guests().poll_max_ns, words::up_to_a_second)),
-    key("batch-wait", |to, at| at.word(&mut to.guests().batch_wait_ns, words::up_to_a_second)),
+    key("poll-max", |to, at| at.word(&mut to.guests().poll_max, words::up_to_a_second)),
+    key("batch-wait", |to, at| at.word(&mut to.guests().batch_wait, words::up_to_a_second)),
     // Accepted without effect; warnings.rs reports it.
     key("pin-memory", |_, at| at.word(&mut false, words::yes_or_no)),
     key("event-idx", |to, at| at.word(&mut to.guests().event_idx, words::yes_or_no)),
@@ -158,7 +158,7 @@ fn add_file_key(directory: &mut ExportDirectory, key: &str, text: &str) -> Resul
 
 /// Parses the time that a file of a directory stays open without clients.
 fn close_after(text: &str) -> Result<Duration, String> {
-    words::duration(text, &(0..=24 * 3600 * SECOND_NS)).map(Duration::from_nanos)
+    words::duration(text, &(0..=24 * 3600 * SECOND_NS))
 }
 
 /// Assembles the socket for virtual machines, and checks that its keys are consistent.

@@ -10,6 +10,7 @@ pub mod targets;
 
 use millrace::{GroupConfig, LatencyTarget, Words};
 use millrace_console::words::nearest;
+use millrace_machine::nanoseconds;
 
 use super::document::Section;
 use super::key_lines::KeyLines;
@@ -73,8 +74,8 @@ static KEYS: [SettingRow; 11] = [
     limit!("write-bandwidth", write_bandwidth, bandwidth, size_text),
     (
         "burst",
-        |to, text| put(&mut to.limits.burst_ns, words::duration(text, &BURST_NS)),
-        |of| words::time_text(of.limits.burst_ns),
+        |to, text| put(&mut to.limits.burst, words::duration(text, &BURST_NS)),
+        |of| words::time_text(nanoseconds(of.limits.burst)),
     ),
 ];
 
@@ -172,7 +173,7 @@ fn latency_target(text: &str) -> Result<LatencyTarget, String> {
     let wrong =
         || "write a mean or a percentile, and a time: mean 1ms, p99 2ms, p99.9 500us".to_owned();
     let (what, time) = text.trim().split_once(char::is_whitespace).ok_or_else(wrong)?;
-    let ns = words::duration(time.trim(), &TARGET_NS)?;
+    let ns = nanoseconds(words::duration(time.trim(), &TARGET_NS)?);
     if what == "mean" {
         return Ok(LatencyTarget::Mean(ns));
     }

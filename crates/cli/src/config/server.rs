@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use millrace::{ServerConfig, SocketAccess};
 
@@ -32,8 +33,8 @@ pub const SERVER: &[KeyReader<ServerConfig>] = &[
     key("backend", |to, at| at.word(&mut to.backend, words::setting)),
     key("connections-max", |to, at| at.word(&mut to.connections_max, words::whole(1..=1 << 20))),
     key("memory-max", |to, at| at.word(&mut to.memory_max_bytes, words::memory_max)),
-    key("handshake-timeout", |to, at| at.word(&mut to.handshake_timeout_ns, handshake)),
-    key("spin", |to, at| at.word(&mut to.spin_ns, words::spin)),
+    key("handshake-timeout", |to, at| at.word(&mut to.handshake_timeout, handshake)),
+    key("spin", |to, at| at.word(&mut to.spin, words::spin)),
     key("tls", |to, at| to.tls = listener::tls(at)),
 ];
 
@@ -48,6 +49,6 @@ pub const DAEMON: &[KeyReader<DaemonConfig>] = &[
 ];
 
 /// Parses the timeout of a client's negotiation.
-fn handshake(text: &str) -> Result<u64, String> {
+fn handshake(text: &str) -> Result<Duration, String> {
     words::duration(text, &(MILLISECOND_NS..=3600 * SECOND_NS))
 }

@@ -3,6 +3,7 @@
 mod reference;
 
 use std::path::Path;
+use std::time::Duration;
 
 use millrace::Listen;
 
@@ -400,7 +401,10 @@ fn the_server_section_is_checked() {
                   connections-max = 9\nhandshake-timeout = \"5s\"\nspin = \"20us\"\n";
     let text = format!("{}{server}", whole("", "", ""));
     let server = plan(&text).config.server;
-    assert_eq!((server.threads, server.cpus, server.spin_ns), (2, vec![0, 0], Some(20_000)));
+    assert_eq!(
+        (server.threads, server.cpus, server.spin),
+        (2, vec![0, 0], Some(Duration::from_micros(20)))
+    );
     let found = problems(&text.replace("threads = 2", "threads = 0"));
     assert!(found[0].ends_with("threads = 0: write a whole number from 1 to 1024"));
     let long = "18446744073s";
@@ -411,7 +415,7 @@ fn the_server_section_is_checked() {
         "{found:?}"
     );
     let auto = text.replace("20us", "auto");
-    assert_eq!(plan(&auto).config.server.spin_ns, None);
+    assert_eq!(plan(&auto).config.server.spin, None);
     let found = problems(&text.replace("64m", "1k").replace("[0, 0]", "[0, 65535]"));
     assert!(found[0].contains(": cpus: 65535: no CPU that this process may use"), "{found:?}");
     assert!(found[1].contains(": memory-max = \"1k\": write a size of 64m or more"), "{found:?}");
@@ -517,7 +521,7 @@ fn keys_for_virtual_machines_are_checked() {
                 poll-max = \"0\"\nbatch-wait = \"5us\"\nsocket-mode = \"0660\"\n";
     let vhost = plan(&whole("", "", keys)).config.exports[0].guests.clone().unwrap();
     assert_eq!((vhost.queues, vhost.thread_count(), vhost.cpus.len()), (2, 1, 0));
-    assert_eq!((vhost.poll_max_ns, vhost.batch_wait_ns), (0, 5000));
+    assert_eq!((vhost.poll_max, vhost.batch_wait), (Duration::ZERO, Duration::from_micros(5)));
     let found = |keys: &str| problems(&whole("", "", keys)).join("; ");
     let wrong = found("vhost-user-blk = \"tcp:7\"\n");
     assert_eq!(wrong, "m.toml:10: vhost-user-blk = \"tcp:7\": write \"unix:PATH\"");

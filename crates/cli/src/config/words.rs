@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
@@ -46,29 +47,29 @@ pub fn chunk_sectors(text: &str) -> Result<u32, String> {
     Ok((bytes >> 9) as u32)
 }
 
-/// Parses a time within a range. Returns nanoseconds.
+/// Parses a time within a range, which is in nanoseconds.
 ///
 /// # Errors
 /// Returns the rule that the text breaks.
-pub fn duration(text: &str, range_ns: &RangeInclusive<u64>) -> Result<u64, String> {
+pub fn duration(text: &str, range_ns: &RangeInclusive<u64>) -> Result<Duration, String> {
     let (least, most) = (time_text(*range_ns.start()), time_text(*range_ns.end()));
     match duration_ns(text) {
-        Ok(time_ns) if range_ns.contains(&time_ns) => Ok(time_ns),
+        Ok(time_ns) if range_ns.contains(&time_ns) => Ok(Duration::from_nanos(time_ns)),
         Ok(_) => Err(format!("write a time from {least} to {most}")),
         Err(wrong) => Err(format!("{wrong}; the range is {least} to {most}")),
     }
 }
 
-/// Parses a time of at most a second, for a busy poll or a short wait. Returns nanoseconds.
+/// Parses a time of at most a second, for a busy poll or a short wait.
 ///
 /// # Errors
 /// Returns the rule that the text breaks.
-pub fn up_to_a_second(text: &str) -> Result<u64, String> {
+pub fn up_to_a_second(text: &str) -> Result<Duration, String> {
     duration(text, &(0..=SECOND_NS))
 }
 
 /// Parses the longest busy poll before a thread sleeps. Returns `None` for `auto`.
-pub fn spin(text: &str) -> Result<Option<u64>, String> {
+pub fn spin(text: &str) -> Result<Option<Duration>, String> {
     if text == "auto" {
         return Ok(None);
     }
@@ -326,7 +327,7 @@ mod tests {
     #[test]
     fn sizes_and_times_have_a_range() {
         let hour = 0..=3_600_000_000_000;
-        assert_eq!(duration("1m", &hour), Ok(60_000_000_000));
+        assert_eq!(duration("1m", &hour), Ok(Duration::from_secs(60)));
         let error = Err("write a time from 0 to 1h".to_owned());
         assert_eq!(duration("18446744073s", &hour), error);
         assert_eq!(duration("3601s", &hour), error);

@@ -4,6 +4,7 @@
 //! value.
 
 use millrace_block::QueueKind;
+use std::time::Duration;
 
 use super::{CONNECTIONS_MAX, NbdConfig, NbdTls, OnServerRestart, TlsIdentity, secure};
 use crate::open::DriverRow;
@@ -47,7 +48,7 @@ fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     Ok(NbdConfig {
         connections: spec.number("connections", CONNECTIONS_MAX)?,
         depth: spec.depth()?.unwrap_or(default.depth),
-        reconnect_ns: spec.time("reconnect")?.unwrap_or(default.reconnect_ns),
+        reconnect: spec.time("reconnect")?.map_or(default.reconnect, Duration::from_nanos),
         write_through: spec.switch("write-through")?.unwrap_or(default.write_through),
         on_server_restart: match spec.get(ON_SERVER_RESTART) {
             None | Some("go-on") => OnServerRestart::GoOn,

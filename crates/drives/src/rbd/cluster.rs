@@ -6,6 +6,7 @@
 //! to check. Invariant: each handle is closed once, the pool's before the connection's.
 #![allow(unsafe_code)]
 
+use millrace_machine::nanoseconds;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
 use std::ptr::null;
@@ -97,7 +98,7 @@ impl Cluster {
         let read = checked(unsafe { (self.functions.rados_conf_read_file)(self.rados, pointer) });
         read.map_err(|error| conf_error(config, &error))?;
         if self.setting("client_mount_timeout").is_none_or(|text| text == MOUNT_TIMEOUT_S) {
-            let seconds = config.connect_ns.div_ceil(1_000_000_000).max(1);
+            let seconds = nanoseconds(config.connect).div_ceil(1_000_000_000).max(1);
             // If this is refused, the longer default applies.
             let _ = self.set("client_mount_timeout", &seconds.to_string());
         }

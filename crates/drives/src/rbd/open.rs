@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{Deadline, Machine, Native};
+use millrace_machine::{Deadline, Machine, Native, nanoseconds};
 
 use super::cluster::{Cluster, system};
 use super::control::{ControlThread, EXCLUSIVE_LOCK, KnownImage, UNWATCHED_PERIOD};
@@ -88,8 +88,8 @@ pub(super) fn open_by(
     functions: &'static library::Functions,
     config: RbdConfig,
 ) -> Result<RbdDriver, Error> {
-    let (theirs, time) = (config.clone(), Duration::from_nanos(config.connect_ns));
-    let give_up_ns = Native::now().saturating_add(config.connect_ns);
+    let (theirs, time) = (config.clone(), config.connect);
+    let give_up_ns = Native::now().saturating_add(nanoseconds(config.connect));
     let opened = within(&config, time + GRACE, move |stage| {
         let image = open_image(functions, &theirs, stage)?;
         let learned = learn(&image, &theirs)?;
@@ -116,7 +116,7 @@ pub(super) fn look(
     let read_only = config.is_read_only();
     let needs_lock = config.lock && !read_only;
     let theirs = config.clone();
-    let time = Duration::from_nanos(config.connect_ns) + GRACE;
+    let time = config.connect + GRACE;
     within(config, time, move |stage| {
         let image = open_image(functions, &theirs, stage)?;
         let ImageFacts { size_bytes, identity, .. } = learn(&image, &theirs)?;

@@ -4,6 +4,7 @@
 //! `crate::open` calls this.
 
 use millrace_block::QueueKind;
+use std::time::Duration;
 
 use super::name::{FORM, ImageName};
 use super::open::look;
@@ -50,8 +51,8 @@ fn config_of(spec: &Spec) -> Result<RbdConfig, SpecError> {
     let Some(image) = image else { return Err(spec.missing("image")) };
     let path = |text: &str| (!text.is_empty() && !text.contains('\0')).then(|| text.into());
     let user = name(spec, "id")?.unwrap_or(default.user);
-    let connect_ns = spec.time("connect")?.unwrap_or(default.connect_ns);
-    if connect_ns == 0 {
+    let connect = spec.time("connect")?.map_or(default.connect, Duration::from_nanos);
+    if connect.is_zero() {
         return Err(spec.invalid("connect", "write a time above 0, as in 60s"));
     }
     Ok(RbdConfig {
@@ -62,7 +63,7 @@ fn config_of(spec: &Spec) -> Result<RbdConfig, SpecError> {
         depth: spec.depth()?.unwrap_or(default.depth),
         lock: spec.switch("lock")?.unwrap_or(default.lock),
         read_only: spec.switch("read-only")?.unwrap_or(default.read_only),
-        connect_ns,
+        connect,
         writethrough_until_flush: spec.switch("writethrough-until-flush")?,
         io_threads: default.io_threads,
         cancel: default.cancel,
@@ -96,7 +97,7 @@ mod tests {
         assert_eq!(config.conf.as_deref(), Some(std::path::Path::new("/x/c.conf")));
         assert_eq!((config.cluster.as_str(), config.user.as_str()), ("far", "me"));
         assert_eq!((config.depth, config.lock, config.read_only), (7, false, true));
-        assert_eq!(config.connect_ns, 5_000_000_000);
+        assert_eq!(config.connect, Duration::from_secs(5));
         assert_eq!(config.writethrough_until_flush, Some(false));
     }
 

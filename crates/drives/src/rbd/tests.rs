@@ -541,7 +541,7 @@ fn an_opening_that_waits_for_the_lock_ends_when_it_is_told_to() {
         state.owner = Some("10.0.0.7:0/99".into());
         state.watchers = vec!["10.0.0.7:0/99".into()];
     });
-    let config = RbdConfig { connect_ns: 3_600_000_000_000, ..config };
+    let config = RbdConfig { connect: Duration::from_secs(3600), ..config };
     let cancel = config.cancel.clone();
     let setter = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));

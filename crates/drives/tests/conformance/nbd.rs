@@ -19,8 +19,8 @@ const SIZE: u64 = 4 << 20;
 
 fn config(server: &Server) -> NbdConfig {
     let uri = server.uri();
-    let reconnect_ns = 5_000_000_000;
-    NbdConfig { reconnect_ns, ..NbdConfig::new(uri.parse().unwrap(), uri) }
+    let reconnect = Duration::from_secs(5);
+    NbdConfig { reconnect, ..NbdConfig::new(uri.parse().unwrap(), uri) }
 }
 
 fn rig_of(driver: NbdDriver, backend: Backend, timeout_ns: u64) -> Rig {
@@ -182,7 +182,7 @@ fn a_write_that_is_answered_before_it_was_sent_is_sent_again() {
 #[test]
 fn without_its_server_a_drive_waits_and_then_fails_and_then_is_back() {
     let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(0)]);
-    let config = NbdConfig { reconnect_ns: 300_000_000, ..config(&server) };
+    let config = NbdConfig { reconnect: Duration::from_millis(300), ..config(&server) };
     let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 100_000_000);
     server.state.closed.store(true, Ordering::SeqCst);
     let begun = std::time::Instant::now();
@@ -203,7 +203,7 @@ fn without_its_server_a_drive_waits_and_then_fails_and_then_is_back() {
 #[test]
 fn one_connection_waits_for_a_server_that_is_gone_and_others_fail_at_once() {
     let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(1); 2]);
-    let config = NbdConfig { reconnect_ns: 1_000_000_000, io_threads: 2, ..config(&server) };
+    let config = NbdConfig { reconnect: Duration::from_secs(1), io_threads: 2, ..config(&server) };
     let driver = Box::new(NbdDriver::open(config).unwrap());
     let disk = DiskConfig { name: "d0".into(), io_threads: 2, ..DiskConfig::default() };
     let disk = Disk::new(driver, disk).unwrap();
@@ -300,7 +300,7 @@ fn where_one_connection_is_lost_none_of_the_others_is_trusted_any_more() {
 fn requests_of_a_silent_server_time_out_each_in_its_time_though_no_connection_is_up() {
     for backend in backends() {
         let server = Server::new(SIZE, ALL, &[Act::Silent(0)]);
-        let config = NbdConfig { reconnect_ns: 8_000_000_000, ..config(&server) };
+        let config = NbdConfig { reconnect: Duration::from_secs(8), ..config(&server) };
         let mut rig = rig_of(NbdDriver::open(config).unwrap(), backend, 400_000_000);
         rig.submit(Bio::read(0, Buffer::new(4096)));
         // The second one is younger by one look at the clock, which is after 200 ms.
@@ -327,7 +327,7 @@ fn requests_that_timed_out_are_not_said_to_be_sent_again() {
 #[test]
 fn a_request_that_its_server_dies_of_fails_when_the_time_is_over_and_others_go_on() {
     let server = Server::new(SIZE, ALL, &[Act::LoseRequest(0); 40]);
-    let config = NbdConfig { reconnect_ns: 500_000_000, ..config(&server) };
+    let config = NbdConfig { reconnect: Duration::from_millis(500), ..config(&server) };
     let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
     assert_eq!(rig.run(Bio::write(0, Buffer::new(4096))).status, Status::Offline);
     let said = news(&rig);

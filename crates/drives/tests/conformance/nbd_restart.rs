@@ -20,8 +20,8 @@ const THREADS: u16 = 4;
 
 fn config(server: &Server) -> NbdConfig {
     let uri = server.uri();
-    let reconnect_ns = 20_000_000_000;
-    NbdConfig { reconnect_ns, ..NbdConfig::new(uri.parse().unwrap(), uri) }
+    let reconnect = Duration::from_secs(20);
+    NbdConfig { reconnect, ..NbdConfig::new(uri.parse().unwrap(), uri) }
 }
 
 fn drives_of(config: NbdConfig, timeout_ns: u64) -> Arc<Drives> {
@@ -204,7 +204,7 @@ fn a_server_that_ends_each_connection_at_once_is_connected_anew_ever_more_slowly
 #[test]
 fn a_server_that_takes_connections_and_says_nothing_holds_requests_no_longer_than_reconnect() {
     let server = Server::new(SIZE, ALL, &[]);
-    let drives = drives_of(NbdConfig { reconnect_ns: 1_000_000_000, ..config(&server) }, 0);
+    let drives = drives_of(NbdConfig { reconnect: Duration::from_secs(1), ..config(&server) }, 0);
     let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
     work(&mut rig, 0, 1..2);
     server.state.mute.store(true, Ordering::SeqCst);
@@ -355,8 +355,8 @@ fn a_drive_whose_server_hangs_stops_at_once_if_nothing_is_unflushed() {
 fn a_drive_whose_server_is_gone_stops_at_once_if_nothing_is_unflushed() {
     for (writes, flushes) in [(false, false), (true, true), (true, false)] {
         let server = Server::new(SIZE, ALL, &[]);
-        let reconnect_ns = 2_000_000_000;
-        let drives = drives_of(NbdConfig { reconnect_ns, ..config(&server) }, 0);
+        let reconnect = Duration::from_secs(2);
+        let drives = drives_of(NbdConfig { reconnect, ..config(&server) }, 0);
         let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
         if writes {
             rig.write(0, &[1; 4096]);

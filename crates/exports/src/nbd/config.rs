@@ -3,9 +3,10 @@
 //! Filled in by the caller of `Server::start`, which validates them together with exports.rs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::Volume;
-use millrace_machine::Native;
+use millrace_machine::{Native, nanoseconds};
 use millrace_reactor::{Backend, Config, SpinRule};
 
 use super::listen::Listen;
@@ -97,14 +98,14 @@ pub struct ServerConfig {
     pub backend: Backend,
     /// Maximum number of connections. Further ones are closed at once.
     pub connections_max: u32,
-    /// Time limit of the negotiation, in nanoseconds.
-    pub handshake_timeout_ns: u64,
+    /// Time limit of the negotiation.
+    pub handshake_timeout: Duration,
     /// Maximum payload memory of all connections in bytes, at least 1 MiB.
     pub memory_max_bytes: u64,
-    /// Longest busy poll before a thread sleeps, in nanoseconds. A thread polls only while its
-    /// waits are that short, and yields its CPU to others; 0 disables polling. `None` polls for up
+    /// Longest busy poll before a thread sleeps. A thread polls only while its waits are that
+    /// short, and yields its CPU to others; zero disables polling. `None` polls for up
     /// to 100 us as long as that raises throughput.
-    pub spin_ns: Option<u64>,
+    pub spin: Option<Duration>,
 }
 
 impl Default for ServerConfig {
@@ -116,9 +117,9 @@ impl Default for ServerConfig {
             cpus: Vec::new(),
             backend: Backend::Auto,
             connections_max: 1024,
-            handshake_timeout_ns: 10_000_000_000,
+            handshake_timeout: Duration::from_secs(10),
             memory_max_bytes: 256 << 20,
-            spin_ns: None,
+            spin: None,
         }
     }
 }
@@ -126,8 +127,8 @@ impl Default for ServerConfig {
 impl ServerConfig {
     /// Returns the reactor's settings for busy polling.
     pub(crate) fn spin_config(&self) -> Config {
-        let (spin_ns, spin_rule) = match self.spin_ns {
-            Some(spin_ns) => (spin_ns, SpinRule::Always),
+        let (spin_ns, spin_rule) = match self.spin {
+            Some(spin) => (nanoseconds(spin), SpinRule::Always),
             None => (SPIN_NS, SpinRule::IfItPays),
         };
         Config { spin_ns, spin_rule, ..Config::default() }

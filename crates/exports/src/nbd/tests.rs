@@ -295,8 +295,8 @@ fn settings_that_make_no_sense_are_refused_and_the_least_that_does_is_taken() {
 fn each_thread_keeps_its_part_of_half_the_memory_unused() {
     for (threads, kept) in [(1, 32), (4, 8)] {
         let rig = Rig::new(&["null:size=1m"], |config| {
-            (config.threads, config.memory_max_bytes, config.spin_ns) =
-                (threads, 64 << 20, Some(7));
+            (config.threads, config.memory_max_bytes) = (threads, 64 << 20);
+            config.spin = Some(Duration::from_nanos(7));
         });
         assert_eq!(rig.shared.idle_bytes_max, kept * MIB);
         assert_eq!((rig.shared.reactor.spin_ns, rig.shared.reactor.backend), (7, Backend::Epoll));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use millrace_block::{Error, ErrorKind, Features, GroupId, Volume};
-use millrace_machine::Native;
+use millrace_machine::{Native, nanoseconds};
 
 use super::io_thread::{ExportContext, IoThread, ThreadConfig, ThreadOrder, ThreadState};
 use super::log::ExportLog;
@@ -18,7 +18,7 @@ use super::queue::notifiers::Notifiers;
 use super::queue::unflushed::UnflushedWrites;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use super::ring::{RingAreas, RingFeatures};
-use super::{VhostStats, WAIT_MAX_NS};
+use super::{VhostStats, WAIT_MAX};
 use crate::virtio::ID_BYTES;
 
 /// A device with one queue, on the thread that made it.
@@ -48,7 +48,7 @@ impl LocalDevice {
         let config = ThreadConfig {
             reactor: millrace_reactor::Config::default(),
             poll_max_ns: 0,
-            wait_max_ns: WAIT_MAX_NS,
+            wait_max_ns: nanoseconds(WAIT_MAX),
         };
         let common =
             ExportContext::new(Arc::clone(volume), config, ExportLog::new("local", &nobody), None);

@@ -4,6 +4,7 @@
 pub(super) mod played;
 
 use std::path::Path;
+use std::time::Duration;
 
 use millrace_drives::FaultCache;
 use millrace_machine::Machine;
@@ -22,8 +23,8 @@ fn export(socket: &Path) -> VhostExport {
         cpus: Vec::new(),
         first_thread: 2,
         serial: String::new(),
-        poll_max_ns: 5,
-        wait_max_ns: 6,
+        poll_max: Duration::from_nanos(5),
+        wait_max: Duration::from_nanos(6),
         event_idx: true,
         tenant: 0,
         group: ClientGroup::default(),

@@ -74,7 +74,7 @@ fn silent_client_is_closed_after_the_handshake_timeout() {
     for backend in BACKENDS {
         let running = serve(&["ram:size=1m"], |config| {
             config.backend = backend;
-            config.handshake_timeout_ns = 1_000_000_000;
+            config.handshake_timeout = Duration::from_secs(1);
         });
         let mut good = running.unix("0");
         let started = Instant::now();
@@ -91,7 +91,7 @@ fn longest_handshake_timeout_is_for_ever_and_not_at_once() {
     for backend in BACKENDS {
         let running = serve(&["ram:size=1m"], |config| {
             config.backend = backend;
-            config.handshake_timeout_ns = u64::MAX;
+            config.handshake_timeout = Duration::MAX;
         });
         let _silent = running.raw();
         std::thread::sleep(Duration::from_millis(50));

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::vhost_support::guest::{FLUSH, Guest, IN, OUT};
 use crate::vhost_support::wire::{Wire, code};
@@ -488,8 +489,8 @@ fn the_child_of_the_next_test_serves_until_it_is_killed() {
         cpus: Vec::new(),
         first_thread: 0,
         serial: String::new(),
-        poll_max_ns: 0,
-        wait_max_ns: 0,
+        poll_max: Duration::ZERO,
+        wait_max: Duration::ZERO,
         event_idx: true,
         tenant: 0,
         group: millrace_exports::ClientGroup::default(),

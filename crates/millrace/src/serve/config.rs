@@ -12,7 +12,7 @@ use millrace_block::ControllerConfig;
 use millrace_cache::CacheConfig;
 use millrace_drives::FileAccess;
 use millrace_exports::nbd::{self, Listen, ListenConfig};
-use millrace_exports::vhost::{POLL_MAX_NS, QUEUES_MAX, Threads, VhostSocket, WAIT_MAX_NS};
+use millrace_exports::vhost::{POLL_MAX, QUEUES_MAX, Threads, VhostSocket, WAIT_MAX};
 use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::Backend;
 
@@ -144,10 +144,10 @@ pub struct GuestConfig {
     pub cpus: Vec<u32>,
     /// Serial number, at most 20 bytes; `None` takes the export's name.
     pub serial: Option<String>,
-    /// Longest busy poll before a thread sleeps, in nanoseconds.
-    pub poll_max_ns: u64,
-    /// Longest wait for more requests to submit together, in nanoseconds.
-    pub batch_wait_ns: u64,
+    /// Longest busy poll before a thread sleeps.
+    pub poll_max: Duration,
+    /// Longest wait for more requests to submit together.
+    pub batch_wait: Duration,
     /// Offer the virtio feature EVENT_IDX, which suppresses notifications.
     pub event_idx: bool,
 }
@@ -164,8 +164,8 @@ impl GuestConfig {
             threads: Threads::PerQueue,
             cpus: Vec::new(),
             serial: None,
-            poll_max_ns: POLL_MAX_NS,
-            batch_wait_ns: WAIT_MAX_NS,
+            poll_max: POLL_MAX,
+            batch_wait: WAIT_MAX,
             event_idx: true,
         }
     }
@@ -204,13 +204,13 @@ pub struct ServerConfig {
     pub backend: Backend,
     /// Most NBD connections at a time. Further ones are closed at once.
     pub connections_max: u32,
-    /// Timeout of a client's negotiation in nanoseconds.
-    pub handshake_timeout_ns: u64,
+    /// Timeout of a client's negotiation.
+    pub handshake_timeout: Duration,
     /// Memory limit for the payload of all NBD connections in bytes, at least 1 MiB.
     pub memory_max_bytes: u64,
-    /// Longest busy poll before a thread sleeps, in nanoseconds; 0 never polls. `None` polls for
-    /// 100 us, as long as that improves throughput.
-    pub spin_ns: Option<u64>,
+    /// Longest busy poll before a thread sleeps; zero never polls. `None` polls for 100 us, as long
+    /// as that improves throughput.
+    pub spin: Option<Duration>,
     /// TLS of the NBD addresses that have no TLS settings of their own.
     pub tls: Option<TlsConfig>,
 }
@@ -225,9 +225,9 @@ impl Default for ServerConfig {
             own_threads: 0,
             backend: default.backend,
             connections_max: default.connections_max,
-            handshake_timeout_ns: default.handshake_timeout_ns,
+            handshake_timeout: default.handshake_timeout,
             memory_max_bytes: default.memory_max_bytes,
-            spin_ns: default.spin_ns,
+            spin: default.spin,
             tls: None,
         }
     }

@@ -97,9 +97,9 @@ impl ConfigDifference {
             ("cpus", served.cpus != other.cpus),
             ("backend", served.backend != other.backend),
             ("connections-max", served.connections_max != other.connections_max),
-            ("handshake-timeout", served.handshake_timeout_ns != other.handshake_timeout_ns),
+            ("handshake-timeout", served.handshake_timeout != other.handshake_timeout),
             ("memory-max", served.memory_max_bytes != other.memory_max_bytes),
-            ("spin", served.spin_ns != other.spin_ns),
+            ("spin", served.spin != other.spin),
         ];
         for (key, _) in keys.iter().filter(|(_, differs)| *differs) {
             let text = format!("[server] {key} cannot change while the daemon runs: restart it");

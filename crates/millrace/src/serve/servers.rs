@@ -167,9 +167,9 @@ impl NbdParts {
             cpus: server.cpus.clone(),
             backend: server.backend,
             connections_max: server.connections_max,
-            handshake_timeout_ns: server.handshake_timeout_ns,
+            handshake_timeout: server.handshake_timeout,
             memory_max_bytes: server.memory_max_bytes,
-            spin_ns: server.spin_ns,
+            spin: server.spin,
         };
         let started = nbd::Server::start_on_demand(config_of_nbd, requests);
         started.map_err(|error| failed(config, error))
@@ -396,8 +396,8 @@ fn vhost_export(
         cpus: guests.cpus.clone(),
         first_thread: first,
         serial,
-        poll_max_ns: guests.poll_max_ns,
-        wait_max_ns: guests.batch_wait_ns,
+        poll_max: guests.poll_max,
+        wait_max: guests.batch_wait,
         event_idx: guests.event_idx,
         tenant: VHOST_TENANTS.wrapping_add(tenants),
         group: groups.of_export(export),

@@ -4,6 +4,7 @@
 
 use millrace_block::{GroupConfig, GroupId, GroupLimits, LatencyTarget, Priority};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 use super::random::Random;
 use super::time::NS_PER_US;
@@ -41,7 +42,7 @@ impl GroupSpec {
     pub(super) fn config(&self, index: usize) -> GroupConfig {
         let limits = GroupLimits {
             iops: (self.iops > 0).then_some(self.iops.into()),
-            burst_ns: BURST_NS,
+            burst: Duration::from_nanos(BURST_NS),
             ..GroupLimits::default()
         };
         let target = LatencyTarget::Percentile(9_900, u64::from(self.target_us) * NS_PER_US);

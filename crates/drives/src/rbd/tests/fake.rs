@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use libc::{iovec, size_t, ssize_t};
 
@@ -142,7 +143,7 @@ pub(in crate::rbd) fn image(pool: &str, change: impl FnOnce(&mut State)) -> (Arc
     let fake = Arc::new(Fake(Mutex::new(state)));
     POOLS.lock().unwrap().get_or_insert_default().insert(pool.into(), Arc::clone(&fake));
     let image = format!("{pool}/i").parse().unwrap();
-    (fake, RbdConfig { image, connect_ns: 1_000_000_000, ..RbdConfig::default() })
+    (fake, RbdConfig { image, connect: Duration::from_secs(1), ..RbdConfig::default() })
 }
 
 impl Fake {

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use millrace_block::{Op, Status};
 
@@ -270,7 +271,7 @@ fn an_order_to_stop_ends_the_sleep_of_a_thread_that_serves_and_not_of_one_that_d
 
 #[test]
 fn a_thread_sleeps_until_the_earliest_of_its_limits() {
-    let mut rig = Rig::new(&["null:size=1m"], |config| config.handshake_timeout_ns = 1 << 60);
+    let mut rig = Rig::new(&["null:size=1m"], |config| config.handshake_timeout = Duration::MAX);
     assert_eq!((rig.deadline(None), rig.deadline(Some(5))), (None, Some(5)));
     rig.accepting.again_ns = Some(7);
     assert_eq!((rig.deadline(None), rig.deadline(Some(5))), (Some(7), Some(5)));
@@ -294,7 +295,7 @@ fn a_thread_sleeps_until_the_earliest_of_its_limits() {
 
 #[test]
 fn a_negotiation_that_takes_too_long_is_ended_and_a_session_is_not() {
-    let mut rig = Rig::new(&["null:size=1m"], |config| config.handshake_timeout_ns = 1 << 60);
+    let mut rig = Rig::new(&["null:size=1m"], |config| config.handshake_timeout = Duration::MAX);
     let (silent, first) = rig.connect();
     let (_serving, second) = rig.by_hand("0");
     assert_eq!(rig.core.counts.handshake_timeouts, 0);

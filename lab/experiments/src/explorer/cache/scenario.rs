@@ -5,6 +5,7 @@
 
 use millrace_cache::{CacheConfig, CacheMode};
 use millrace_random::SplitMix64 as Random;
+use std::time::Duration;
 
 /// Separates the random stream of block sizes and layouts from the seed's other streams: older
 /// seeds that found bugs keep 512-byte blocks and stripes.
@@ -157,7 +158,7 @@ impl CacheScenario {
                     (Some(_), None) => 256 << 10,
                     (None, None) => u64::MAX,
                 })),
-                dirty_age_ns: pick(&[1_000_000, 20_000_000, 1_000_000_000]),
+                dirty_age: Duration::from_millis(pick(&[1, 20, 1_000])),
                 read_ahead_bytes: pick(&[0, 32 << 10, 256 << 10]),
                 mode: match pick(&[0, 0, 0, 1]) {
                     0 => CacheMode::WriteBack,

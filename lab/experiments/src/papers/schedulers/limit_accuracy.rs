@@ -40,7 +40,7 @@ impl LimitAccuracy {
         let (least, most) = extremes(&times, window_ns, (begin_ns, begin_ns + length_ns));
         let per_second = 1e9 / window_ns as f64;
         let rate = iops as f64;
-        let saved = rate * GroupLimits::default().burst_ns as f64 / 1e9;
+        let saved = rate * GroupLimits::default().burst.as_secs_f64();
         Some(LimitAccuracy {
             due_iops: rate.min(free.iops),
             iops: contest.iops,

@@ -8,6 +8,7 @@ use millrace_console::words::{count, duration_ns, number, rate_bytes_per_s, size
 use millrace_drives::nearest;
 use millrace_experiments::Rw;
 use millrace_experiments::load::contention::{CLIENTS_MAX, Client};
+use std::time::Duration;
 
 /// Keys that set a property of the client itself.
 const CLIENT_KEYS: [&str; 9] =
@@ -168,7 +169,7 @@ fn apply(config: &mut GroupConfig, key: &str, value: &str) -> Result<(), String>
         "bandwidth" => limits.bandwidth = Some(rate_bytes_per_s(value)?),
         "read-bandwidth" => limits.read_bandwidth = Some(rate_bytes_per_s(value)?),
         "write-bandwidth" => limits.write_bandwidth = Some(rate_bytes_per_s(value)?),
-        _ => limits.burst_ns = duration_ns(value)?,
+        _ => limits.burst = Duration::from_nanos(duration_ns(value)?),
     }
     Ok(())
 }
@@ -228,7 +229,7 @@ mod tests {
         let (groups, clients) = of(&[text]).unwrap();
         let (group, limits) = (&groups[0], groups[0].limits);
         assert_eq!(group.latency_target, Some(LatencyTarget::Percentile(9_990, 2_000_000)));
-        assert_eq!((group.priority, limits.burst_ns), (Priority::Idle, 5_000_000));
+        assert_eq!((group.priority, limits.burst), (Priority::Idle, Duration::from_millis(5)));
         let iops = (limits.iops, limits.read_iops, limits.write_iops);
         assert_eq!(iops, (Some(1), Some(2), Some(3)));
         let bytes = (limits.bandwidth, limits.read_bandwidth, limits.write_bandwidth);
