@@ -17,8 +17,6 @@ mod listener;
 mod names;
 mod plan;
 mod problem;
-#[cfg(test)]
-mod reference;
 mod sections;
 mod server;
 #[cfg(test)]

@@ -18,6 +18,15 @@ pub enum Side {
     Right,
 }
 
+/// Selects the columns of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Only the columns that fit 80 characters.
+    Short,
+    /// All columns.
+    Whole,
+}
+
 /// Rows below column heads.
 #[derive(Debug, Clone, Default)]
 pub struct Grid {
@@ -30,6 +39,23 @@ impl Grid {
     pub fn new(heads: impl IntoIterator<Item = (impl Into<String>, Side)>) -> Grid {
         let heads = heads.into_iter().map(|(head, side)| (head.into(), side)).collect();
         Grid { heads, rows: Vec::new() }
+    }
+
+    /// Makes a table of named rows. A column has its head, true if the short form has it, and its
+    /// cell.
+    pub fn of_rows<T>(
+        head: &str,
+        columns: &[(&str, bool, impl Fn(&T) -> String)],
+        form: Form,
+        rows: impl IntoIterator<Item = (String, T)>,
+    ) -> Grid {
+        let shown: Vec<_> = columns.iter().filter(|one| one.1 || form == Form::Whole).collect();
+        let heads = shown.iter().map(|column| (column.0, Side::Right));
+        let mut grid = Grid::new([(head, Side::Left)].into_iter().chain(heads));
+        for (name, row) in rows {
+            grid.row([name].into_iter().chain(shown.iter().map(|column| (column.2)(&row))));
+        }
+        grid
     }
 
     /// Adds a row with one cell per head.

@@ -24,9 +24,9 @@ mod visible;
 pub mod words;
 
 pub use events::{EventFlow, EventWalk, ReadDamage, for_each_event, is_gone};
-pub use grid::{Grid, Side, WIDTH, fitted, shortened, wrapped};
+pub use grid::{Form, Grid, Side, WIDTH, fitted, shortened, wrapped};
 pub use help::wrap_after_help;
-pub use lock_table::{Form, lock_table};
+pub use lock_table::lock_table;
 pub use program::{ERROR, run};
 pub use progress_bar::ProgressBar;
 pub use speech::{complain, counted, has_lost_output, lost_output, reasons, say};

@@ -6,23 +6,13 @@
 
 use millrace_trace::LockLine;
 
-use crate::grid::{Grid, Side, fitted, shortened};
-
-/// Selects the columns of a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// Only the columns that fit 80 characters.
-    Short,
-    /// All columns.
-    Whole,
-}
+use crate::grid::{Form, Grid, fitted, shortened};
 
 /// Longest lock name or place in the short form, in characters.
 const NAME_WIDTH: usize = 22;
 
-/// Column: heading, whether the short form shows it, and the function that formats a cell for a
-/// lock.
-type Column = (&'static str, bool, fn(&LockLine) -> String);
+/// Head of a column, true if the short form has it, and its cell for a lock.
+type Column = (&'static str, bool, fn(&&LockLine) -> String);
 
 const COLUMNS: [Column; 9] = [
     ("taken", true, |lock| lock.acquisitions.to_string()),
@@ -38,15 +28,8 @@ const COLUMNS: [Column; 9] = [
 
 /// Formats lock statistics as a table, without a line feed at the end.
 pub fn lock_table(locks: &[LockLine], form: Form) -> String {
-    let shown: Vec<&Column> =
-        COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
-    let heads = shown.iter().map(|(name, ..)| (*name, Side::Right));
-    let mut grid = Grid::new(std::iter::once(("lock, taken at", Side::Left)).chain(heads));
-    for lock in locks {
-        let cells = shown.iter().map(|(_, _, value)| value(lock));
-        grid.row(std::iter::once(label(lock, form)).chain(cells));
-    }
-    grid.text()
+    let rows = locks.iter().map(|lock| (label(lock, form), lock));
+    Grid::of_rows("lock, taken at", &COLUMNS, form, rows).text()
 }
 
 /// Returns the name of a lock, or the place in the source that took it.

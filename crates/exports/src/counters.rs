@@ -1,24 +1,92 @@
-//! Counters of one thread, readable by other threads.
+//! Counters of one thread, readable by other threads, each declared by a row of a table.
 //!
 //! A thread counts in a plain struct of its own and publishes a copy once per turn of its loop. A
-//! reader adds up the copies of all threads. Both servers use this, each with its own struct.
+//! reader adds up the copies of all threads. Both servers use this, each with its own struct, which
+//! [`counter_table!`](crate::counter_table) makes of the rows. The program makes its reports and
+//! metrics of the same rows, so that a new counter is a row and the line that counts.
 //!
 //! Invariant: each [`PublishedCounters`] has one writer. A reader may see counters of different
 //! turns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A struct of `N` counters.
-pub(crate) trait Counters<const N: usize>: Default {
-    /// Returns the counters in an order that never changes.
+/// Declaration of one counter for reports and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterRow {
+    /// Part of the metric's name; empty for a counter without a metric.
+    pub metric: &'static str,
+    /// `counter` if it only grows, else `gauge`.
+    pub kind: &'static str,
+    /// JSON pointer to its value in a report; empty for a counter that reports leave out.
+    pub pointer: &'static str,
+    /// Help text of the metric.
+    pub help: &'static str,
+}
+
+/// A struct of `N` counters, each declared by a row.
+pub trait CounterTable<const N: usize>: Copy + Default {
+    /// Declarations of the counters, in the order of [`CounterTable::fields`].
+    const ROWS: [CounterRow; N];
+
+    /// Returns the counters.
     fn fields(&mut self) -> [&mut u64; N];
 
+    /// Returns the values of the counters.
+    #[must_use]
+    fn values(mut self) -> [u64; N] {
+        self.fields().map(|field| *field)
+    }
+
     /// Adds the counters of `other`, field by field.
-    fn add_fields(&mut self, mut other: Self) {
-        for (sum, value) in self.fields().into_iter().zip(other.fields()) {
-            *sum += *value;
+    fn add(&mut self, other: Self) {
+        for (sum, value) in self.fields().into_iter().zip(other.values()) {
+            *sum += value;
         }
     }
+
+    /// Returns the increase of the counters since `before`, with the gauges as they are.
+    #[must_use]
+    fn since(mut self, before: Self) -> Self {
+        let old = Self::ROWS.iter().zip(before.values());
+        for (field, (_, old)) in
+            self.fields().into_iter().zip(old).filter(|(_, (row, _))| row.kind == "counter")
+        {
+            *field = field.saturating_sub(old);
+        }
+        self
+    }
+}
+
+/// Declares a struct of counters by rows of field, kind, name of the metric, JSON pointer and help.
+#[macro_export]
+macro_rules! counter_table {
+    ($(#[$doc:meta])* pub struct $table:ident {
+        $($field:ident $kind:ident $metric:literal $pointer:literal $help:literal,)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct $table {
+            $(#[doc = $help] pub $field: u64,)*
+        }
+
+        impl $table {
+            /// Number of counters.
+            pub const COUNT: usize = [$($help),*].len();
+        }
+
+        impl $crate::CounterTable<{ $table::COUNT }> for $table {
+            const ROWS: [$crate::CounterRow; $table::COUNT] = [$($crate::CounterRow {
+                metric: $metric,
+                kind: stringify!($kind),
+                pointer: $pointer,
+                help: $help,
+            }),*];
+
+            fn fields(&mut self) -> [&mut u64; $table::COUNT] {
+                [$(&mut self.$field),*]
+            }
+        }
+    };
 }
 
 /// Counters with one writer thread, alone on their cache lines.
@@ -34,15 +102,15 @@ impl<const N: usize> Default for PublishedCounters<N> {
 
 impl<const N: usize> PublishedCounters<N> {
     /// Publishes `counters` for other threads.
-    pub(crate) fn publish(&self, mut counters: impl Counters<N>) {
-        for (cell, value) in self.0.iter().zip(counters.fields()) {
+    pub(crate) fn publish(&self, counters: impl CounterTable<N>) {
+        for (cell, value) in self.0.iter().zip(counters.values()) {
             // Relaxed: statistics, which order nothing.
-            cell.store(*value, Ordering::Relaxed);
+            cell.store(value, Ordering::Relaxed);
         }
     }
 
     /// Returns the last published counters.
-    pub(crate) fn read<C: Counters<N>>(&self) -> C {
+    pub(crate) fn read<C: CounterTable<N>>(&self) -> C {
         let mut counters = C::default();
         for (cell, field) in self.0.iter().zip(counters.fields()) {
             // Relaxed: statistics, which order nothing.

@@ -24,6 +24,7 @@ pub mod virtio;
 pub use self::access::{AllowedPeers, SocketAccess};
 pub use self::client_groups::{ClientGroup, GroupMembership, PerClientGroups};
 pub use self::client_report::ClientReport;
+pub use self::counters::{CounterRow, CounterTable};
 pub use self::faults::ExportErrors;
 pub use self::last_flush::flush_volume;
 pub use self::unix_socket::{UnixSocket, remove_socket_files, socket_holder, socket_refusal};

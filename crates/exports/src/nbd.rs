@@ -48,7 +48,7 @@ use self::memory::budget::MemoryBudget;
 use self::renewal::CertificateWatcher;
 use self::server_state::{Connections, ServedExports, ServerState, ShutdownState};
 use self::worker::Worker;
-use crate::counters::{Counters, PublishedCounters};
+use crate::counters::{CounterTable as _, PublishedCounters};
 use crate::descriptors;
 use crate::io_threads::{IoThreads, Service, ThreadPlace, cpu_of};
 use crate::mailbox::{Mailbox, lock};
@@ -61,7 +61,7 @@ pub use self::listen::Listen;
 pub use self::memory::trim_heap;
 pub use self::on_demand::{ExportRequest, ExportRequests, RequestedExport};
 pub use self::renewal::log_expiries;
-pub use self::stats::{ServerCounter, ServerStats};
+pub use self::stats::ServerStats;
 pub use self::tls::ListenTls;
 pub use self::worker::drain::StopReport;
 pub use crate::{AllowedPeers, ExportErrors, SocketAccess, UnixSocket};
@@ -236,7 +236,7 @@ impl Observer {
     #[must_use]
     pub fn stats(&self) -> ServerStats {
         let mut total = ServerStats::default();
-        self.0.published.iter().for_each(|thread| total.add_fields(thread.read()));
+        self.0.published.iter().for_each(|thread| total.add(thread.read()));
         total.buffer_bytes = self.0.budget.mapped_bytes() as u64;
         total
     }

@@ -1,5 +1,7 @@
 //! Tests of the configuration: every mistake with its line, key and remedy.
 
+mod reference;
+
 use std::path::Path;
 use std::time::Duration;
 

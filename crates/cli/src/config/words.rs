@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
-use millrace::{CHUNK_SECTORS_MAX, Listen, Words, unknown_word};
+use millrace::{CHUNK_SECTORS_MAX, Listen, Words as _, unknown_word};
 use millrace_block::Serving;
 pub use millrace_console::words::{
     SECOND_NS, bytes_for_people, count, count_text, design, duration_ns, number, ranges,
-    rate_bytes_per_s, size, size_text, time_text, whole,
+    rate_bytes_per_s, size, size_text, time_text, whole, word as setting,
 };
 use millrace_machine::{Machine, Native};
 
@@ -137,16 +137,7 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
     choice("switch", said, &[("true", true), ("false", false)])
 }
 
-/// Parses a word of a setting with fixed words.
-///
-/// # Errors
-/// Returns the known words.
-pub fn setting<T: Words>(text: &str) -> Result<T, String> {
-    let words: Vec<(&str, T)> = T::WORDS.iter().map(|(value, word)| (*word, *value)).collect();
-    choice(T::NOUN, text, &words)
-}
-
-/// Parses a serving mode. Refuses the mode of md, which exists only in the laboratory.
+/// Parses a serving mode. Refuses md's mode, which only the laboratory has.
 ///
 /// # Errors
 /// Returns the known words.

@@ -1,11 +1,10 @@
-//! Counters of groups, for the control socket and Prometheus.
+//! Counters of groups, for the control socket.
 //!
 //! Plain data for serde, as in report.rs: `serve` fills it from the volumes' accounts; `stat
 //! --groups`, `top` and `ctl why` read it back and take the difference of two reports. The settings
 //! of groups are in settings.rs. Fields may be added: readers ignore unknown ones.
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
 
 use millrace_block::{CostModel, Op, OpCost, TenantSnapshot, WaitReason, WaitSnapshot};
 use serde::{Deserialize, Serialize};
@@ -87,84 +86,6 @@ fn cost_of(model: &CostModel, ended: &OpTotals) -> u64 {
     }
 }
 
-/// Name, kind, help text and value of a group's metric.
-type OfGroup = (&'static str, &'static str, &'static str, fn(&GroupCounts) -> f64);
-
-const OF_GROUP: [OfGroup; 2] = [
-    ("weight", "gauge", "Weight of the group relative to its siblings.", |group| {
-        group.weight.into()
-    }),
-    (
-        "booked_seconds",
-        "gauge",
-        "Time for which the group's limits are used up in advance.",
-        |group| group.booked_ns as f64 / 1e9,
-    ),
-];
-
-/// Name, help text and value of a metric of a group's I/Os of one operation.
-type OfOp = (&'static str, &'static str, fn(&OpTotals) -> u64);
-
-const OF_OP: [OfOp; 3] = [
-    ("ios", "Completed I/Os of the group. A split I/O counts once.", |op| op.ios),
-    ("bytes", "Bytes of the ranges of the group's completed I/Os.", |op| op.bytes),
-    ("errors", "I/Os of the group that failed.", |op| op.errors),
-];
-
-/// Formats the groups' metrics for Prometheus, except histograms. `braced` formats labels.
-pub fn metrics(groups: &[GroupCounts], braced: impl Fn(&[(&str, &str)]) -> String) -> String {
-    let mut page = String::new();
-    for (name, kind, help, value) in OF_GROUP {
-        let name = family(&mut page, name, kind, help);
-        for group in groups {
-            sample(&mut page, &name, &braced(&[("group", &group.name)]), value(group));
-        }
-    }
-    let volumes = || groups.iter().flat_map(|one| one.volumes.iter().map(move |on| (one, on)));
-    for (name, help, value) in OF_OP {
-        let name = family(&mut page, &format!("{name}_total"), "counter", help);
-        for (group, on) in volumes() {
-            for op in &on.ops {
-                let labels = [("group", &*group.name), ("volume", &on.volume), ("op", &op.op)];
-                sample(&mut page, &name, &braced(&labels), value(op));
-            }
-        }
-    }
-    let help = "Cost of the group's I/Os by the drives' cost model.";
-    let name = family(&mut page, "cost_seconds_total", "counter", help);
-    for (group, on) in volumes() {
-        let labels = braced(&[("group", &group.name), ("volume", &on.volume)]);
-        sample(&mut page, &name, &labels, on.cost_ns as f64 / 1e9);
-    }
-    let help = "Time that the group's I/Os were held, summed over I/Os, by reason.";
-    let name = family(&mut page, "held_seconds_total", "counter", help);
-    for (group, on) in volumes() {
-        for (reason, ns) in &on.held_ns {
-            let labels = [("group", &*group.name), ("volume", &on.volume), ("reason", reason)];
-            sample(&mut page, &name, &braced(&labels), *ns as f64 / 1e9);
-        }
-    }
-    let help = "I/Os of the group that are held now.";
-    let name = family(&mut page, "waiting", "gauge", help);
-    for (group, on) in volumes() {
-        let labels = braced(&[("group", &group.name), ("volume", &on.volume)]);
-        sample(&mut page, &name, &labels, on.waiting);
-    }
-    page
-}
-
-/// Writes the HELP and TYPE lines of a metric. Returns its full name.
-fn family(page: &mut String, name: &str, kind: &str, help: &str) -> String {
-    let name = format!("millrace_group_{name}");
-    // Writing to a string cannot fail.
-    let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    name
-}
-
-fn sample(page: &mut String, name: &str, labels: &str, value: impl Display) {
-    let _ = writeln!(page, "{name}{labels} {value}");
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,40 +99,5 @@ mod tests {
         let cost = |op| cost_of(&model, &ended(op));
         let found = ["read", "write", "write-zeroes", "discard", "flush"].map(cost);
         assert_eq!(found, [41_030, 41_960, 1_000, 1_000, 0]);
-    }
-
-    #[test]
-    fn every_counter_of_a_group_has_a_line_with_its_volume() {
-        let read = OpTotals { op: "read".into(), ios: 7, bytes: 28_672, ..OpTotals::default() };
-        let on = OnVolume {
-            volume: "v".into(),
-            ops: vec![read],
-            cost_ns: 2_000_000_000,
-            held_ns: BTreeMap::from([("limit".to_owned(), 1_500_000_000)]),
-            waiting: 3,
-            ..OnVolume::default()
-        };
-        let group = GroupCounts {
-            name: "gold".into(),
-            weight: 400,
-            booked_ns: 250_000_000,
-            volumes: vec![on],
-            ..GroupCounts::default()
-        };
-        let text = metrics(&[group], |labels| format!("{labels:?}"));
-        let found: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        let of = "(\"group\", \"gold\"), (\"volume\", \"v\")";
-        let read = format!("{of}, (\"op\", \"read\")");
-        let expected = [
-            "millrace_group_weight[(\"group\", \"gold\")] 400".to_owned(),
-            "millrace_group_booked_seconds[(\"group\", \"gold\")] 0.25".to_owned(),
-            format!("millrace_group_ios_total[{read}] 7"),
-            format!("millrace_group_bytes_total[{read}] 28672"),
-            format!("millrace_group_errors_total[{read}] 0"),
-            format!("millrace_group_cost_seconds_total[{of}] 2"),
-            format!("millrace_group_held_seconds_total[{of}, (\"reason\", \"limit\")] 1.5"),
-            format!("millrace_group_waiting[{of}] 3"),
-        ];
-        assert_eq!(found, expected);
     }
 }

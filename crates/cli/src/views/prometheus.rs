@@ -1,21 +1,14 @@
-//! Formats a report in Prometheus's text format, version 0.0.4.
+//! A report as Prometheus's metrics.
 //!
-//! Pure text. This module owns the metric names: prefix `millrace_`, base units (seconds, bytes),
-//! suffix `_total` for counters. Every metric family has its HELP and TYPE lines and is contiguous.
-//! Histogram buckets end at powers of four nanoseconds from 1.024 us to 17.2 s, which are also
-//! bounds of the block layer's finer buckets, so that no count is estimated. The layer's buckets
-//! exclude their upper bound while `le` includes it, a difference of one nanosecond. Source: the
-//! exposition formats and naming practices of prometheus.io.
-
-use std::fmt::{Display, Write};
+//! Pure text. Owns the metric names: prefix `millrace_`, base units (seconds, bytes), suffix
+//! `_total` for counters. Called for the metrics page; metrics_page.rs has the format.
 
 use millrace_block::{DiskCounter, Snapshot};
-use millrace_exports::nbd::ServerStats;
 
-use super::report::{Client, Drive, OpCounts, OpTotals, Queue, Report, TimeHistogram, Volume};
-
-/// Exponents of the powers of two, in nanoseconds, at which buckets end.
-const BORDERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
+use super::groups::OnVolume;
+use super::guests::GuestThread;
+use super::metrics_page::{Labels, MetricsPage, seconds};
+use super::report::{Drive, OpCounts, OpTotals, Report, TimeHistogram};
 
 /// Name, help text and value of a metric.
 type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
@@ -66,47 +59,46 @@ const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
     ("errors", "I/Os that failed.", |op| op.errors),
 ];
 
-/// Writes the lines for one operation of a volume or client.
-type Put<'a> = dyn Fn(&mut MetricsPage, &[(&str, &str)], &OpTotals) + 'a;
-
 /// Formats a report.
 pub fn render(report: &Report) -> String {
     let mut page = MetricsPage(String::new());
     page.family("millrace_build_info", "gauge", "Version of the running daemon, as a label.");
     page.sample("millrace_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    page.family("millrace_uptime_seconds", "gauge", "Time since the daemon began to serve.");
-    page.sample("millrace_uptime_seconds", &[], seconds(report.uptime_ns));
+    let help = "How long the daemon serves.";
+    page.single("millrace_uptime_seconds", "gauge", help, seconds(report.uptime_ns));
     for (name, help, ns) in [
         ("ran", "CPU time of all threads.", report.processor.ran_ns),
         ("waited", "Time that threads were runnable without a CPU.", report.processor.waited_ns),
     ] {
         let name = format!("millrace_processor_{name}_seconds_total");
-        page.family(&name, "counter", help);
-        page.sample(&name, &[], seconds(ns));
+        page.single(&name, "counter", help, seconds(ns));
     }
-    let name = "millrace_idle_volumes";
-    page.family(
-        name,
-        "gauge",
-        "Volumes left out because they had no I/O; /metrics?all includes them.",
-    );
-    page.sample(name, &[], report.idle.volumes);
+    let help = "Volumes left out, as they have done nothing; /metrics?all has them.";
+    page.single("millrace_idle_volumes", "gauge", help, report.idle.volumes);
     drives(&mut page, report);
     volumes(&mut page, report);
     ended(&mut page, report);
-    let mut stats = report.server.stats;
-    for counter in ServerStats::ROWS {
-        let end = if counter.kind == "counter" { "_total" } else { "" };
-        let name = format!("millrace_nbd_{}{end}", counter.name);
-        page.family(&name, counter.kind, counter.help);
-        page.sample(&name, &[], (counter.field)(&mut stats));
-    }
-    let name = "millrace_nbd_huge_page_bytes";
-    page.family(name, "gauge", "Memory for payload and caches that is in huge pages.");
-    page.sample(name, &[], report.server.huge_page_bytes);
+    page.counters("nbd", &[(Labels::new(), report.server.stats)]);
+    let (name, bytes) = ("millrace_nbd_huge_page_bytes", report.server.huge_page_bytes);
+    page.single(name, "gauge", "Memory for payload and caches that lies in huge pages.", bytes);
     groups(&mut page, report);
-    page.0.push_str(&super::caches::metrics(&report.caches, |labels| braced(labels, None)));
-    page.0.push_str(&super::guests::metrics(&report.guests, |labels| braced(labels, None)));
+    let caches = report.caches.iter().map(|cache| {
+        let (volume, mode) = (cache.volume.clone(), cache.mode.clone());
+        (vec![("volume", volume), ("mode", mode)], cache.stats)
+    });
+    page.counters("cache", &caches.collect::<Vec<_>>());
+    let thread = |thread: &GuestThread| {
+        vec![("export", thread.export.clone()), ("thread", thread.thread.to_string())]
+    };
+    let queues = report.guests.iter().flat_map(|one| {
+        one.queues.iter().map(move |queue| {
+            let number = ("queue", queue.queue.to_string());
+            (thread(one).into_iter().chain([number]).collect(), queue.stats)
+        })
+    });
+    page.counters("vhost", &queues.collect::<Vec<_>>());
+    let threads = report.guests.iter().map(|one| (thread(one), one.stats));
+    page.counters("vhost", &threads.collect::<Vec<_>>());
     page.0
 }
 
@@ -178,57 +170,76 @@ fn queues(page: &mut MetricsPage, report: &Report) {
     }
 }
 
-/// Writes the metrics of volumes and their clients.
+/// Writes the metrics of I/Os that ended, by volume, client and group.
 fn ended(page: &mut MetricsPage, report: &Report) {
-    let volume = |volume: &Volume| vec![("volume", volume.name.clone())];
-    let of_volumes: Vec<_> = report.volumes.iter().map(|v| (volume(v), v.ops.as_slice())).collect();
-    let client = |of: &Volume, client: &Client| {
-        vec![("volume", of.name.clone()), ("client", format!("client-{}", client.client))]
-    };
-    let clients = report.volumes.iter().flat_map(|of| of.clients.iter().map(move |c| (of, c)));
-    let of_clients: Vec<_> = clients.map(|(of, c)| (client(of, c), c.ops.as_slice())).collect();
-    for (kind, whose) in [("volume", of_volumes), ("client", of_clients)] {
-        let each = |page: &mut MetricsPage, put: &Put| {
-            for (labels, ops) in &whose {
-                for op in *ops {
-                    let mut labels: Vec<_> =
-                        labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
-                    labels.push(("op", &op.op));
-                    put(page, &labels, op);
-                }
-            }
+    let of = |labels: Labels, ops: &'_ [OpTotals]| {
+        let with_op = |op: &OpTotals| {
+            let op_label = ("op", op.op.clone());
+            (labels.iter().cloned().chain([op_label]).collect(), op.clone())
         };
+        ops.iter().map(with_op).collect::<Vec<(Labels, OpTotals)>>()
+    };
+    let volume = |name: &str| vec![("volume", name.to_owned())];
+    let of_volumes = report.volumes.iter().flat_map(|one| of(volume(&one.name), &one.ops));
+    let of_clients = report.volumes.iter().flat_map(|one| {
+        one.clients.iter().flat_map(|client| {
+            let number = ("client", format!("client-{}", client.client));
+            of([volume(&one.name), vec![number]].concat(), &client.ops)
+        })
+    });
+    let of_groups = report.group_counts.iter().flat_map(|group| {
+        let name = vec![("group", group.name.clone())];
+        let on = move |on: &OnVolume| of([name.clone(), volume(&on.volume)].concat(), &on.ops);
+        group.volumes.iter().flat_map(on).collect::<Vec<_>>()
+    });
+    for (kind, all) in [
+        ("volume", of_volumes.collect::<Vec<_>>()),
+        ("client", of_clients.collect()),
+        ("group", of_groups.collect()),
+    ] {
         for (name, help, value) in ENDED_COUNTERS {
             let name = format!("millrace_{kind}_{name}_total");
             page.family(&name, "counter", help);
-            each(page, &|page, labels, op| page.sample(&name, labels, value(op)));
+            all.iter().for_each(|(labels, op)| page.sample(&name, labels, value(op)));
         }
         let name = format!("millrace_{kind}_io_duration_seconds");
-        page.family(
-            &name,
-            "histogram",
-            "Time of an I/O, from submission until all its parts ended.",
-        );
-        each(page, &|page, labels, op| page.histogram(&name, labels, &op.total));
+        page.family(&name, "histogram", "Time of an I/O, from submission until all of it ended.");
+        all.iter().for_each(|(labels, op)| page.histogram(&name, labels, &op.total));
     }
 }
 
-/// Writes the metrics of groups.
+/// Writes the metrics of groups that `ended` does not.
 fn groups(page: &mut MetricsPage, report: &Report) {
-    page.0.push_str(&super::groups::metrics(&report.group_counts, |labels| braced(labels, None)));
-    let name = "millrace_group_io_duration_seconds";
-    page.family(
-        name,
-        "histogram",
-        "Time of a group's I/O, from submission until all its parts ended.",
-    );
-    for group in &report.group_counts {
-        for on in &group.volumes {
-            for op in &on.ops {
-                let labels = [("group", &*group.name), ("volume", &on.volume), ("op", &op.op)];
-                page.histogram(name, &labels, &op.total);
-            }
+    let groups = &report.group_counts;
+    page.family("millrace_group_weight", "gauge", "The group's weight beside its siblings'.");
+    for group in groups {
+        page.sample("millrace_group_weight", &[("group", &group.name)], group.weight);
+    }
+    let name = "millrace_group_booked_seconds";
+    page.family(name, "gauge", "How far ahead the group's limits are booked.");
+    for group in groups {
+        page.sample(name, &[("group", &group.name)], seconds(group.booked_ns));
+    }
+    let volumes = || groups.iter().flat_map(|one| one.volumes.iter().map(move |on| (one, on)));
+    let name = "millrace_group_cost_seconds_total";
+    page.family(name, "counter", "What the group's I/Os cost the drives, by their cost model.");
+    for (group, on) in volumes() {
+        let labels = [("group", &group.name), ("volume", &on.volume)];
+        page.sample(name, &labels, seconds(on.cost_ns));
+    }
+    let name = "millrace_group_held_seconds_total";
+    let help = "How long the group's I/Os were held, added up over I/Os, by reason.";
+    page.family(name, "counter", help);
+    for (group, on) in volumes() {
+        for (reason, ns) in &on.held_ns {
+            let labels = [("group", &group.name), ("volume", &on.volume), ("reason", reason)];
+            page.sample(name, &labels, seconds(*ns));
         }
+    }
+    let name = "millrace_group_waiting";
+    page.family(name, "gauge", "I/Os of the group that something holds now.");
+    for (group, on) in volumes() {
+        page.sample(name, &[("group", &group.name), ("volume", &on.volume)], on.waiting);
     }
 }
 
@@ -256,72 +267,16 @@ fn of_op<'a>(drive: &'a Drive, op: &'a OpCounts) -> [(&'a str, &'a str); 3] {
     [("drive", &drive.name), ("volume", &drive.volume), ("op", &op.op)]
 }
 
-/// Page that is being written.
-struct MetricsPage(String);
-
-impl MetricsPage {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        let _ = writeln!(self.0, "{name}{} {value}", braced(labels, None));
-    }
-
-    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], times: &TimeHistogram) {
-        let (mut buckets, mut below) = (times.buckets.iter().peekable(), 0);
-        for border in BORDERS.map(|power| 1u64 << power) {
-            while let Some((_, count)) = buckets.next_if(|(start_ns, _)| *start_ns < border) {
-                below += count;
-            }
-            let labels = braced(labels, Some(&seconds(border).to_string()));
-            let _ = writeln!(self.0, "{name}_bucket{labels} {below}");
-        }
-        let count = below + buckets.map(|(_, count)| count).sum::<u64>();
-        let _ = writeln!(self.0, "{name}_bucket{} {count}", braced(labels, Some("+Inf")));
-        let labels = braced(labels, None);
-        let _ = writeln!(self.0, "{name}_sum{labels} {}", seconds(times.sum_ns));
-        let _ = writeln!(self.0, "{name}_count{labels} {count}");
-    }
-
-    /// Writes the histogram of batch sizes: 1, 2 to 3, 4 to 7, ... requests.
-    fn batches(&mut self, name: &str, labels: &[(&str, &str)], queue: &Queue) {
-        let mut below = 0;
-        for (power, count) in queue.batches.iter().enumerate() {
-            below += count;
-            let last = power + 1 == queue.batches.len();
-            let le = if last { "+Inf".to_owned() } else { ((2 << power) - 1).to_string() };
-            let _ = writeln!(self.0, "{name}_bucket{} {below}", braced(labels, Some(&le)));
-        }
-        let labels = braced(labels, None);
-        let _ = writeln!(self.0, "{name}_sum{labels} {}", queue.requests);
-        let _ = writeln!(self.0, "{name}_count{labels} {below}");
-    }
-}
-
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
-}
-
-/// Formats labels in braces, with their values escaped; an empty text without labels.
-fn braced(labels: &[(&str, &str)], le: Option<&str>) -> String {
-    let pairs = labels.iter().copied().chain(le.map(|le| ("le", le)));
-    let pairs: Vec<String> = pairs
-        .map(|(name, value)| {
-            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            format!("{name}=\"{value}\"")
-        })
-        .collect();
-    if pairs.is_empty() { String::new() } else { format!("{{{}}}", pairs.join(",")) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::views::groups::{GroupCounts, OnVolume};
-    use crate::views::report::Volume;
+    use crate::views::caches::CacheCounts;
+    use crate::views::groups::GroupCounts;
+    use crate::views::guests::GuestQueue;
+    use crate::views::metrics_page::BORDERS;
+    use crate::views::report::{Client, Queue, Volume};
 
     fn report() -> Report {
         let times = TimeHistogram {
@@ -373,6 +328,11 @@ mod tests {
             drives: vec![drive("d0"), drive("a\\b\"c\nd")],
             volumes: vec![volume],
             group_counts: vec![group],
+            caches: vec![CacheCounts::default()],
+            guests: vec![GuestThread {
+                queues: vec![GuestQueue { queue: 3, ..GuestQueue::default() }],
+                ..GuestThread::default()
+            }],
             ..Report::default()
         }
     }
@@ -391,6 +351,11 @@ mod tests {
         let text = render(&report());
         let has = |line: &str| assert!(text.contains(&format!("{line}\n")), "{line} in {text}");
         has("millrace_client_ios_total{volume=\"v\",client=\"client-2\",op=\"write\"} 15");
+        has("millrace_group_ios_total{group=\"gold\",volume=\"v\",op=\"read\"} 15");
+        has("millrace_group_cost_seconds_total{group=\"gold\",volume=\"v\"} 0.000000007");
+        has("millrace_cache_written_back_pages_total{volume=\"\",mode=\"\"} 0");
+        has("millrace_vhost_kicks_total{export=\"\",thread=\"0\",queue=\"3\"} 0");
+        has("millrace_vhost_sleeps_total{export=\"\",thread=\"0\"} 0");
         has("millrace_group_held_seconds_total{group=\"gold\",volume=\"v\",reason=\"limit\"} 5");
         has("millrace_group_io_duration_seconds_count{group=\"gold\",volume=\"v\",op=\"read\"} 15");
         has("millrace_volume_io_duration_seconds_count{volume=\"v\",op=\"read\"} 15");

@@ -11,12 +11,12 @@ use millrace_block::{
 };
 use millrace_exports::nbd::ServerStats;
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::Index;
 use std::path::PathBuf;
 
 use super::caches::CacheCounts;
+use super::counter_json;
 use super::groups::GroupCounts;
 use super::guests::GuestThread;
 use super::settings::GroupState;
@@ -56,7 +56,15 @@ pub struct Report {
     pub guests: Vec<GuestThread>,
 }
 
-/// Identity of the daemon that answers, and the time of its answer.
+impl Report {
+    /// Returns the time since an earlier report, or since the daemon's start, which is never 0.
+    pub fn seconds_since(&self, before: Option<&Report>) -> f64 {
+        let since_ns = before.map_or(0, |before| before.uptime_ns);
+        self.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9
+    }
+}
+
+/// Daemon that answers, and the time of its answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DaemonIdentity {
@@ -274,34 +282,13 @@ pub struct Export {
 
 /// Counters of the NBD server, as one JSON object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Value", into = "Value")]
+#[serde(default)]
 pub struct Server {
     /// Counters of the server's threads and connections.
+    #[serde(flatten, with = "counter_json")]
     pub stats: ServerStats,
     /// Payload memory in huge pages in bytes, measured in the last ten seconds.
     pub huge_page_bytes: u64,
-}
-
-impl From<Server> for Value {
-    fn from(mut server: Server) -> Value {
-        let mut json = json!({"huge_page_bytes": server.huge_page_bytes});
-        for counter in ServerStats::ROWS {
-            let keys = counter.pointer.split('/').skip(1);
-            *keys.fold(&mut json, |at, key| &mut at[key]) =
-                json!((counter.field)(&mut server.stats));
-        }
-        json
-    }
-}
-
-impl From<Value> for Server {
-    fn from(json: Value) -> Server {
-        let at = |pointer| json.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
-        let huge_page_bytes = at("/huge_page_bytes");
-        let mut stats = ServerStats::default();
-        ServerStats::ROWS.iter().for_each(|one| *(one.field)(&mut stats) = at(one.pointer));
-        Server { stats, huge_page_bytes }
-    }
 }
 
 impl Serialize for Counts {
@@ -412,13 +399,14 @@ impl From<&TimeHistogram> for Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::from_value;
+    use millrace_exports::CounterTable as _;
+    use serde_json::{from_value, json};
 
     #[test]
     fn counters_of_the_server_are_read_from_where_they_are_written() {
         let mut server = Server { huge_page_bytes: 99, ..Server::default() };
-        for (number, counter) in (1..).zip(ServerStats::ROWS) {
-            *(counter.field)(&mut server.stats) = number;
+        for (number, counter) in (1..).zip(server.stats.fields()) {
+            *counter = number;
         }
         let json = json!(server);
         assert_eq!((&json["connections"]["refused"], &json["requests"]), (&json!(2), &json!(6)));

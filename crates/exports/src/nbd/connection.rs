@@ -59,7 +59,6 @@ const UNSENT_BYTES: usize = 512 * 1024;
 /// Longest wait of a client for an export that is being opened, in handshake timeouts.
 const WAITS_MAX: u64 = 6;
 
-/// Phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
     /// The client negotiates options.
@@ -384,7 +383,6 @@ impl Connection {
         }
     }
 
-    /// Returns a buffer of the connection to the pool.
     #[inline]
     pub(crate) fn give_back(&mut self, memory: TicketMemory, pool: &mut BufferPool) {
         if let TicketMemory::Buffer(buffer) = memory {

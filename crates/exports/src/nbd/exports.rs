@@ -148,7 +148,6 @@ pub(crate) struct Exports {
     places: HashMap<ExportKey, usize>,
 }
 
-/// The exports and settings of one listener.
 pub(crate) struct ListenerCatalog {
     pub(crate) listen: Listen,
     /// Address of the listener for log lines.
@@ -270,7 +269,6 @@ impl Exports {
         }
     }
 
-    /// Returns the on-demand export `name`.
     pub(crate) fn on_demand(&self, name: &str) -> Option<Arc<Export>> {
         let is_it = |export: &&Arc<Export>| export.is_on_demand && export.name == name;
         self.list.iter().find(is_it).cloned()
@@ -289,7 +287,6 @@ impl Exports {
         self.places.contains_key(&export.key())
     }
 
-    /// Returns the number of the listener with address `listen`.
     pub(crate) fn number_of(&self, listen: &Listen) -> Option<usize> {
         let is_its = |one: &Option<Arc<ListenerCatalog>>| {
             one.as_ref().is_some_and(|one| one.listen == *listen)

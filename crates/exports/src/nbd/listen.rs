@@ -44,9 +44,8 @@ impl fmt::Display for Listen {
 #[derive(Debug)]
 pub(crate) enum Listener {
     Unix(UnixSocket),
-    Abstract(UnixListener, String),
-    Tcp(TcpListener),
-    Inherited(OwnedFd, String),
+    /// A socket without a file, and its address with the port that the kernel chose.
+    Other(OwnedFd, Listen),
 }
 
 impl Listener {
@@ -69,13 +68,14 @@ impl Listener {
             Listen::Unix(path) => UnixSocket::bind_with(path, access).map(Listener::Unix),
             Listen::Abstract(name) => std::os::unix::net::SocketAddr::from_abstract_name(name)
                 .and_then(|address| UnixListener::bind_addr(&address))
-                .map(|socket| Listener::Abstract(socket, name.clone()))
+                .map(|socket| Listener::Other(socket.into(), listen.clone()))
                 .map_err(|error| cannot_listen(listen, &error)),
             Listen::Inherited(name) => {
-                Ok(Listener::Inherited(inherited_sockets::take(name)?, name.clone()))
+                Ok(Listener::Other(inherited_sockets::take(name)?, listen.clone()))
             }
             Listen::Tcp(address) => TcpListener::bind(address)
-                .map(Listener::Tcp)
+                .and_then(|socket| Ok((Listen::Tcp(socket.local_addr()?), socket)))
+                .map(|(address, socket)| Listener::Other(socket.into(), address))
                 .map_err(|error| cannot_listen(listen, &error)),
         }
     }
@@ -84,20 +84,14 @@ impl Listener {
     pub(crate) fn address(&self) -> Listen {
         match self {
             Listener::Unix(unix) => Listen::Unix(unix.path().to_owned()),
-            Listener::Abstract(_, name) => Listen::Abstract(name.clone()),
-            Listener::Inherited(_, name) => Listen::Inherited(name.clone()),
-            Listener::Tcp(socket) => Listen::Tcp(
-                socket.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0))),
-            ),
+            Listener::Other(_, address) => address.clone(),
         }
     }
 
     pub(crate) fn fd(&self) -> RawFd {
         match self {
             Listener::Unix(unix) => unix.socket().as_raw_fd(),
-            Listener::Abstract(socket, _) => socket.as_raw_fd(),
-            Listener::Inherited(socket, _) => socket.as_raw_fd(),
-            Listener::Tcp(socket) => socket.as_raw_fd(),
+            Listener::Other(socket, _) => socket.as_raw_fd(),
         }
     }
 }

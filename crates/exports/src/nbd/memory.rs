@@ -217,7 +217,6 @@ impl BufferPool {
         self.arenas[arena].take(order)
     }
 
-    /// Returns a buffer to the pool.
     pub(crate) fn give(&mut self, mut buffer: PoolBuffer) {
         self.leave_account(&mut buffer);
         let (arena, region) = (size_class(buffer.len()), buffer.memory.region());

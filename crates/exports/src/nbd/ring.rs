@@ -83,7 +83,6 @@ impl SocketRing {
         self.push(listener, KIND_ACCEPT, Op::Accept { fd });
     }
 
-    /// Cancels the accept of a listener.
     pub(crate) fn cancel_accept(&self, listener: usize) {
         let user_data = (listener as u64) << KIND_BITS | KIND_ACCEPT;
         self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });

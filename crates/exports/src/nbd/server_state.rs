@@ -18,7 +18,7 @@ use super::listen::Listener;
 use super::memory::Zeroes;
 use super::memory::budget::MemoryBudget;
 use super::on_demand::{ExportRequests, OnDemandState};
-use super::stats;
+use super::stats::ServerStats;
 use crate::ClientReport;
 use crate::counters::PublishedCounters;
 use crate::io_threads::FailedFlag;
@@ -136,12 +136,15 @@ impl ServedExports {
 pub(crate) enum ThreadMessage {
     /// A connection that thread 0 accepted: socket, and number of the listener.
     Connection(RawFd, usize),
-    /// Report all clients.
     Report(Sender<ClientReport>),
     /// Disconnect the client of this number, and report it.
     Disconnect(u16, Sender<ClientReport>),
     /// Answer to a request on demand, for the connection with this index and serial number.
-    Answer { connection: usize, serial: u64, demand: OnDemandState },
+    Answer {
+        connection: usize,
+        serial: u64,
+        demand: OnDemandState,
+    },
 }
 
 /// State that the I/O threads of a server share.
@@ -160,7 +163,7 @@ pub(crate) struct ServerState {
     pub(crate) sockets: Mutex<Vec<Option<Listener>>>,
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
-    pub(crate) published: Vec<PublishedCounters<{ stats::FIELDS }>>,
+    pub(crate) published: Vec<PublishedCounters<{ ServerStats::COUNT }>>,
     /// Incremented when something changed that other threads must look at: memory or a range was
     /// freed, or is waited for.
     pub(crate) changes: AtomicU64,

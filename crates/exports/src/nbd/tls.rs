@@ -28,7 +28,6 @@ impl ListenTls {
     }
 }
 
-/// TLS session of a connection.
 #[derive(Debug)]
 pub(crate) struct TlsSession {
     pub(crate) session: Session,

@@ -11,6 +11,7 @@ use super::io_thread::ExportContext;
 use super::stats::QueueStats;
 use super::{ExportObserver, VhostObserver};
 use crate::ClientReport;
+use crate::counters::CounterTable as _;
 
 impl VhostObserver {
     /// Returns reports of all connected frontends, in the order of the exports.

@@ -1,98 +1,39 @@
 //! Counters of vhost-user exports, for each I/O thread and each queue.
 //!
-//! Published by the threads (counters.rs); read by the server's observers.
+//! Published by the threads (counters.rs); read by the server's observers. Reports and metrics are
+//! made from the rows.
 
 use std::sync::{Arc, Mutex};
 
-use crate::counters::{Counters, PublishedCounters};
+use crate::counters::PublishedCounters;
 use crate::mailbox::lock;
 
-/// Counters of one queue of an export, over all guests that have used it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+crate::counter_table! {
+/// Counters of one queue of an export, over all guests that have used it. In a sum of queues, the
+/// last two are numbers of queues.
 pub struct QueueStats {
-    /// Requests taken off the ring.
-    pub requests: u64,
-    /// Requests answered with an error.
-    pub errors: u64,
-    /// Requests in flight now.
-    pub in_flight: u64,
-    /// Kicks of the guest that ended a sleep of the thread.
-    pub kicks: u64,
-    /// Interrupts sent to the guest.
-    pub interrupts: u64,
-    /// Times the queue was taken out of service because of an error of the guest or frontend.
-    pub broken: u64,
-    /// 1 while the queue is in service, else 0; in a sum, the number of queues in service.
-    pub queues: u64,
-    /// 1 while the next request waits for room in the block layer, else 0; in a sum, the number of
-    /// such queues.
-    pub waiting: u64,
+    requests counter "requests" "/requests" "Requests of guests taken off rings.",
+    errors counter "errors" "/errors" "Requests of guests answered with an error.",
+    in_flight gauge "requests_in_flight" "/in_flight" "Requests of guests in flight now.",
+    kicks counter "kicks" "/kicks" "Kicks of guests that were seen.",
+    interrupts counter "interrupts" "/interrupts" "Interrupts sent to guests.",
+    broken counter "broken_queues" "/broken" "Times a guest broke its queue.",
+    queues gauge "queues" "" "1 while a guest has the queue in service.",
+    waiting gauge "" "" "1 while the next request waits for room in the block layer.",
+}
 }
 
-const QUEUE_FIELDS: usize = 8;
-
-impl Counters<QUEUE_FIELDS> for QueueStats {
-    fn fields(&mut self) -> [&mut u64; QUEUE_FIELDS] {
-        [
-            &mut self.requests,
-            &mut self.errors,
-            &mut self.in_flight,
-            &mut self.kicks,
-            &mut self.interrupts,
-            &mut self.broken,
-            &mut self.queues,
-            &mut self.waiting,
-        ]
-    }
-}
-
-impl QueueStats {
-    /// Adds the counters of another queue.
-    pub fn add(&mut self, other: QueueStats) {
-        self.add_fields(other);
-    }
-}
-
+crate::counter_table! {
 /// Counters of an I/O thread of an export, over all its queues.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThreadStats {
-    /// Number of submissions to the drives, of one or more requests each.
-    pub batches: u64,
-    /// Number of submissions that were delayed to wait for more requests.
-    pub holds: u64,
-    /// System calls on the data path: turns of the ring that entered the kernel, and interrupts.
-    pub system_calls: u64,
-    /// Polls that found work.
-    pub poll_hits: u64,
-    /// Polls that found nothing.
-    pub poll_misses: u64,
-    /// Time spent polling, in nanoseconds.
-    pub poll_ns: u64,
-    /// Number of sleeps.
-    pub sleeps: u64,
+    batches counter "batches" "/batches" "Times requests were submitted together.",
+    holds counter "holds" "/holds" "Times it waited for more requests before.",
+    system_calls counter "system_calls" "/system_calls" "System calls for data and interrupts.",
+    poll_hits counter "poll_hits" "/polls/hits" "Polls that ended because something came.",
+    poll_misses counter "poll_misses" "/polls/misses" "Polls in vain.",
+    poll_ns counter "poll_nanoseconds" "/polls/ns" "Time spent polling.",
+    sleeps counter "sleeps" "/sleeps" "Times a thread slept.",
 }
-
-const THREAD_FIELDS: usize = 7;
-
-impl Counters<THREAD_FIELDS> for ThreadStats {
-    fn fields(&mut self) -> [&mut u64; THREAD_FIELDS] {
-        [
-            &mut self.batches,
-            &mut self.holds,
-            &mut self.system_calls,
-            &mut self.poll_hits,
-            &mut self.poll_misses,
-            &mut self.poll_ns,
-            &mut self.sleeps,
-        ]
-    }
-}
-
-impl ThreadStats {
-    /// Adds the counters of another thread.
-    pub fn add(&mut self, other: ThreadStats) {
-        self.add_fields(other);
-    }
 }
 
 /// Counters of an I/O thread of an export and of its queues.
@@ -105,12 +46,12 @@ pub struct VhostStats {
 }
 
 /// Published counters of a queue.
-pub(crate) type QueueCounters = PublishedCounters<QUEUE_FIELDS>;
+pub(crate) type QueueCounters = PublishedCounters<{ QueueStats::COUNT }>;
 
 /// Published counters of an I/O thread and its queues.
 #[derive(Default)]
 pub(crate) struct PublishedStats {
-    pub(crate) thread: PublishedCounters<THREAD_FIELDS>,
+    pub(crate) thread: PublishedCounters<{ ThreadStats::COUNT }>,
     queues: Mutex<Vec<(u16, Arc<QueueCounters>)>>,
 }
 

@@ -535,7 +535,6 @@ fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> Reload
     ReloadChange { detail, ..ReloadChange::new('~', "server", "metrics") }
 }
 
-/// Returns the keys of an export that change.
 fn export_changes(before: &ExportConfig, now: &ExportConfig) -> Vec<String> {
     let listens = |export: &ExportConfig| -> String {
         let all: Vec<String> = export.nbd.iter().map(ToString::to_string).collect();

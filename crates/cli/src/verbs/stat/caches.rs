@@ -2,9 +2,9 @@
 //!
 //! Pure functions that compute a row for each cache. `top` shows the same rows.
 
-use millrace_console::{Form, Grid, Side, shortened, visible};
+use millrace_console::{Form, Grid};
 
-use super::groups::short;
+use super::groups::{name, short};
 use crate::views::caches::CacheCounts;
 use crate::views::report::Report;
 
@@ -37,17 +37,17 @@ pub struct CacheRow {
 type Column = (&'static str, bool, fn(&CacheRow) -> String);
 
 const COLUMNS: [Column; 11] = [
-    ("hit/s", true, |did| did.rate(did.cache.reads.hits)),
-    ("miss/s", false, |did| did.rate(did.cache.reads.misses)),
+    ("hit/s", true, |did| did.rate(did.cache.stats.read_hits)),
+    ("miss/s", false, |did| did.rate(did.cache.stats.read_misses)),
     ("%hit", true, CacheRow::hit_percent),
-    ("ahead/s", false, |did| did.rate(did.cache.reads.ahead)),
-    ("wr/s", true, |did| did.rate(did.cache.writes.pages)),
-    ("wb/s", true, |did| did.rate(did.cache.writes.back)),
+    ("ahead/s", false, |did| did.rate(did.cache.stats.read_ahead)),
+    ("wr/s", true, |did| did.rate(did.cache.stats.written)),
+    ("wb/s", true, |did| did.rate(did.cache.stats.written_back)),
     ("KiB/wb", true, CacheRow::request_kib),
     ("dirty", true, CacheRow::dirty_mib),
     ("%max", true, CacheRow::dirty_percent),
-    ("held/s", true, |did| did.rate(did.cache.writes.throttled)),
-    ("err", true, |did| whole(did.cache.writes.errors)),
+    ("held/s", true, |did| did.rate(did.cache.stats.throttled)),
+    ("err", true, |did| whole(did.cache.stats.write_errors)),
 ];
 
 impl CacheRow {
@@ -62,16 +62,16 @@ impl CacheRow {
 
     /// Formats the share of pages that reads found in memory.
     pub fn hit_percent(&self) -> String {
-        let reads = &self.cache.reads;
-        percent(reads.hits, reads.hits + reads.misses)
+        let stats = &self.cache.stats;
+        percent(stats.read_hits, stats.read_hits + stats.read_misses)
     }
 
     /// Formats the mean KiB of a write-back request.
     pub fn request_kib(&self) -> String {
-        match self.cache.writes.requests {
+        match self.cache.stats.write_requests {
             0 => "-".to_owned(),
             requests => {
-                let bytes = self.cache.writes.back * self.cache.page_bytes;
+                let bytes = self.cache.stats.written_back * self.cache.stats.page_bytes;
                 ((bytes >> 10) / requests).to_string()
             }
         }
@@ -79,19 +79,18 @@ impl CacheRow {
 
     /// Formats the MiB of dirty data.
     pub fn dirty_mib(&self) -> String {
-        short(self.cache.dirty_bytes as f64 / f64::from(1 << 20))
+        short(self.cache.stats.dirty_bytes as f64 / f64::from(1 << 20))
     }
 
     /// Formats the dirty data as a share of its limit.
     pub fn dirty_percent(&self) -> String {
-        percent(self.cache.dirty_bytes, self.cache.dirty_max_bytes)
+        percent(self.cache.stats.dirty_bytes, self.cache.stats.dirty_max_bytes)
     }
 }
 
 /// Returns a row for each cache.
 pub fn rows(report: &Report, before: Option<&Report>) -> Vec<CacheRow> {
-    let seconds = report.uptime_ns.saturating_sub(before.map_or(0, |report| report.uptime_ns));
-    let seconds = seconds.max(1) as f64 / 1e9;
+    let seconds = report.seconds_since(before);
     let row = |cache: &CacheCounts| {
         let earlier = before.and_then(|report| find(report, cache)).cloned().unwrap_or_default();
         CacheRow { cache: cache.since(&earlier), seconds }
@@ -106,18 +105,8 @@ pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let shown: Vec<&Column> =
-        COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
-    let heads = shown.iter().map(|(name, ..)| (*name, Side::Right));
-    let mut grid = Grid::new(std::iter::once(("cache", Side::Left)).chain(heads));
-    for row in &rows {
-        let name = match form {
-            Form::Short => shortened(&visible(&row.cache.volume), NAME_WIDTH),
-            Form::Whole => visible(&row.cache.volume).into_owned(),
-        };
-        grid.row(std::iter::once(name).chain(shown.iter().map(|(_, _, value)| value(row))));
-    }
-    format!("{}\n\n", grid.text())
+    let named = rows.into_iter().map(|row| (name(&row.cache.volume, NAME_WIDTH, form), row));
+    format!("{}\n\n", Grid::of_rows("cache", &COLUMNS, form, named).text())
 }
 
 fn find<'a>(report: &'a Report, like: &CacheCounts) -> Option<&'a CacheCounts> {
@@ -140,24 +129,23 @@ fn percent(part: u64, of: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::caches::{CacheReads, CacheWrites};
+    use crate::views::caches::CacheNumbers;
     use millrace_console::WIDTH;
 
     fn report(uptime_ns: u64, hits: u64, back: u64) -> Report {
-        let cache = CacheCounts {
-            volume: "a-volume-with-a-long-name".to_owned(),
+        let stats = CacheNumbers {
             page_bytes: 4096,
             dirty_bytes: 3 << 20,
             dirty_max_bytes: 4 << 20,
-            reads: CacheReads { hits, misses: hits / 3, ..CacheReads::default() },
-            writes: CacheWrites {
-                back,
-                requests: back / 32,
-                errors: back / 10,
-                ..CacheWrites::default()
-            },
-            ..CacheCounts::default()
+            read_hits: hits,
+            read_misses: hits / 3,
+            written_back: back,
+            write_requests: back / 32,
+            write_errors: back / 10,
+            ..CacheNumbers::default()
         };
+        let volume = "a-volume-with-a-long-name".to_owned();
+        let cache = CacheCounts { volume, stats, ..CacheCounts::default() };
         Report { uptime_ns, caches: vec![cache], ..Report::default() }
     }
 
@@ -174,10 +162,9 @@ mod tests {
     #[test]
     fn the_short_form_fits_80_columns_with_what_a_fast_cache_does() {
         let mut fast = report(1_000_000_000, 9_999_999, 999_999);
-        let cache = &mut fast.caches[0];
-        (cache.dirty_bytes, cache.dirty_max_bytes) = (1 << 40, 1 << 40);
-        let writes = &mut cache.writes;
-        (writes.pages, writes.throttled, writes.errors) = (9_999_999, 999_999, 999_999);
+        let stats = &mut fast.caches[0].stats;
+        (stats.dirty_bytes, stats.dirty_max_bytes) = (1 << 40, 1 << 40);
+        (stats.written, stats.throttled, stats.write_errors) = (9_999_999, 999_999, 999_999);
         let text = table(&fast, None, Form::Short);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }

@@ -125,8 +125,7 @@ struct OpSums {
 /// queues, and its clients. Without an earlier report, the rows cover the time since the daemon's
 /// start.
 pub fn rows(now: &Report, before: Option<&Report>) -> Vec<StatRow> {
-    let since_ns = before.map_or(0, |before| before.uptime_ns);
-    let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
+    let seconds = now.seconds_since(before);
     let mut rows = Vec::new();
     let mut drives_of: HashMap<&str, Vec<&Drive>> = HashMap::new();
     now.drives.iter().for_each(|drive| drives_of.entry(&drive.volume).or_default().push(drive));

@@ -202,8 +202,7 @@ fn find<'a>(report: &'a Report, name: &str) -> Option<&'a GroupCounts> {
 /// Returns the rows of groups that did I/O between two reports or have some held. Without an
 /// earlier report, the rows cover the time since the daemon's start.
 pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
-    let since_ns = before.map_or(0, |before| before.uptime_ns);
-    let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
+    let seconds = now.seconds_since(before);
     let groups: Vec<(&GroupCounts, GroupDelta)> = now
         .group_counts
         .iter()
@@ -332,6 +331,14 @@ fn of_ended(row: &GroupRow, ms: f64) -> String {
 /// Width of a group's name in the short form, in characters.
 const NAME_WIDTH: usize = 14;
 
+/// Formats the name of a row, cut to `width` characters in the short form.
+pub fn name(name: &str, width: usize, form: Form) -> String {
+    match form {
+        Form::Short => shortened(&visible(name), width),
+        Form::Whole => visible(name).into_owned(),
+    }
+}
+
 /// Formats a number in at most six characters, with a letter for thousands if needed.
 pub fn short(value: f64) -> String {
     match value {
@@ -363,10 +370,7 @@ pub fn table(rows: &[GroupRow], form: Form) -> String {
     heads.extend(by.map(|column| (column.0, side(column.0))));
     let mut grid = Grid::new(heads);
     for row in rows {
-        let mut cells = vec![match form {
-            Form::Short => shortened(&visible(&row.name), NAME_WIDTH),
-            Form::Whole => visible(&row.name).into_owned(),
-        }];
+        let mut cells = vec![name(&row.name, NAME_WIDTH, form)];
         cells.extend(others.iter().map(|column| (column.2)(row)));
         if form == Form::Whole {
             let held = |hold: WaitReason| row.held_ms.get(hold.name()).copied().unwrap_or(0.0);

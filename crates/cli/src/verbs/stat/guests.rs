@@ -4,8 +4,9 @@
 //! that is in use or did I/O. Rates are per second; other columns are per request. Counters of a
 //! whole thread are in the row of its first queue.
 
-use millrace_console::{Form, Grid, Side, shortened, visible};
+use millrace_console::{Form, Grid};
 
+use super::groups::name;
 use crate::views::guests::{GuestQueue, GuestThread};
 use crate::views::report::Report;
 
@@ -42,23 +43,27 @@ type Column = (&'static str, bool, fn(&GuestDelta<'_>) -> String);
 const COLUMNS: [Column; 15] = [
     ("q", true, |delta| delta.queue.queue.to_string()),
     ("thr", true, |delta| delta.thread.thread.to_string()),
-    ("r/s", true, |delta| delta.rate(delta.queue.requests)),
-    ("aqu", true, |delta| delta.queue.in_flight.to_string()),
-    ("kick/r", true, |delta| per(delta.queue.kicks, delta.queue.requests)),
-    ("irq/r", true, |delta| per(delta.queue.interrupts, delta.queue.requests)),
-    ("err", true, |delta| delta.queue.errors.to_string()),
-    ("broken", false, |delta| delta.queue.broken.to_string()),
-    ("req/sub", false, |delta| delta.of_thread(|thread| per(thread.requests(), thread.batches))),
-    ("sys/r", true, |delta| delta.of_thread(|thread| per(thread.system_calls, thread.requests()))),
-    ("hold/s", false, |delta| delta.of_thread(|thread| delta.rate(thread.holds))),
+    ("r/s", true, |delta| delta.rate(delta.queue.stats.requests)),
+    ("aqu", true, |delta| delta.queue.stats.in_flight.to_string()),
+    ("kick/r", true, |delta| per(delta.queue.stats.kicks, delta.queue.stats.requests)),
+    ("irq/r", true, |delta| per(delta.queue.stats.interrupts, delta.queue.stats.requests)),
+    ("err", true, |delta| delta.queue.stats.errors.to_string()),
+    ("broken", false, |delta| delta.queue.stats.broken.to_string()),
+    ("req/sub", false, |delta| {
+        delta.of_thread(|thread| per(thread.requests(), thread.stats.batches))
+    }),
+    ("sys/r", true, |delta| {
+        delta.of_thread(|thread| per(thread.stats.system_calls, thread.requests()))
+    }),
+    ("hold/s", false, |delta| delta.of_thread(|thread| delta.rate(thread.stats.holds))),
     ("polls/s", false, |delta| delta.of_thread(|thread| delta.rate(polls(thread)))),
     ("%hit", false, |delta| {
-        delta.of_thread(|thread| percent(thread.polls.hits as f64, polls(thread) as f64))
+        delta.of_thread(|thread| percent(thread.stats.poll_hits as f64, polls(thread) as f64))
     }),
     ("%poll", true, |delta| {
-        delta.of_thread(|thread| percent(thread.polls.ns as f64, delta.seconds * 1e9))
+        delta.of_thread(|thread| percent(thread.stats.poll_ns as f64, delta.seconds * 1e9))
     }),
-    ("slp/s", false, |delta| delta.of_thread(|thread| delta.rate(thread.sleeps))),
+    ("slp/s", false, |delta| delta.of_thread(|thread| delta.rate(thread.stats.sleeps))),
 ];
 
 impl GuestDelta<'_> {
@@ -72,7 +77,7 @@ impl GuestDelta<'_> {
 }
 
 fn polls(thread: &GuestThread) -> u64 {
-    thread.polls.hits + thread.polls.misses
+    thread.stats.poll_hits + thread.stats.poll_misses
 }
 
 /// Formats the table of an interval.
@@ -80,31 +85,24 @@ pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     if report.guests.is_empty() {
         return "no export serves virtual machines\n".to_owned();
     }
-    let seconds = report.uptime_ns.saturating_sub(before.map_or(0, |report| report.uptime_ns));
-    let seconds = seconds.max(1) as f64 / 1e9;
-    let shown: Vec<&Column> =
-        COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
-    let heads = shown.iter().map(|(name, ..)| (*name, Side::Right));
-    let mut grid = Grid::new(std::iter::once(("guest", Side::Left)).chain(heads));
-    let mut rows = 0;
-    for thread in &report.guests {
+    let seconds = report.seconds_since(before);
+    let since = |thread: &GuestThread| {
         let old = before.and_then(|report| find(report, thread)).cloned().unwrap_or_default();
-        let new = thread.since(&old);
-        let name = match form {
-            Form::Short => shortened(&visible(&new.export), NAME_WIDTH),
-            Form::Whole => visible(&new.export).into_owned(),
+        thread.since(&old)
+    };
+    let threads: Vec<GuestThread> = report.guests.iter().map(since).collect();
+    let is_shown = |queue: &&GuestQueue| queue.in_service || queue.stats.requests > 0;
+    let rows = threads.iter().flat_map(|thread| {
+        let row = move |(place, queue)| {
+            let delta = GuestDelta { thread, queue, seconds, has_thread: place == 0 };
+            (name(&thread.export, NAME_WIDTH, form), delta)
         };
-        let is_shown = |queue: &&GuestQueue| queue.in_service || queue.requests > 0;
-        for (place, queue) in new.queues.iter().filter(is_shown).enumerate() {
-            rows += 1;
-            let delta = GuestDelta { thread: &new, queue, seconds, has_thread: place == 0 };
-            let cells = shown.iter().map(|(_, _, value)| value(&delta));
-            grid.row(std::iter::once(name.clone()).chain(cells));
-        }
-    }
-    match rows {
-        0 => "no virtual machine is connected\n".to_owned(),
-        _ => format!("{}\n\n", grid.text()),
+        thread.queues.iter().filter(is_shown).enumerate().map(row)
+    });
+    let rows: Vec<_> = rows.collect();
+    match rows.is_empty() {
+        true => "no virtual machine is connected\n".to_owned(),
+        false => format!("{}\n\n", Grid::of_rows("guest", &COLUMNS, form, rows).text()),
     }
 }
 
@@ -130,19 +128,16 @@ fn percent(part: f64, of: f64) -> String {
 mod tests {
     use super::*;
     use millrace_console::WIDTH;
+    use millrace_exports::vhost::{QueueStats, ThreadStats};
 
     fn queue(queue: u16, requests: u64) -> GuestQueue {
-        GuestQueue {
-            queue,
-            in_service: true,
-            requests,
-            kicks: requests / 2,
-            ..GuestQueue::default()
-        }
+        let stats = QueueStats { requests, kicks: requests / 2, ..QueueStats::default() };
+        GuestQueue { queue, in_service: true, stats }
     }
 
     fn report(uptime_ns: u64, batches: u64, queues: Vec<GuestQueue>) -> Report {
-        let thread = GuestThread { export: "v".into(), batches, queues, ..GuestThread::default() };
+        let stats = ThreadStats { batches, ..ThreadStats::default() };
+        let thread = GuestThread { export: "v".into(), thread: 0, stats, queues };
         Report { uptime_ns, guests: vec![thread], ..Report::default() }
     }
 
@@ -173,15 +168,12 @@ mod tests {
 
     #[test]
     fn the_short_form_fits_80_columns() {
-        let queue = GuestQueue {
-            in_flight: 1024,
-            errors: 9_999_999,
-            interrupts: 1 << 33,
-            ..queue(255, 99_999_999)
-        };
+        let mut queue = queue(255, 99_999_999);
+        let stats = &mut queue.stats;
+        (stats.in_flight, stats.errors, stats.interrupts) = (1024, 9_999_999, 1 << 33);
         let mut report = report(1_000_000_000, 1, vec![queue]);
         let thread = &mut report.guests[0];
-        (thread.export, thread.thread, thread.system_calls) = ("e".repeat(99), 255, 1 << 33);
+        (thread.export, thread.thread, thread.stats.system_calls) = ("e".repeat(99), 255, 1 << 33);
         let text = table(&report, None, Form::Short);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("99999999 ") && text.contains('\u{2026}'), "{text}");

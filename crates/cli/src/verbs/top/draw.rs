@@ -55,14 +55,14 @@ const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
     ("by", 10, 2, |row| shortened(row.by().unwrap_or("-"), 10)),
 ];
 const CACHE_COLUMNS: [Column<CacheRow>; 8] = [
-    ("hit/s", 6, 1, |row| short(row.per_second(row.cache.reads.hits))),
+    ("hit/s", 6, 1, |row| short(row.per_second(row.cache.stats.read_hits))),
     ("%hit", 4, 0, CacheRow::hit_percent),
-    ("wr/s", 6, 0, |row| short(row.per_second(row.cache.writes.pages))),
-    ("wb/s", 6, 2, |row| short(row.per_second(row.cache.writes.back))),
+    ("wr/s", 6, 0, |row| short(row.per_second(row.cache.stats.written))),
+    ("wb/s", 6, 2, |row| short(row.per_second(row.cache.stats.written_back))),
     ("KiB/wb", 6, 4, CacheRow::request_kib),
     ("dirty", 6, 0, CacheRow::dirty_mib),
     ("%max", 4, 3, CacheRow::dirty_percent),
-    (ERRORS, 5, 2, |row| counted_errors(row.cache.writes.errors)),
+    (ERRORS, 5, 2, |row| counted_errors(row.cache.stats.write_errors)),
 ];
 /// Heading of the column of failures, which is red if there are any.
 const ERRORS: &str = "err";
@@ -192,7 +192,7 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
         format!("failed by drives {failed}{failing}"),
     ];
     if !report.caches.is_empty() {
-        let dirty: u64 = report.caches.iter().map(|cache| cache.dirty_bytes).sum();
+        let dirty: u64 = report.caches.iter().map(|cache| cache.stats.dirty_bytes).sum();
         third.push(format!("dirty {} MiB", short(dirty as f64 / f64::from(1 << 20))));
     }
     let is_alarm = failed > 0 || !failing.is_empty();
@@ -342,7 +342,7 @@ mod tests {
 
     use super::super::model::tests::report;
     use super::*;
-    use crate::views::caches::CacheCounts;
+    use crate::views::caches::{CacheCounts, CacheNumbers};
     use crate::views::report::Export;
 
     /// The screen as lines of text.
@@ -391,7 +391,8 @@ mod tests {
     #[test]
     fn what_caches_have_in_memory_only_stands_in_the_head() {
         let mut model = Model::new(Duration::from_secs(1));
-        let cache = CacheCounts { dirty_bytes: 3 << 19, ..CacheCounts::default() };
+        let stats = CacheNumbers { dirty_bytes: 3 << 19, ..CacheNumbers::default() };
+        let cache = CacheCounts { stats, ..CacheCounts::default() };
         model.update(Report { caches: vec![cache; 2], ..report(3600, 1, 0) });
         let lines = screen(&model, 80, 24);
         assert!(lines[2].contains("dirty 3.00 MiB"), "{lines:?}");
@@ -477,17 +478,17 @@ mod tests {
     #[test]
     fn caches_follow_the_groups_where_there_are_some() {
         let mut model = Model::new(Duration::from_secs(1));
-        let cache = CacheCounts {
-            volume: "v".to_owned(),
+        let stats = CacheNumbers {
             page_bytes: 4096,
             dirty_bytes: 3 << 19,
             dirty_max_bytes: 3 << 20,
-            ..CacheCounts::default()
+            ..CacheNumbers::default()
         };
+        let cache = CacheCounts { volume: "v".to_owned(), stats, ..CacheCounts::default() };
         model.update(Report { caches: vec![cache.clone()], ..report(3600, 1, 0) });
         let mut later = cache;
-        (later.reads.hits, later.reads.misses, later.writes.pages) = (600, 200, 400);
-        (later.writes.back, later.writes.requests) = (320, 10);
+        (later.stats.read_hits, later.stats.read_misses, later.stats.written) = (600, 200, 400);
+        (later.stats.written_back, later.stats.write_requests) = (320, 10);
         model.update(Report { caches: vec![later], ..report(3602, 1, 0) });
         (0..4).for_each(|_| model.next_below());
         let lines = screen(&model, 80, 24);

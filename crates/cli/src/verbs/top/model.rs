@@ -110,13 +110,13 @@ impl ListedRow for CacheRow {
 
     /// Returns the value for sorting. Pages count as I/Os, and dirty pages as queue length.
     fn value(&self, sort: SortOrder) -> f64 {
-        let (reads, writes) = (&self.cache.reads, &self.cache.writes);
+        let stats = &self.cache.stats;
         match sort {
             SortOrder::Given | SortOrder::P99 => 0.0,
             SortOrder::Ios | SortOrder::Bytes => {
-                self.per_second(reads.hits + reads.misses) + self.per_second(writes.pages)
+                self.per_second(stats.read_hits + stats.read_misses + stats.written)
             }
-            SortOrder::Queue => self.cache.dirty_bytes as f64,
+            SortOrder::Queue => stats.dirty_bytes as f64,
         }
     }
 }

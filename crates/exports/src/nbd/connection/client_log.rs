@@ -39,7 +39,6 @@ pub(crate) fn peer(conn: &Connection) -> String {
     }
 }
 
-/// Logs that a client connected to the listener at `address`.
 #[cold]
 pub(crate) fn connected(thread: usize, conn: &Connection, address: &str) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
@@ -49,7 +48,6 @@ pub(crate) fn connected(thread: usize, conn: &Connection, address: &str) {
     tracing::debug!(%client, address, "client {client}{from} connected to {address}");
 }
 
-/// Logs that a client was granted an export.
 #[cold]
 pub(crate) fn granted(thread: usize, conn: &Connection, export: &str, style: ReplyStyle) {
     let (client, replies) = (client(thread, conn), format!("{style:?}").to_lowercase());

@@ -55,7 +55,6 @@ impl VolumeLanes {
         self.0.iter_mut().flatten().map(|lane| &mut **lane)
     }
 
-    /// Returns the volumes of all lanes.
     pub(crate) fn volumes(&self) -> Vec<Arc<Volume<Native>>> {
         self.iter().map(|lane| Arc::clone(&lane.served.volume)).collect()
     }
@@ -122,7 +121,6 @@ impl VolumeLanes {
         Ok(self.add(VolumeLane::new(channel, served)))
     }
 
-    /// Closes unused lanes.
     pub(crate) fn end_unused(&mut self, ctx: &mut IoContext) -> EndedLanes {
         let mut ended = EndedLanes::default();
         for number in 0..self.numbers() {
@@ -150,7 +148,6 @@ impl VolumeLanes {
         number
     }
 
-    /// Removes an unused lane.
     fn remove(&mut self, number: usize) -> Option<Box<VolumeLane>> {
         let lane = self.0[number].take();
         while self.0.pop_if(|last| last.is_none()).is_some() {}

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 
 use millrace_block::GroupId;
 
-/// Waiting tickets by group.
 #[derive(Debug, Default)]
 pub(crate) struct ThrottledTickets(VecDeque<(GroupId, VecDeque<u32>)>);
 
@@ -64,7 +63,6 @@ impl ThrottledTickets {
         self.0.retain(|(_, tickets)| !tickets.is_empty());
     }
 
-    /// Iterates over all tickets.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().flat_map(|(_, tickets)| tickets.iter().copied())
     }

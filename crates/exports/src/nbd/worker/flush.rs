@@ -14,7 +14,6 @@ use crate::nbd::server_state::ServerState;
 use crate::nbd::submit::lanes::VolumeLanes;
 use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS, goes_on};
 
-/// A volume that is being flushed.
 struct VolumeFlush {
     lane: usize,
     progress: Progress,

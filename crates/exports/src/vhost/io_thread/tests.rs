@@ -15,6 +15,7 @@ use super::super::queue::QueueParts;
 use super::super::stats::QueueStats;
 use super::super::tests::played::{Played, count, event, until, volume, volume_with};
 use super::*;
+use crate::counters::CounterTable as _;
 use crate::mailbox::lock;
 use crate::virtio::kind;
 

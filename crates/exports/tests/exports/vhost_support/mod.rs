@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, DiskConfig, Volume};
 use millrace_drives::{FaultCache, FaultConfig, FaultControl, FaultDriver, open};
+use millrace_exports::CounterTable as _;
 use millrace_exports::vhost::{
     QueueStats, Threads, VhostConfig, VhostExport, VhostServer, VhostSocket, VhostStats,
 };

@@ -119,7 +119,7 @@ fn data_ios(volume: &Volume) -> u64 {
 /// Explains the groups that did I/O on a volume between two reports or have waiting I/O. Groups
 /// whose I/Os waited longest come first.
 pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
-    let seconds = now.uptime_ns.saturating_sub(before.uptime_ns).max(1) as f64 / 1e9;
+    let seconds = now.seconds_since(Some(before));
     let did = |group| GroupDelta::since(group, Some(before), |one| one == volume);
     let groups: Vec<(&GroupCounts, GroupDelta)> =
         now.group_counts.iter().map(|group| (group, did(group))).collect();

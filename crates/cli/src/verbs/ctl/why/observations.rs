@@ -38,7 +38,7 @@ struct Interval<'a> {
 
 /// Returns a line for each further cause that can make the volume slow.
 pub fn observations(volume: &str, now: &Report, before: &Report) -> Vec<String> {
-    let seconds = now.uptime_ns.saturating_sub(before.uptime_ns).max(1) as f64 / 1e9;
+    let seconds = now.seconds_since(Some(before));
     let interval = Interval { volume, now, before, seconds };
     let mut lines: Vec<String> = interval.drives().filter_map(|drive| trouble(&drive)).collect();
     lines.extend(interval.drives().filter_map(|drive| interval.silent(&drive)));
@@ -150,10 +150,12 @@ impl<'a> Interval<'a> {
     }
 
     fn full_cache(&self) -> Option<String> {
-        let did = self.cache().filter(|did| did.writes.throttled > 0)?;
-        let [dirty, most] = [did.dirty_bytes, did.dirty_max_bytes].map(|bytes| mib(bytes as f64));
-        let writes = counted(did.writes.throttled, "write");
-        let back = mib((did.writes.back * did.page_bytes) as f64 / self.seconds);
+        let did = self.cache().filter(|did| did.stats.throttled > 0)?;
+        let stats = &did.stats;
+        let [dirty, most] =
+            [stats.dirty_bytes, stats.dirty_max_bytes].map(|bytes| mib(bytes as f64));
+        let writes = counted(did.stats.throttled, "write");
+        let back = mib((did.stats.written_back * did.stats.page_bytes) as f64 / self.seconds);
         Some(format!(
             "cache of {}: {writes} waited for room: {dirty} MiB of at most {most} MiB is not on the \
              drives yet, which take {back} MiB/s of it",
@@ -162,11 +164,11 @@ impl<'a> Interval<'a> {
     }
 
     fn missing_cache(&self) -> Option<String> {
-        let reads = self.cache()?.reads;
-        let all = reads.hits + reads.misses;
-        let is_missing = all >= READ_PAGES && reads.misses * 2 > all;
+        let stats = self.cache()?.stats;
+        let all = stats.read_hits + stats.read_misses;
+        let is_missing = all >= READ_PAGES && stats.read_misses * 2 > all;
         is_missing.then(|| {
-            let percent = 100.0 * reads.misses as f64 / all as f64;
+            let percent = 100.0 * stats.read_misses as f64 / all as f64;
             let volume = visible(self.volume);
             format!(
                 "cache of {volume}: {percent:.0} % of the pages that clients read were not in \
@@ -255,7 +257,7 @@ fn mib(bytes: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::caches::{CacheReads, CacheWrites};
+    use crate::views::caches::CacheNumbers;
     use crate::views::report::{ProcessorTime, TimeHistogram};
 
     fn ops(op: &str, ios: u64, service_ns: u64) -> OpCounts {
@@ -309,12 +311,17 @@ mod tests {
     fn a_cache_is_named_that_is_full_or_has_nothing_of_what_is_read() {
         let cache = |misses, throttled, back| CacheCounts {
             volume: "v".into(),
-            page_bytes: 4096,
-            dirty_bytes: 63 << 20,
-            dirty_max_bytes: 64 << 20,
-            reads: CacheReads { hits: 20, misses, ahead: 0 },
-            writes: CacheWrites { throttled, back, ..CacheWrites::default() },
-            ..CacheCounts::default()
+            mode: String::new(),
+            stats: CacheNumbers {
+                page_bytes: 4096,
+                dirty_bytes: 63 << 20,
+                dirty_max_bytes: 64 << 20,
+                read_hits: 20,
+                read_misses: misses,
+                throttled,
+                written_back: back,
+                ..CacheNumbers::default()
+            },
         };
         let of = |cache| Report { caches: vec![cache], ..Report::default() };
         let found = between(of(cache(280, 813, 2560)), of(cache(100, 1, 0)));

@@ -22,7 +22,6 @@ const OTHERS: u32 = 0o007;
 const OTHERS_WRITE: u32 = 0o002;
 const OTHERS_READ: u32 = 0o004;
 
-/// Position and text of a warning.
 type Warning = (Position, String);
 
 /// Returns the warnings in the order of the plan. `metrics_flag` overrides the plan's address of

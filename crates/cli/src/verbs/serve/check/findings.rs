@@ -153,7 +153,6 @@ impl Findings {
         }
     }
 
-    /// Logs an error of a start.
     fn refuse_start(&mut self, plan: &ServePlan, error: &StartError) {
         self.refuse(&start_error::to_problems(plan, error).to_string());
     }

@@ -18,9 +18,6 @@ use crate::views::client::Client;
 use crate::views::requests::{RELOAD, RemovalOptions};
 
 /// Asks the daemon of a configuration for a dry run, if it is running. Returns the exit status.
-///
-/// # Errors
-/// Fails if the working directory cannot be determined.
 pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<ExitCode>> {
     let Some(file) = file else { return Ok(None) };
     // If no daemon of this version is found, the host is checked as for a start.

@@ -134,9 +134,6 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
 }
 
 /// Binds the sockets of a plan. `metrics_flag` overrides the plan's address of metrics.
-///
-/// # Errors
-/// Fails if an address is in use, or the system refuses it.
 pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
     let problem = |place: Position, text: String| {
         let mut problems = Problems::new(&plan.file);
@@ -162,9 +159,6 @@ pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Socket
 }
 
 /// Binds the address of metrics, if there is one.
-///
-/// # Errors
-/// Fails if the address is in use, or the system refuses it.
 pub fn bind_metrics(
     plan: &ServePlan,
     metrics_flag: Option<SocketAddr>,

@@ -16,7 +16,7 @@ use millrace_machine::Native;
 use rustix::system::uname;
 
 use super::dirty_marks::DirtyMarks;
-use super::failed_requests::drive_problem;
+use super::failed_requests::{FailedRequests, drive_problem};
 use super::group_counts;
 use super::group_settings;
 use super::heap_trim::HeapTrim;
@@ -25,7 +25,7 @@ use super::lock_statistics::LockStatistics;
 use super::open_files::OpenFilesThreads;
 use super::processor_time;
 use super::sampler::{Sampler, unix_ms};
-use super::served_lists::{ServedLists, places_before};
+use super::served_lists::ServedLists;
 use super::shown_volumes::ShownVolumes;
 use super::trace_recording::TraceRecording;
 use super::volume_settings;
@@ -55,21 +55,12 @@ pub trait Reloader: Send + Sync {
     fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal>;
 
     /// Adds a section to the served configuration.
-    ///
-    /// # Errors
-    /// Fails as [`Reloader::reload`] does.
     fn add(&self, daemon: &LiveDaemon, asked: &AddSection) -> Result<ReloadReport, Refusal>;
 
     /// Removes a section from the served configuration.
-    ///
-    /// # Errors
-    /// Fails as [`Reloader::reload`] does.
     fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal>;
 
     /// Returns the configuration that a daemon serves now.
-    ///
-    /// # Errors
-    /// Fails if it cannot be written as TOML.
     fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal>;
 
     /// Compares the served configuration with the current content of its file.
@@ -90,6 +81,7 @@ pub struct LiveDaemon {
     metrics: Arc<MetricsListener>,
     huge_pages: HugePages,
     sampler: Sampler,
+    failed_requests: FailedRequests,
     open_files: OpenFilesThreads,
     heap_trim: HeapTrim,
 }
@@ -113,6 +105,7 @@ impl LiveDaemon {
             metrics,
             huge_pages: HugePages::default(),
             sampler: Sampler::new(),
+            failed_requests: FailedRequests::default(),
         });
         if let Some(server) = daemon.server().as_ref() {
             daemon.open_files.start_if_needed(server);
@@ -128,18 +121,7 @@ impl LiveDaemon {
     /// Replaces the lists by ones for the server's current volumes and exports.
     pub fn follow(&self, server: &Server) {
         self.open_files.start_if_needed(server);
-        let before = self.lists();
-        let mut lists = ServedLists::new(server);
-        let names = |lists: &ServedLists| -> [Vec<String>; 2] {
-            let volumes = lists.volumes.iter().map(|volume| volume.name().to_owned());
-            [volumes.collect(), lists.disks().map(|disk| disk.name().to_owned()).collect()]
-        };
-        let ([volumes_before, drives_before], [volumes, drives]) = (names(&before), names(&lists));
-        let places = places_before(&drives_before, &drives);
-        lists.failed = before.failed.followed_by(places.into_iter());
-        self.sampler.follow(places_before(&volumes_before, &volumes).into_iter());
-        drop(before);
-        self.replace_lists(lists);
+        self.replace_lists(ServedLists::new(server));
     }
 
     /// Replaces the lists, and waits until nobody uses the former lists, so that their drives can
@@ -182,7 +164,7 @@ impl LiveDaemon {
     /// latency targets and failures, and takes a sample of all counters.
     pub fn tick(&self) {
         let lists = self.lists();
-        failed_last_minute(&lists);
+        self.failed_last_minute(&lists);
         self.sampler.look(&lists.volumes, &lists.caches, &lists.servers.groups);
         self.lock_statistics.end_if_silent();
         let stats = lists.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default();
@@ -200,7 +182,7 @@ impl LiveDaemon {
             let is_shown = shown.has(volume.name());
             volume.drives().iter().map(move |disk| (volume.name(), disk, is_shown))
         });
-        let drives = drives.zip(&lists.schedulers).zip(failed_last_minute(lists));
+        let drives = drives.zip(&lists.schedulers).zip(self.failed_last_minute(lists));
         let drives = drives.filter(|(((.., is_shown), _), _)| *is_shown);
         let drives = drives.map(|(((volume, disk, _), scheduler), failed_last_minute)| {
             let configured = configured((drive(volume, disk), scheduler));
@@ -258,7 +240,6 @@ impl LiveDaemon {
         &self.open_files
     }
 
-    /// Returns the marks of dirty caches.
     pub fn marks(&self) -> &Arc<DirtyMarks> {
         &self.marks
     }
@@ -268,12 +249,10 @@ impl LiveDaemon {
         &self.metrics
     }
 
-    /// Returns the trace recording.
     pub fn recording(&self) -> &TraceRecording {
         &self.recording
     }
 
-    /// Returns the lock statistics.
     pub fn lock_statistics(&self) -> &LockStatistics {
         &self.lock_statistics
     }
@@ -284,9 +263,6 @@ impl LiveDaemon {
     }
 
     /// Changes settings of a group.
-    ///
-    /// # Errors
-    /// Fails as [`group_settings::set`] does.
     pub fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
         let lists = self.lists();
         let groups = &lists.servers.groups;
@@ -301,20 +277,22 @@ impl LiveDaemon {
         group_settings::set(groups, asked, warn)
     }
 
+    /// Returns the number of requests that each drive failed in the last minute.
+    fn failed_last_minute(&self, lists: &ServedLists) -> Vec<u64> {
+        let count = |disk: &Arc<Disk<Native>>| disk.failures().count;
+        let counts = lists.disks().map(|disk| (disk.name(), count(disk)));
+        self.failed_requests.look(counts, Instant::now())
+    }
+
     /// Returns a line for each drive in trouble.
     pub fn problems(&self) -> Vec<String> {
         let lists = &*self.lists();
-        let drives = lists.disks().zip(failed_last_minute(lists));
+        let drives = lists.disks().zip(self.failed_last_minute(lists));
         let problem = |(disk, failed): (&Arc<Disk<Native>>, u64)| {
             drive_problem(disk.name(), failed, disk.failures().trouble.as_deref())
         };
         drives.filter_map(problem).collect()
     }
-}
-
-/// Returns the number of requests that each drive failed in the last minute.
-fn failed_last_minute(lists: &ServedLists) -> Vec<u64> {
-    lists.failed.look(lists.disks().map(|disk| disk.failures().count), Instant::now())
 }
 
 fn guests(lists: &ServedLists) -> Vec<GuestThread> {

@@ -24,7 +24,6 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::views::Refusal;
 
-/// Name of the file with the marks.
 const FILE: &str = "caches";
 /// First line of the file with the marks.
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
@@ -195,9 +194,6 @@ impl DirtyMarks {
     }
 
     /// Prepares marks for further volumes.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written; nothing has changed then.
     pub fn add<'a>(&self, volumes: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
         let Some(mut marks) = self.lock() else { return Ok(()) };
         let before = marks.volumes.len();
@@ -326,9 +322,6 @@ pub fn warning(volume: &str) -> String {
 }
 
 /// Returns the volumes that a start would warn of. Changes nothing.
-///
-/// # Errors
-/// Fails as [`DirtyMarks::open`] would, as far as this can be determined without changes.
 pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     let shown = folder.display();
     let open = locked(folder)?;

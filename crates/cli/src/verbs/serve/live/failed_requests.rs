@@ -8,39 +8,28 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::served_lists::NamedStates;
+
 /// Length of the window.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Failures within this time count as one entry.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Windows of all drives, in their order.
+/// Windows of all drives.
 #[derive(Debug, Default)]
-pub struct FailedRequests(Mutex<Vec<FailureWindow>>);
+pub struct FailedRequests(Mutex<NamedStates<FailureWindow>>);
 
 impl FailedRequests {
-    /// Updates the windows with each drive's failure count so far. Returns each drive's failures of
-    /// the last minute.
-    pub fn look(&self, counts: impl Iterator<Item = u64>, now: Instant) -> Vec<u64> {
+    /// Updates the windows with each drive's name and failure count so far. Returns each drive's
+    /// failures of the last minute.
+    pub fn look<'a>(
+        &self,
+        counts: impl Iterator<Item = (&'a str, u64)> + Clone,
+        now: Instant,
+    ) -> Vec<u64> {
         let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut failed = Vec::new();
-        for (drive, count) in counts.enumerate() {
-            if windows.len() == drive {
-                windows.push(FailureWindow::default());
-            }
-            failed.push(windows[drive].look(count, now));
-        }
-        failed
-    }
-}
-
-impl FailedRequests {
-    /// Returns the windows for a new list of drives. `before` has each drive's former index.
-    pub fn followed_by(&self, before: impl Iterator<Item = Option<usize>>) -> FailedRequests {
-        let windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let window = |before: Option<usize>| {
-            before.and_then(|at| windows.get(at)).cloned().unwrap_or_default()
-        };
-        FailedRequests(Mutex::new(before.map(window).collect()))
+        let windows = windows.of(counts.clone().map(|(drive, _)| drive)).iter_mut();
+        windows.zip(counts).map(|(window, (_, count))| window.look(count, now)).collect()
     }
 }
 
@@ -88,7 +77,8 @@ mod tests {
     fn failures_are_counted_for_a_minute_and_then_forgotten() {
         let (failed, start) = (FailedRequests::default(), Instant::now());
         let look = |counts: [u64; 2], ms| {
-            failed.look(counts.into_iter(), start + Duration::from_millis(ms))
+            let counts = ["d0", "d1"].into_iter().zip(counts);
+            failed.look(counts, start + Duration::from_millis(ms))
         };
         assert_eq!(look([0, 3], 0), [0, 3]);
         assert_eq!(look([1, 3], 500), [1, 3]);

@@ -35,7 +35,6 @@ pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<Gro
     listed.iter().map(one).collect()
 }
 
-/// Returns the counters of all groups on a volume.
 fn on_volume(volume: &Volume<Native>) -> Vec<(GroupId, OnVolume)> {
     let mut held: HashMap<GroupId, WaitSnapshot> = volume.held().into_iter().collect();
     let mut stats: HashMap<GroupId, TenantSnapshot> = volume.group_stats().into_iter().collect();

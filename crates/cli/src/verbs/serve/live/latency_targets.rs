@@ -242,7 +242,6 @@ impl LatencyTargets {
     }
 }
 
-/// Returns the groups that have targets.
 fn targets(groups: &ServedGroups) -> BTreeMap<GroupId, (String, LatencyTarget)> {
     let list = groups.table().list().into_iter();
     list.filter_map(|(id, one)| Some((id, (one.name, one.latency_target?)))).collect()

@@ -61,9 +61,6 @@ impl LockStatistics {
     }
 
     /// Ends the statistics and returns them.
-    ///
-    /// # Errors
-    /// Fails as [`LockStatistics::status`] does.
     pub fn stop(&self) -> Result<LockReport, Refusal> {
         self.look().take().map(|session| session.locks()).ok_or_else(none)
     }

@@ -36,7 +36,6 @@ impl SampleRing {
         self.groups.push(groups);
     }
 
-    /// Returns the last `seconds` of samples and series.
     pub fn last(&self, seconds: usize) -> History {
         let first = self.samples.len().saturating_sub(seconds);
         History {

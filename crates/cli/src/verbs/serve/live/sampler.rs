@@ -16,6 +16,7 @@ use millrace_block::{
 use millrace_machine::Native;
 
 use super::sample_ring::{Reading, SampleRing};
+use super::served_lists::NamedStates;
 use crate::views::history::{HEAT_ROWS, History, SERIES_MAX, Sample};
 
 /// History of samples, with the counters from which the next sample is computed.
@@ -25,17 +26,12 @@ pub struct Sampler(Mutex<Samples>);
 #[derive(Debug)]
 struct Samples {
     ring: SampleRing,
-    last: Counters,
+    last_at: Instant,
+    last: NamedStates<UsedVolume>,
 }
 
-/// Counters at the time of a sample.
-#[derive(Debug)]
-struct Counters {
-    at: Instant,
-    /// Counters of each volume. `None` for a volume that was never used, whose empty histograms
-    /// would take 10 KiB.
-    volumes: Vec<Option<VolumeCounters>>,
-}
+/// Counters of a volume, or `None` if it was never used: its empty histograms would take 10 KiB.
+type UsedVolume = Option<VolumeCounters>;
 
 #[derive(Debug, Default, Clone)]
 struct VolumeCounters {
@@ -56,8 +52,8 @@ struct DriveCounters {
 impl Sampler {
     /// Makes an empty history for a daemon whose counters are 0.
     pub fn new() -> Sampler {
-        let last = Counters { at: Instant::now(), volumes: Vec::new() };
-        Sampler(Mutex::new(Samples { ring: SampleRing::default(), last }))
+        let (ring, last) = (SampleRing::default(), NamedStates::default());
+        Sampler(Mutex::new(Samples { ring, last_at: Instant::now(), last }))
     }
 
     /// Takes a sample.
@@ -68,35 +64,25 @@ impl Sampler {
         groups: &ServedGroups,
     ) {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Samples { ring, last } = &mut *samples;
+        let Samples { ring, last_at, last } = &mut *samples;
+        let last = last.of(volumes.iter().map(|volume| volume.name()));
         let cached: HashSet<&str> = caches.iter().map(|cache| cache.below().name()).collect();
-        let read = |(at, volume): (usize, &Arc<Volume<Native>>)| {
+        let read = |(volume, before): (&Arc<Volume<Native>>, &UsedVolume)| {
             if !was_used(volume) {
                 return None;
             }
-            // Drives may do I/O for a cache while clients are idle, so idle volumes with a cache
-            // are read, too.
-            let before = last.volumes.get(at).and_then(Option::as_ref);
-            let before = before.filter(|_| !cached.contains(volume.name()));
+            // A cache may use drives while clients are idle.
+            let before = before.as_ref().filter(|_| !cached.contains(volume.name()));
             Some(VolumeCounters::read(volume, before))
         };
-        let volumes_now = volumes.iter().enumerate().map(read).collect();
-        let now = Counters { at: Instant::now(), volumes: volumes_now };
-        let since = now.at.saturating_duration_since(last.at);
+        let now: Vec<UsedVolume> = volumes.iter().zip(&*last).map(read).collect();
+        let since = last_at.elapsed();
+        *last_at += since;
         let readings = readings(volumes, groups, (last, &now), since);
         ring.push(sample(last, &now, since), readings);
-        *last = now;
+        last.iter_mut().zip(now).for_each(|(last, now)| *last = now);
     }
 
-    /// Continues with a new list of volumes. `before` has each volume's former index.
-    pub fn follow(&self, before: impl Iterator<Item = Option<usize>>) {
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut volumes = std::mem::take(&mut samples.last.volumes);
-        let taken = before.map(|at| volumes.get_mut(at?)?.take());
-        samples.last.volumes = taken.collect();
-    }
-
-    /// Returns the last `seconds` of samples.
     pub fn last(&self, seconds: usize) -> History {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).ring.last(seconds)
     }
@@ -154,13 +140,13 @@ fn rate(count: u64, since: Duration) -> u64 {
 }
 
 /// Computes the totals between two samples.
-fn sample(last: &Counters, now: &Counters, since: Duration) -> Sample {
+fn sample(last: &[UsedVolume], now: &[UsedVolume], since: Duration) -> Sample {
     let mut sample = Sample { unix_ms: unix_ms(), ..Sample::default() };
     let (mut latency, mut timed) = (Snapshot::default(), 0);
     let empty = VolumeCounters::default();
-    for (at, volume) in now.volumes.iter().enumerate() {
+    for (volume, before) in now.iter().zip(last) {
         let Some(volume) = volume else { continue };
-        let before = last.volumes.get(at).and_then(Option::as_ref).unwrap_or(&empty);
+        let before = before.as_ref().unwrap_or(&empty);
         for (op, (is, was)) in
             Op::ALL.into_iter().zip(volume.clients.ops.iter().zip(&before.clients.ops))
         {
@@ -209,14 +195,14 @@ fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
 fn readings(
     volumes: &[Arc<Volume<Native>>],
     groups: &ServedGroups,
-    (last, now): (&Counters, &Counters),
+    (last, now): (&[UsedVolume], &[UsedVolume]),
     since: Duration,
 ) -> [Vec<Reading>; 3] {
     let per_second = |is: u64, was: u64| rate(is.saturating_sub(was), since) as u32;
     let (mut of_volumes, mut of_drives) = (Vec::new(), Vec::new());
     let mut of_groups: HashMap<GroupId, u64> = HashMap::new();
     let empty = VolumeCounters::default();
-    for (at, (volume, is)) in volumes.iter().zip(&now.volumes).enumerate() {
+    for (volume, (is, was)) in volumes.iter().zip(now.iter().zip(last)) {
         let Some(is) = is else {
             if volumes.len() <= SERIES_MAX {
                 of_volumes.push((volume.name().to_owned(), 0, 0));
@@ -225,7 +211,7 @@ fn readings(
             }
             continue;
         };
-        let was = last.volumes.get(at).and_then(Option::as_ref).unwrap_or(&empty);
+        let was = was.as_ref().unwrap_or(&empty);
         let mut in_flight = 0;
         for (at, (disk, drive)) in volume.drives().iter().zip(&is.drives).enumerate() {
             let before = was.drives.get(at).copied().unwrap_or_default();
@@ -269,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_the_difference_of_two_looks() {
-        let look = |ios: u64, at: Instant| {
+        let look = |ios: u64| {
             let mut clients = TenantSnapshot::default();
             clients.ops[0].ios = ios;
             clients.ops[0].sectors = ios * 8;
@@ -281,11 +267,9 @@ mod tests {
                 stage_ns: [0, ios, ios * 2, ios * 3],
             };
             let volume = VolumeCounters { clients, drives: vec![drive], groups: Vec::new() };
-            Counters { at, volumes: vec![None, Some(volume)] }
+            [None, Some(volume)]
         };
-        let start = Instant::now();
-        let (last, now) = (look(100, start), look(300, start + Duration::from_secs(2)));
-        let sample = sample(&last, &now, Duration::from_secs(2));
+        let sample = sample(&look(100), &look(300), Duration::from_secs(2));
         assert_eq!((sample.reads, sample.writes, sample.read_bytes), (100, 0, 100 * 4096));
         assert_eq!((sample.stage_ns, &sample.heat[..]), ([0, 1, 2, 3], &[(2, 100)][..]));
         assert!((4_000..6_000).contains(&sample.p50_ns), "{sample:?}");

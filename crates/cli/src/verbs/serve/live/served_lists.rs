@@ -11,7 +11,6 @@ use millrace::{Cache, Observers, Server, Words};
 use millrace_block::{Disk, Volume};
 use millrace_machine::Native;
 
-use super::failed_requests::FailedRequests;
 use super::group_settings;
 use super::latency_targets::LatencyTargets;
 use crate::views::report;
@@ -28,11 +27,9 @@ pub struct ServedLists {
     pub targets: LatencyTargets,
     /// Groups of exports whose volume has a cache, with the volume.
     pub cached: Vec<(String, String)>,
-    pub failed: FailedRequests,
 }
 
 impl ServedLists {
-    /// Makes the lists of a server.
     pub fn new(server: &Server) -> ServedLists {
         let config = server.configured();
         let exports = config.exports.iter().map(|export| report::Export {
@@ -50,7 +47,6 @@ impl ServedLists {
             servers: server.servers().observers(),
             targets: LatencyTargets::new(config),
             cached: group_settings::cached(config),
-            failed: FailedRequests::default(),
         }
     }
 
@@ -60,8 +56,29 @@ impl ServedLists {
     }
 }
 
-/// Returns for each name in `now` its index in `before`.
-pub fn places_before(before: &[String], now: &[String]) -> Vec<Option<usize>> {
-    let places: HashMap<&str, usize> = before.iter().map(String::as_str).zip(0..).collect();
-    now.iter().map(|name| places.get(name.as_str()).copied()).collect()
+/// States of several named things, in the order of the current list of them.
+#[derive(Debug)]
+pub struct NamedStates<T> {
+    names: Vec<String>,
+    pub states: Vec<T>,
+}
+
+impl<T> Default for NamedStates<T> {
+    fn default() -> Self {
+        NamedStates { names: Vec::new(), states: Vec::new() }
+    }
+}
+
+impl<T: Clone + Default> NamedStates<T> {
+    /// Returns the states for these names, which may differ from those of the last call.
+    pub fn of<'a>(&mut self, names: impl Iterator<Item = &'a str> + Clone) -> &mut [T] {
+        if !names.clone().eq(self.names.iter().map(String::as_str)) {
+            let before = self.names.drain(..).zip(self.states.drain(..));
+            let before: HashMap<String, T> = before.collect();
+            let state = |name| before.get(name).cloned().unwrap_or_default();
+            self.states.extend(names.clone().map(state));
+            self.names.extend(names.map(str::to_owned));
+        }
+        &mut self.states
+    }
 }

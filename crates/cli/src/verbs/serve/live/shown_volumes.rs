@@ -25,7 +25,6 @@ pub struct ShownVolumes<'a> {
 }
 
 impl<'a> ShownVolumes<'a> {
-    /// Selects the volumes for a query.
     pub fn of(volumes: &'a [Arc<Volume<Native>>], query: StatsQuery) -> ShownVolumes<'a> {
         let is_shown = |volume: &&Arc<Volume<Native>>| {
             query.all || volumes.len() <= VOLUMES_SHOWN || !is_idle(volume)

@@ -104,9 +104,6 @@ impl TraceRecording {
     }
 
     /// Ends the recording.
-    ///
-    /// # Errors
-    /// Fails as [`TraceRecording::status`] does.
     pub fn stop(&self) -> Result<TraceStatus, Refusal> {
         end(self.0.lock().unwrap_or_else(PoisonError::into_inner).take())
     }

@@ -64,7 +64,6 @@ pub fn volume_of<'a>(
     })
 }
 
-/// Returns the scheduler of a configuration word.
 fn kind_of_word(word: &str) -> Result<SchedulerKind, Refusal> {
     SchedulerKind::from_word(word).ok_or_else(|| {
         let known: Vec<&str> = SchedulerKind::WORDS.iter().map(|(_, word)| *word).collect();

@@ -16,7 +16,7 @@ use signal_hook::consts::SIGTERM;
 
 use super::daemon::LiveDaemon;
 use super::dirty_data::{self, DaemonEnd, DirtySnapshot};
-use super::served_lists::{ServedLists, places_before};
+use super::served_lists::{NamedStates, ServedLists};
 
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -29,42 +29,14 @@ const STOP_LOOKS: u32 = 5;
 /// A daemon, and which of its events were already logged.
 pub struct DaemonWatch {
     daemon: Arc<LiveDaemon>,
-    exports: NamedLogs<FailureLog>,
-    drives: NamedLogs<FailureLog>,
-    caches: NamedLogs<FailureLog>,
-    stuck: NamedLogs<StuckDrives>,
+    exports: NamedStates<FailureLog>,
+    drives: NamedStates<FailureLog>,
+    caches: NamedStates<FailureLog>,
+    stuck: NamedStates<StuckDrives>,
     is_stopping: bool,
 }
 
-/// Log state of several drives or exports, found by name, in the order of the current lists.
-#[derive(Debug)]
-struct NamedLogs<T> {
-    names: Vec<String>,
-    logs: Vec<T>,
-}
-
-impl<T> Default for NamedLogs<T> {
-    fn default() -> Self {
-        NamedLogs { names: Vec::new(), logs: Vec::new() }
-    }
-}
-
-impl<T: Clone + Default> NamedLogs<T> {
-    /// Returns the states for these names, which may differ from those of the last check.
-    fn of<'a>(&mut self, names: impl Iterator<Item = &'a str> + Clone) -> &mut [T] {
-        if !names.clone().eq(self.names.iter().map(String::as_str)) {
-            let names: Vec<String> = names.map(str::to_owned).collect();
-            let places = places_before(&self.names, &names);
-            let log = |place: Option<usize>| place.map(|at| self.logs[at].clone());
-            self.logs = places.into_iter().map(|place| log(place).unwrap_or_default()).collect();
-            self.names = names;
-        }
-        &mut self.logs
-    }
-}
-
-/// Drives of a cache that hung at the last check, and the number of checks until further ones may
-/// be logged.
+/// Drives of a cache that hung at the last check, and the number of checks until others are logged.
 #[derive(Debug, Clone, Default)]
 struct StuckDrives {
     drives: Vec<usize>,
@@ -114,8 +86,8 @@ impl DaemonWatch {
     /// Makes a watch over a daemon about which nothing was logged yet.
     pub fn new(daemon: &Arc<LiveDaemon>) -> DaemonWatch {
         let daemon = Arc::clone(daemon);
-        let (exports, drives) = (NamedLogs::default(), NamedLogs::default());
-        let (caches, stuck) = (NamedLogs::default(), NamedLogs::default());
+        let (exports, drives) = (NamedStates::default(), NamedStates::default());
+        let (caches, stuck) = (NamedStates::default(), NamedStates::default());
         DaemonWatch { daemon, exports, drives, caches, stuck, is_stopping: false }
     }
 
@@ -236,7 +208,11 @@ impl DaemonWatch {
 
     /// Logs the remaining failures, and what caches could not write, after the daemon has stopped.
     pub fn last_look(&mut self) {
-        self.drives.logs.iter_mut().chain(&mut self.exports.logs).for_each(|said| said.quiet = 0);
+        self.drives
+            .states
+            .iter_mut()
+            .chain(&mut self.exports.states)
+            .for_each(|said| said.quiet = 0);
         self.look();
         log_lost(&self.daemon, DaemonEnd::Stopped);
     }

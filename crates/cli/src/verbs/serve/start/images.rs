@@ -93,9 +93,6 @@ struct ImageDrive {
 }
 
 /// Returns the text of a configuration that serves these files.
-///
-/// # Errors
-/// Fails if a file does not exist, or looks like a configuration itself.
 pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<String> {
     refuse_an_address_twice(args)?;
     let images = files.iter().map(|file| image(file, args));
@@ -278,7 +275,6 @@ fn is_url(file: &Path) -> bool {
     scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.chars().all(is_letter))
 }
 
-/// Advice for a URL that no driver opens.
 const URL_ADVICE: &str = "no driver opens this kind of URL; name a file, a block device, \
                           nbd://HOST/NAME for the export of an NBD server (nbdkit makes one of \
                           https, S3 and others) or rbd:POOL/IMAGE for a Ceph image";
@@ -322,7 +318,6 @@ fn as_file_name(name: &str) -> String {
     name.replace('/', "_")
 }
 
-/// Quotes a text as a TOML string.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for letter in text.chars() {

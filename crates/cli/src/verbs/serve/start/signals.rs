@@ -32,7 +32,6 @@ const QUIET: Duration = Duration::from_secs(5);
 /// Signal handlers, and the signals that have arrived.
 pub struct Signals(signal_hook::iterator::Signals);
 
-/// Action that a signal requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SignalRequest {
     /// Finish I/O in flight, flush and exit.
@@ -82,9 +81,6 @@ pub enum DaemonPhase {
 impl Signals {
     /// Installs the handlers, and blocks the signals in the calling thread and in threads that it
     /// starts.
-    ///
-    /// # Errors
-    /// Fails if the system refuses a handler.
     pub fn install() -> io::Result<Self> {
         set().thread_block()?;
         signal_hook::iterator::Signals::new(TAKEN).map(Signals)
@@ -96,7 +92,6 @@ impl Signals {
         let _ = set().thread_unblock();
     }
 
-    /// Waits for the next signal.
     fn next(&mut self) -> SignalRequest {
         match self.0.forever().next() {
             Some(SIGUSR1) => SignalRequest::PowerCut,
@@ -146,7 +141,6 @@ impl Signals {
     }
 }
 
-/// Returns the set of handled signals.
 fn set() -> SigSet {
     TAKEN.into_iter().filter_map(|signal| Signal::try_from(signal).ok()).collect()
 }

@@ -51,9 +51,6 @@ pub struct Source {
 
 impl Source {
     /// Reads the configuration that the arguments select, or generates it.
-    ///
-    /// # Errors
-    /// Fails if a file cannot be read, or is not a configuration.
     pub fn read(args: &SourceArgs<'_>) -> anyhow::Result<Source> {
         let config = match (args.config, args.files) {
             (Some(config), _) => Some(config),
@@ -91,9 +88,6 @@ impl Source {
     }
 
     /// Reads a configuration from a file.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be read, or is not text.
     pub fn file(file: &Path) -> anyhow::Result<Source> {
         let name = file.display().to_string();
         let failed = |error: &std::io::Error| {

@@ -60,9 +60,6 @@ impl Startup {
     }
 
     /// Records that the main thread begins another step.
-    ///
-    /// # Errors
-    /// Fails if a signal has ended the start.
     pub fn step(&self, step: impl Into<String>) -> anyhow::Result<()> {
         let mut state = self.lock();
         state.step = step.into();
@@ -96,9 +93,6 @@ impl Startup {
     }
 
     /// Ends the start successfully: created files stay, and a signal now stops a running daemon.
-    ///
-    /// # Errors
-    /// Fails if a signal has ended the start.
     pub fn serves(&self) -> anyhow::Result<()> {
         self.step("serving")?;
         let mut state = self.lock();

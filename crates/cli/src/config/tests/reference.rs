@@ -9,11 +9,11 @@ use std::path::Path;
 
 use millrace::ServeConfig;
 
-use super::{Problems, load};
+use crate::config::{Problems, load};
 
 const REFERENCE: &str = concat!(
-    include_str!("../../../../docs/configuration.md"),
-    include_str!("../../../../docs/test-drives.md")
+    include_str!("../../../../../docs/configuration.md"),
+    include_str!("../../../../../docs/test-drives.md")
 );
 
 type Keys = BTreeSet<String>;
