@@ -132,7 +132,12 @@ fn weights_priorities_targets_and_the_drives_bound_are_told_apart() {
 fn tags_flushes_and_other_clients_at_the_drive_are_named() {
     let shallow = "model:units=8,read=2ms,write=2ms,latency=50us,size=4g,depth=2,queues=1";
     let few = Setup { drives: &[shallow], ..PLAIN };
-    assert_eq!(cause_of_a(&few.why(&[("a", ClientIo::read(4096, 32))])), "no-tag");
+    for volume in ["", "scheduler = \"deadline\""] {
+        let why = Setup { volume, ..few }.why(&[("a", ClientIo::read(4096, 32))]);
+        assert_eq!(cause_of_a(&why), "no-tag", "{volume}");
+    }
+    // A drive that is merely slow.
+    assert_eq!(cause_of_a(&PLAIN.why(&[("a", ClientIo::read(4096, 4))])), "drive");
     let flush = ClientIo { command: FLUSH, len_bytes: 0, align: 4096, ..ClientIo::read(0, 8) };
     let cached = "fault:drive=(ram:size=1g),volatile=true,fua=false,latency=3ms";
     let why = Setup { drives: &[cached], ..PLAIN }.why(&[("a", flush)]);

@@ -43,7 +43,7 @@ use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::flow::GroupFlow;
 use crate::queue::scheduler::share::mail::{DepthLimit, QueueMailbox};
 use crate::queue::scheduler::share::said::ReportedDecisions;
-use crate::queue::scheduler::share::times::ClassSums;
+use crate::queue::scheduler::share::seen::QueueCounts;
 use crate::queue::scheduler::{
     ChainBatch, CompletedChain, DriveMark, DriveTags, Leftover, Scheduler, SchedulerPick,
 };
@@ -169,13 +169,10 @@ struct ReportState {
     bounded: bool,
     /// Time of the next report in nanoseconds.
     post_ns: u64,
-    sums: ClassSums,
-    /// The part of `sums` of groups that had nothing waiting.
-    light: ClassSums,
+    /// Counts since the last report.
+    counts: QueueCounts,
     /// Cost of the most expensive request.
     largest: u64,
-    /// True if the depth held a chain back since the last report.
-    full: bool,
     /// True if the last report showed waiting or in-flight requests.
     said_demand: bool,
 }
@@ -403,9 +400,8 @@ impl<M: Machine> ShareQueue<M> {
         let mut mail = self.shared.mails[self.hctx].lock();
         (mail.at_ns, mail.fresh, mail.largest) = (now_ns, true, self.met.largest);
         (mail.is_over, mail.requests) = (false, self.in_flight);
-        mail.full |= core::mem::take(&mut self.met.full);
-        mail.sums.add(&core::mem::take(&mut self.met.sums));
-        mail.light.add(&core::mem::take(&mut self.met.light));
+        self.met.counts.short = self.shared.holds.stopped_by(self.hctx) == WaitReason::NoTag;
+        mail.counts.add(&core::mem::take(&mut self.met.counts));
         for (flow, at) in self.flows.iter_mut().zip(0..) {
             let entry = mail.entry(at, (flow.group, flow.way));
             entry.served = flow.served;
@@ -500,7 +496,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             Err(stop) => stop,
         };
         self.account(now_ns);
-        self.met.full |= stop == FlowStop::Depth;
+        self.met.counts.full |= stop == FlowStop::Depth;
         if stop != FlowStop::Depth && now_ns + PERIOD_NS - BLOCKED_PERIOD_NS >= self.met.post_ns {
             self.meet(now_ns, PERIOD_NS);
         }
@@ -531,9 +527,9 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         // A request that never reached the driver says nothing about its service time.
         let was_there = done.status.is_some();
         if was_there {
-            self.met.sums.count(done);
+            self.met.counts.sums.count(done);
             if flow.list.is_empty() {
-                self.met.light.count(done);
+                self.met.counts.light.count(done);
             }
         }
         let is_empty = self.in_flight == 0 && self.waiting.count == 0;

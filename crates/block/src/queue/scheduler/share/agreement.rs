@@ -46,10 +46,12 @@ const WINDOW_IOS: u64 = 4;
 const SAMPLE_NS: u64 = 400_000;
 /// Usual demand, in 16ths of a small request, below which a group counts as gone.
 const HALF: u64 = REQUEST as u64 / 2;
-/// Nanoseconds with I/O for which a slow drive keeps its depth limit, at least; for which a drive of
-/// unknown speed has one; and the most that count between two allocations.
+/// Nanoseconds with I/O for which a slow drive keeps its depth limit, at least, and for which a
+/// drive of unknown speed has one, unless this many fast requests show that it needs none.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
 const UNKNOWN_FOR_NS: u64 = 100_000_000;
+const FAST_IOS: u64 = 32;
+/// Nanoseconds that count at most between two allocations.
 const BUSY_NS: u64 = 1_000_000;
 
 /// Nanoseconds for which a drive counts as mixed after it did both reads and writes, and the factor
@@ -157,7 +159,7 @@ impl<M: Machine> SharedAllocation<M> {
         self.known.resize(self.view.len(), (false, 0));
         let mut seen = self.gather(shared, now_ns);
         for (way, ns) in self.way_ns.iter_mut().enumerate() {
-            *ns = if seen.sums.of_way(way) > 0 { now_ns } else { *ns };
+            *ns = if seen.counts.sums.of_way(way) > 0 { now_ns } else { *ns };
         }
         let active = self.here().filter(|(_, total)| total.is_active).count();
         // With latency targets, reads and writes of a single group compete, too.
@@ -193,20 +195,25 @@ impl<M: Machine> SharedAllocation<M> {
         shared.epoch.fetch_add(1, Order::Release);
     }
 
-    /// Decides whether the drive is so slow that its depth must be limited even for a single group.
+    /// Decides whether the drive is so slow that its depth must be limited even for a single group,
+    /// or its queues share so few tags that another group would find none.
     fn look_for_slowness(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
         let is_slow = match self.depth.is_off() {
-            true => seen.sums.usual_ns() >= SLOW_NS,
+            _ if seen.counts.short && shared.mails.len() > 1 => true,
+            true => seen.counts.sums.usual_ns() >= SLOW_NS,
             // Chains that are held back would be at the drive, too.
             false => {
                 let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
-                seen.full && (1..=demand).contains(&self.usual_load(shared))
+                seen.counts.full && (1..=demand).contains(&self.usual_load(shared))
             }
         };
+        let sums = &seen.counts.sums;
+        let is_fast = sums.ios() >= FAST_IOS && sums.usual_ns() < SLOW_NS / 8;
         let elapsed_ns = now_ns.saturating_sub(self.made_ns).min(BUSY_NS);
         self.made_ns = now_ns;
         self.slow_for_ns = match is_slow {
             true => SLOW_FOR_NS,
+            false if is_fast && self.slow_for_ns <= UNKNOWN_FOR_NS => 0,
             false => self.slow_for_ns.saturating_sub(elapsed_ns),
         };
     }
@@ -226,7 +233,7 @@ impl<M: Machine> SharedAllocation<M> {
         let of_other_kind = |other| self.depth.shortest_ns(other).filter(|_| differs(other));
         let pace = DriveSample {
             served: seen.served,
-            small_ios: seen.sums.0[class_of(Op::Read, 0)].0,
+            small_ios: seen.counts.sums.0[class_of(Op::Read, 0)].0,
             small_ns: self.depth.shortest_ns(0),
             piece_ns: self.depth.shortest_ns(sectors),
             half_ns: of_other_kind(sectors / 2),
@@ -279,9 +286,7 @@ impl<M: Machine> SharedAllocation<M> {
             let is_gone = mail.at_ns + stands_ns < now_ns;
             let is_fresh = core::mem::take(&mut mail.fresh);
             self.largest = self.largest.max(mail.largest);
-            seen.full |= core::mem::take(&mut mail.full);
-            seen.sums.add(&core::mem::take(&mut mail.sums));
-            seen.light.add(&core::mem::take(&mut mail.light));
+            seen.counts.add(&core::mem::take(&mut mail.counts));
             let demands = mail.entries.iter().map(MailboxEntry::demand);
             seen.queues += u32::from(!is_gone && demands.sum::<u64>() > 0);
             seen.in_flight += if is_gone { 0 } else { mail.requests };

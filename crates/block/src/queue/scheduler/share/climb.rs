@@ -70,9 +70,9 @@ impl ThroughputSearch {
             return 0;
         }
         let turn = &mut self.turn;
-        turn.ios += seen.sums.ios();
+        turn.ios += seen.counts.sums.ios();
         turn.served += seen.served;
-        turn.full |= seen.full;
+        turn.full |= seen.counts.full;
         let elapsed_ns = now_ns.saturating_sub(turn.since_ns).max(1);
         if !turn.counts {
             if elapsed_ns >= SETTLE_NS && turn.ios >= SETTLE_IOS {
@@ -132,8 +132,8 @@ mod tests {
             status: Some(Status::Ok),
         };
         let mut seen = QueueReports::default();
-        (seen.served, seen.full) = (served, true);
-        (0..32).for_each(|_| seen.sums.count(&done));
+        (seen.served, seen.counts.full) = (served, true);
+        (0..32).for_each(|_| seen.counts.sums.count(&done));
         seen
     }
 
@@ -176,7 +176,7 @@ mod tests {
         // The drive does more each time: were the depth the reason, it would rise.
         let moved = (0..1_000).map(|step| {
             let mut seen = seen(step * step);
-            seen.full = false;
+            seen.counts.full = false;
             climb.look(&seen, 160, step * 500_000)
         });
         assert_eq!(moved.sum::<i64>(), 0);

@@ -14,7 +14,7 @@ use crate::bio::Op;
 use crate::queue::scheduler::DriveTags;
 use crate::queue::scheduler::cost::REQUEST;
 use crate::queue::scheduler::share::climb::ThroughputSearch;
-use crate::queue::scheduler::share::seen::QueueReports;
+use crate::queue::scheduler::share::seen::{QueueCounts, QueueReports};
 use crate::queue::scheduler::share::target_depth::TargetDepth;
 use crate::queue::scheduler::share::times::{CLASSES, ClassSums, class_of, ns_of};
 
@@ -77,11 +77,8 @@ pub(crate) struct DriveDepth {
     /// Largest number of requests, counted as if each were small.
     most: u64,
     targets: TargetDepth,
-    /// Service times since the last change of depth, of all groups and of those that had nothing
-    /// waiting.
-    sums: ClassSums,
-    light: ClassSums,
-    full: bool,
+    /// Counts since the last decision.
+    counts: QueueCounts,
     decided_ns: u64,
     /// Shortest mean service time of each class, since the last probe and before it.
     shortest: [[u64; CLASSES]; 2],
@@ -102,9 +99,7 @@ impl DriveDepth {
             bound_max: most,
             most,
             targets: TargetDepth::new(most * HEAVIEST),
-            sums: ClassSums::default(),
-            light: ClassSums::default(),
-            full: false,
+            counts: QueueCounts::default(),
             decided_ns: 0,
             shortest: [[u64::MAX; CLASSES]; 2],
             probe_ns: 0,
@@ -162,9 +157,7 @@ impl DriveDepth {
             let weight = weight.clamp(REQUEST.into(), HEAVIEST * u64::from(REQUEST));
             self.bound_max = self.most * weight / u64::from(REQUEST);
         }
-        self.sums.add(&seen.sums);
-        self.light.add(&seen.light);
-        self.full |= seen.full;
+        self.counts.add(&seen.counts);
         if self.depth.is_none() && now_ns >= self.probe_ns {
             // I/O that bypassed the scheduler while one group was alone completes before the probe.
             (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
@@ -185,7 +178,7 @@ impl DriveDepth {
 
     /// Adjusts the depth by service times.
     fn look_at_times(&mut self, seen: &QueueReports, now_ns: u64) {
-        let ios = self.sums.ios();
+        let ios = self.counts.sums.ios();
         let lasts = now_ns.saturating_sub(self.decided_ns) >= PROBE_HALF_NS;
         // Each queue may have at least one request in flight.
         let few = seen.in_flight <= self.least.max(seen.queues);
@@ -210,7 +203,7 @@ impl DriveDepth {
                 self.set_bound((base as i64 * (1024 + by) + 512) as u64 / 1024);
             }
         }
-        let is_light = seen.shallow && self.light.ios() >= LIGHT_IOS;
+        let is_light = seen.shallow && self.counts.light.ios() >= LIGHT_IOS;
         let is_known = ios >= DECIDE_IOS;
         if !(is_known || is_light) || now_ns < self.decided_ns + DECIDE_NS {
             return;
@@ -225,7 +218,7 @@ impl DriveDepth {
             self.learn();
         }
         // Only the groups that the depth is to protect matter: a deep one delays itself.
-        let over = self.over(if is_light { &self.light } else { &self.sums });
+        let over = self.over(if is_light { &self.counts.light } else { &self.counts.sums });
         let [grows, most] = match seen.shallow {
             true if seen.taken > u64::from(2 * REQUEST * seen.in_flight) => SHALLOW_BESIDE_LARGE,
             true => SHALLOW,
@@ -233,13 +226,12 @@ impl DriveDepth {
         };
         if over > most {
             self.set_bound(self.bound * 4 / 5);
-        } else if over < grows && self.full {
+        } else if over < grows && self.counts.full {
             self.set_bound(self.bound + self.bound / 8 + 8);
         }
-        (self.light, self.full, self.decided_ns) = (ClassSums::default(), false, now_ns);
-        if is_known {
-            self.sums = ClassSums::default();
-        }
+        let sums = if is_known { ClassSums::default() } else { self.counts.sums };
+        self.start_over(now_ns);
+        self.counts.sums = sums;
     }
 
     /// Sets the depth that keeps the drive busy. An eighth of the tags stays free for occasional
@@ -249,13 +241,12 @@ impl DriveDepth {
     }
 
     fn start_over(&mut self, now_ns: u64) {
-        (self.sums, self.light) = (ClassSums::default(), ClassSums::default());
-        (self.full, self.decided_ns) = (false, now_ns);
+        (self.counts, self.decided_ns) = (QueueCounts::default(), now_ns);
     }
 
     /// Updates the shortest service times.
     fn learn(&mut self) {
-        for ((ios, logs), shortest) in self.sums.0.iter().zip(&mut self.shortest[0]) {
+        for ((ios, logs), shortest) in self.counts.sums.0.iter().zip(&mut self.shortest[0]) {
             if *ios >= 8 {
                 *shortest = (*shortest).min(logs / ios);
             }

@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 
 use crate::account::hold::WaitReason;
 use crate::bio::group_id::GroupId;
-use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
+use crate::queue::scheduler::share::seen::QueueCounts;
+use crate::queue::scheduler::share::times::LatencyCounts;
 
 /// A group at one queue, in that queue's mailbox.
 #[derive(Default)]
@@ -66,14 +67,12 @@ pub(crate) struct QueueMailbox {
     pub(crate) is_over: bool,
     /// True if the queue has posted since the last allocation.
     pub(crate) fresh: bool,
-    pub(crate) full: bool,
     /// Number of requests at the drive.
     pub(crate) requests: u32,
     /// Largest cost of a request of the queue.
     pub(crate) largest: u64,
-    pub(crate) sums: ClassSums,
-    /// The part of `sums` of groups that had nothing waiting.
-    pub(crate) light: ClassSums,
+    /// Counts since the last allocation.
+    pub(crate) counts: QueueCounts,
     pub(crate) entries: Vec<MailboxEntry>,
     pub(crate) bound: DepthLimit,
     pub(crate) bounded: bool,
@@ -85,11 +84,9 @@ impl Default for QueueMailbox {
             at_ns: 0,
             is_over: false,
             fresh: false,
-            full: false,
             requests: 0,
             largest: 0,
-            sums: ClassSums::default(),
-            light: ClassSums::default(),
+            counts: QueueCounts::default(),
             entries: Vec::new(),
             bound: DepthLimit::NONE,
             bounded: false,

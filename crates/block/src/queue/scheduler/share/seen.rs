@@ -1,4 +1,5 @@
-//! `QueueReports`: the sum of all queues' reports since the last allocation of a shared drive.
+//! `QueueReports`: the sum of all queues' reports since the last allocation of a shared drive, and
+//! `QueueCounts`, the part of a report that is a sum.
 //!
 //! agreement.rs makes it from the mailboxes; depth.rs and its helpers (climb.rs, target_depth.rs)
 //! use it to decide how many requests may be at the drive.
@@ -9,13 +10,31 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
-/// The sum of all queues' reports since the last allocation.
-pub(crate) struct QueueReports {
+/// Completed requests of a queue, or of several, and what held others back meanwhile.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct QueueCounts {
     pub(crate) sums: ClassSums,
     /// The part of `sums` of groups that had nothing waiting.
     pub(crate) light: ClassSums,
     /// True if the depth held requests back.
     pub(crate) full: bool,
+    /// True if chains waited for a tag.
+    pub(crate) short: bool,
+}
+
+impl QueueCounts {
+    /// Adds other counts.
+    pub(crate) fn add(&mut self, other: &QueueCounts) {
+        self.sums.add(&other.sums);
+        self.light.add(&other.light);
+        self.full |= other.full;
+        self.short |= other.short;
+    }
+}
+
+/// The sum of all queues' reports since the last allocation.
+pub(crate) struct QueueReports {
+    pub(crate) counts: QueueCounts,
     /// Bit set of the directions that were used.
     pub(crate) ways: u8,
     /// Cost of all dispatched requests.
@@ -38,9 +57,7 @@ pub(crate) struct QueueReports {
 impl Default for QueueReports {
     fn default() -> Self {
         QueueReports {
-            sums: ClassSums::default(),
-            light: ClassSums::default(),
-            full: false,
+            counts: QueueCounts::default(),
             ways: 0,
             served: 0,
             shallow: false,

@@ -11,8 +11,8 @@ use alloc::vec::Vec;
 use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::cost::REQUEST;
-use crate::queue::scheduler::share::seen::QueueReports;
-use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
+use crate::queue::scheduler::share::seen::{QueueCounts, QueueReports};
+use crate::queue::scheduler::share::times::LatencyCounts;
 
 /// A group's target is checked after this many requests of the group, or after this many
 /// nanoseconds.
@@ -32,9 +32,8 @@ pub(crate) struct TargetDepth {
     most: u64,
     /// Depth at which a target was last missed, by direction.
     missed_at: [u64; 2],
-    /// Service times since the last change of depth.
-    sums: ClassSums,
-    full: bool,
+    /// Counts since the last change of depth.
+    counts: QueueCounts,
     targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
     looked_ns: u64,
 }
@@ -46,8 +45,7 @@ impl TargetDepth {
             ways: [most; 2],
             most,
             missed_at: [NO_MISS; 2],
-            sums: ClassSums::default(),
-            full: false,
+            counts: QueueCounts::default(),
             targets: Vec::new(),
             looked_ns: 0,
         }
@@ -60,8 +58,7 @@ impl TargetDepth {
 
     /// Adds the queues' reports, and adjusts the depth by how far groups are from their targets.
     pub(crate) fn look(&mut self, seen: &QueueReports, bound: u64, now_ns: u64) {
-        self.sums.add(&seen.sums);
-        self.full |= seen.full;
+        self.counts.add(&seen.counts);
         for (group, target, counts) in &seen.targets {
             let place = self.targets.iter().position(|(of, ..)| of == group);
             let at = place.unwrap_or_else(|| {
@@ -95,7 +92,7 @@ impl TargetDepth {
             None => self.look_at_ways(bound),
         }
         self.targets.clear();
-        (self.looked_ns, self.full, self.sums) = (now_ns, false, ClassSums::default());
+        (self.looked_ns, self.counts) = (now_ns, QueueCounts::default());
     }
 
     /// Adjusts the depth of one direction. `over` is the measured latency in 1,024ths of the
@@ -106,7 +103,7 @@ impl TargetDepth {
         if over > 1024 {
             let least = u64::from(REQUEST);
             (self.missed_at[way], self.ways[way]) = (depth, (depth * 2 / 3).max(least));
-        } else if over < 870 && self.full {
+        } else if over < 870 && self.counts.full {
             // Grows fast if no target was missed near this depth lately, slowly otherwise.
             let missed_at = &mut self.missed_at[way];
             let near = depth * 8 > *missed_at * 7;
@@ -119,7 +116,7 @@ impl TargetDepth {
     /// Applies the built-in targets: slow reads shrink the depth of writes, and slow writes that of
     /// reads.
     fn look_at_ways(&mut self, bound: u64) {
-        let over = [0, 1].map(|way| (self.sums.of_way(way) << 10) / WAY_TARGETS_NS[way]);
+        let over = [0, 1].map(|way| (self.counts.sums.of_way(way) << 10) / WAY_TARGETS_NS[way]);
         self.steer(1, bound, over[0]);
         self.steer(0, bound, over[1]);
     }

@@ -60,3 +60,17 @@ fn a_queue_that_goes_silent_with_something_waiting_holds_nobody_up() {
         assert!(alone > 40_000_000, "{alone} of 50,000,000 in 100 ms");
     }
 }
+
+#[test]
+fn a_lone_group_that_takes_all_tags_leaves_an_eighth_to_whoever_comes() {
+    let mut rig = Rig::new();
+    let depth = |rig: &mut Rig| {
+        for _ in 0..400 {
+            rig.step(&[1]);
+        }
+        rig.shared.mails[1].lock().bound.depth
+    };
+    assert_eq!(depth(&mut rig), [u32::MAX; 2], "a fast drive with tags for all");
+    rig.shared.mails[1].lock().counts.short = true;
+    assert!(depth(&mut rig)[0] <= 64 / 8 * 7 * REQUEST);
+}

@@ -9,9 +9,9 @@ const STEP_NS: u64 = 500_000;
 
 /// The queues' reports on a drive that is kept busy.
 fn busy(queues: u32, in_flight: u32) -> QueueReports {
-    let mut seen =
-        QueueReports { full: true, queues, served: 500_000, in_flight, ..QueueReports::default() };
-    seen.sums.0[0] = (32, 32 * 1000);
+    let mut seen = QueueReports { queues, served: 500_000, in_flight, ..QueueReports::default() };
+    seen.counts.full = true;
+    seen.counts.sums.0[0] = (32, 32 * 1000);
     seen
 }
 
@@ -46,13 +46,9 @@ fn high_turns_leave_an_eighth_of_the_tags_too() {
 fn a_target_may_be_met_for_ever() {
     let mut depth = DriveDepth::new(DriveTags { queues: 1, tags: 64 });
     for step in 0..20_000u64 {
-        let mut seen = QueueReports {
-            full: true,
-            ways: 3,
-            queues: 1,
-            waits_for_ns: 1_000_000,
-            ..QueueReports::default()
-        };
+        let mut seen =
+            QueueReports { ways: 3, queues: 1, waits_for_ns: 1_000_000, ..QueueReports::default() };
+        seen.counts.full = true;
         let mut counts = LatencyCounts::default();
         (0..300).for_each(|_| counts.count(100_000));
         seen.count_target(GroupId(1), LatencyTarget::Mean(1_000_000), &mut counts);
