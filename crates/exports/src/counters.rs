@@ -1,7 +1,7 @@
-//! Counters of one thread, readable by other threads.
+//! Counters of one thread, which other threads can read.
 //!
 //! A thread counts in a plain struct of its own and publishes a copy once per turn of its loop. A
-//! reader adds up the copies of all threads. Both servers use this, each with its own struct.
+//! reader sums the copies of all threads. Both servers use this, each with its own struct.
 //!
 //! Invariant: each [`PublishedCounters`] has one writer. A reader may see counters of different
 //! turns.
@@ -21,7 +21,7 @@ pub(crate) trait Counters<const N: usize>: Default {
     }
 }
 
-/// Counters with one writer thread, alone on their cache lines.
+/// Counters that one thread writes, alone on their cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct PublishedCounters<const N: usize>([AtomicU64; N]);
@@ -36,7 +36,7 @@ impl<const N: usize> PublishedCounters<N> {
     /// Publishes `counters` for other threads.
     pub(crate) fn publish(&self, mut counters: impl Counters<N>) {
         for (cell, value) in self.0.iter().zip(counters.fields()) {
-            // Relaxed: statistics, which order nothing.
+            // Relaxed: these are statistics; no other memory access depends on them.
             cell.store(*value, Ordering::Relaxed);
         }
     }
@@ -45,7 +45,7 @@ impl<const N: usize> PublishedCounters<N> {
     pub(crate) fn read<C: Counters<N>>(&self) -> C {
         let mut counters = C::default();
         for (cell, field) in self.0.iter().zip(counters.fields()) {
-            // Relaxed: statistics, which order nothing.
+            // Relaxed: these are statistics; no other memory access depends on them.
             *field = cell.load(Ordering::Relaxed);
         }
         counters

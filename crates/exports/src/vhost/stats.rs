@@ -1,6 +1,6 @@
 //! Counters of vhost-user exports, for each I/O thread and each queue.
 //!
-//! Published by the threads (counters.rs); read by the server's observers.
+//! The threads publish the counters (counters.rs); the server's observers read them.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,11 +20,12 @@ pub struct QueueStats {
     pub kicks: u64,
     /// Interrupts sent to the guest.
     pub interrupts: u64,
-    /// Times the queue was taken out of service because of an error of the guest or frontend.
+    /// Number of times that the queue was taken out of service because of an error of the guest or
+    /// frontend.
     pub broken: u64,
-    /// 1 while the queue is in service, else 0; in a sum, the number of queues in service.
+    /// 1 while the queue is in service, else 0. In a sum, the number of queues in service.
     pub queues: u64,
-    /// 1 while the next request waits for room in the block layer, else 0; in a sum, the number of
+    /// 1 while the next request waits for room in the block layer, else 0. In a sum, the number of
     /// such queues.
     pub waiting: u64,
 }
@@ -60,7 +61,8 @@ pub struct ThreadStats {
     pub batches: u64,
     /// Number of submissions that were delayed to wait for more requests.
     pub holds: u64,
-    /// System calls on the data path: turns of the ring that entered the kernel, and interrupts.
+    /// Number of system calls on the data path: turns of the ring that entered the kernel, and
+    /// interrupts.
     pub system_calls: u64,
     /// Polls that found work.
     pub poll_hits: u64,
@@ -100,7 +102,8 @@ impl ThreadStats {
 pub struct VhostStats {
     /// Counters of the thread over all its queues.
     pub thread: ThreadStats,
-    /// Counters of each queue that it serves or has served, by queue number in ascending order.
+    /// Counters of each queue that the thread serves or has served, in ascending order of queue
+    /// numbers.
     pub queues: Vec<(u16, QueueStats)>,
 }
 
@@ -115,7 +118,7 @@ pub(crate) struct PublishedStats {
 }
 
 impl PublishedStats {
-    /// Returns the counters of a queue, which continue from an earlier guest's.
+    /// Returns the counters of a queue, which continue from those of an earlier guest.
     pub(crate) fn queue(&self, number: u16) -> Arc<QueueCounters> {
         let mut queues = lock(&self.queues);
         match queues.binary_search_by_key(&number, |queue| queue.0) {
