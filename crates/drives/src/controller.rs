@@ -53,7 +53,7 @@ pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
             key => return Err(wrong(format!("it has no key `{key}`"))),
         };
         if twice {
-            return Err(wrong(format!("{key} is given twice; leave one out")));
+            return Err(wrong(format!("{key} is given twice; remove one of them")));
         }
     }
     let Some(tags) = tags else { return Err(wrong("it needs tags=N".into())) };

@@ -64,7 +64,7 @@ pub enum SpecError {
         nearest: Option<&'static str>,
     },
     /// A key is given twice.
-    #[error("driver {driver}: key `{key}` is given twice; leave one out")]
+    #[error("driver {driver}: key `{key}` is given twice; remove one of them")]
     DuplicateKey {
         /// Name of the driver.
         driver: String,

@@ -1,8 +1,8 @@
-//! Flushes a volume that leaves a running server and is about to be closed.
+//! Flushes a volume that was removed from a running server and is about to be closed.
 //!
 //! Servers flush their volumes when they stop. If a single volume is removed from a running server,
-//! the removing thread flushes it here, once no server has a queue of it any more. Called by
-//! `millrace`.
+//! the removing thread flushes it here, once no server has a queue of it any more. The crate
+//! `millrace` calls this.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use millrace_runtime::{IoConfig, IoContext};
 use crate::stop::{Progress, TURN_NS};
 
 /// Flushes a volume of which no other thread has a queue. Waits up to `time` for drives that do not
-/// answer, and as long as a cache makes progress in writing its dirty pages.
+/// answer, but as long as necessary while a cache makes progress in writing its dirty pages.
 ///
 /// # Errors
-/// Returns the reason as text if the flush fails.
+/// Returns a text with the reason if the flush fails.
 pub fn flush_volume(
     volume: &Arc<Volume<Native>>,
     reactor: Config,

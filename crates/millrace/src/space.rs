@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn bytes_behind_the_last_block_are_named_with_their_drive() {
         let one = space(Layout::Linear, &[(10_000_100, 512)]);
-        let note = "volume v: not served: the last 228 of the 10000100 bytes of d0, since a block \
-                    has 512 bytes";
+        let note = "volume v: not served: the last 228 of the 10000100 bytes of d0, because a \
+                    block has 512 bytes";
         assert_eq!((one.unused_bytes(), one.note("v").as_deref()), (228, Some(note)));
         // The block of one drive is that of all.
         let two = space(Layout::Linear, &[(5_120, 512), (8_192, 4_096)]);

@@ -240,7 +240,7 @@ mod tests {
             (AlertDescription::UnknownCA, "does not know the CA"),
             (AlertDescription::CertificateRequired, "this side sent none"),
             (AlertDescription::ProtocolVersion, "no version of TLS"),
-            (AlertDescription::InternalError, "on its own side"),
+            (AlertDescription::InternalError, "had an internal error"),
             (AlertDescription::DecodeError, "the alert DecodeError"),
         ] {
             let error = Error::of_session(&rustls::Error::AlertReceived(alert), &[0x16, 3]);

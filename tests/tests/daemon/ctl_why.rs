@@ -221,7 +221,7 @@ fn what_waits_for_a_higher_priority_is_said_to_while_it_waits() {
         assert_eq!((&first["group"], &first["waiting"]), (&"vm7".into(), &1.into()), "{why}");
         assert_eq!(first["causes"][0]["reason"], "priority", "{why}");
         let says =
-            "vm7 waits while others of a higher priority go first: nothing completed, 1 I/O ";
+            "vm7 waits because I/Os of higher priority are served first: nothing completed, 1 I/O ";
         assert!(text.starts_with(says), "{text}");
         client.reply().unwrap();
     });

@@ -193,7 +193,7 @@ fn a_cache_that_is_full_and_one_that_has_nothing_of_what_is_read_are_named() {
     let why = cached.why(&[("a", ClientIo::write(4096, 64))]);
     assert!(warning(&why, "cache of v: ").contains(" writes waited for room: "), "{why}");
     let why = cached.why(&[("a", ClientIo::read(64 << 10, 4))]);
-    warning(&why, "cache of v: 100 % of the pages that clients read are not in it");
+    warning(&why, "cache of v: 100 % of the pages that clients read were not in memory");
 }
 
 #[test]

@@ -308,7 +308,9 @@ fn two_signals_in_a_row_are_one_and_what_is_in_flight_is_answered() {
     sleep(Duration::from_millis(20));
     assert_eq!(daemon.terminate().code(), Some(0));
     assert_eq!(client.reply().unwrap(), (0, 7));
-    assert!(daemon.stderr().ends_with("stopped: everything is answered and flushed\n"));
+    assert!(
+        daemon.stderr().ends_with("stopped: all requests are answered and all data is flushed\n")
+    );
 }
 
 #[test]

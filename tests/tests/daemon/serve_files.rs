@@ -96,7 +96,7 @@ fn lines_to_paste_do_not_change_the_users_disk() {
 fn what_a_layout_leaves_out_is_said_at_the_start_by_check_and_by_stat() {
     // A tail of 100 bytes makes no sector; 70 MiB are 30 less than 100.
     let dir = with_file("a.img", (1 << 20) + 100);
-    let note = "volume a: not served: the last 100 of the 1048676 bytes of a, since a block has \
+    let note = "volume a: not served: the last 100 of the 1048676 bytes of a, because a block has \
                 512 bytes\n";
     let checked = run(millrace().args(["serve", "a.img", "--check"]).current_dir(&dir));
     assert_eq!(String::from_utf8_lossy(&checked.stderr), format!("note: {note}"));

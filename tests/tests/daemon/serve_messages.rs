@@ -189,7 +189,10 @@ fn a_wrong_command_line_says_so_at_once() {
         (&["serve", "d.img", "--layout", "mirror"], &["mirrored volumes are not supported"]),
         (&["serve", "d.img", "--nbd", "s"], &["'--nbd <ADDR>'", "write \"unix:PATH\""]),
         (&["serve", "--read-only"], &["--read-only goes with files", "disk.img --read-only"]),
-        (&["serve", "d.img", "m.toml"], &["m.toml: a configuration is served alone"]),
+        (
+            &["serve", "d.img", "m.toml"],
+            &["m.toml: a configuration cannot be served together with files"],
+        ),
         (&["serve", "m.conf"], &["looks like a configuration", "--config m.conf"]),
         (
             &["serve", "d.img", "d.img"],
@@ -205,7 +208,8 @@ fn a_wrong_command_line_says_so_at_once() {
         ),
         (
             &["serve", "d.img", "--nbd", "unix:a", "--vhost-user", "a"],
-            &["millrace: --vhost-user unix:a: the socket of --nbd; give each a socket of its own"],
+            &["millrace: --vhost-user unix:a: this is also the socket of --nbd; give each a \
+                 socket of its own"],
         ),
         (&["serve", "d.img", "--name", ""], &["'--name <NAME>'", "write a name", "such as disk"]),
         (&["serve", "tiny.img"], &["100 bytes are too few; `truncate -s 10G tiny.img` makes a"]),

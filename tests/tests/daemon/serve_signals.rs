@@ -52,7 +52,10 @@ fn each_request_to_stop_flushes_and_removes_the_sockets() {
         let status = poll_within(Duration::from_secs(20), || daemon.try_wait());
         assert_eq!(status.and_then(|status| status.code()), Some(0), "signal {signal}");
         let stderr = daemon.stderr();
-        assert!(stderr.ends_with("stopped: everything is answered and flushed\n"), "{stderr}");
+        assert!(
+            stderr.ends_with("stopped: all requests are answered and all data is flushed\n"),
+            "{stderr}"
+        );
         assert!(!daemon.dir().join("s").exists(), "signal {signal}");
     }
 }

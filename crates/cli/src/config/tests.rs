@@ -235,7 +235,7 @@ fn mistakes_of_all_kinds_are_told_in_one_round() {
     let expected = [
         "m.toml:1: unknown key \"drvie\"",
         "m.toml:6: unknown driver \"nul\"",
-        "m.toml:9: driver ram: size=x is wrong",
+        "m.toml:9: driver ram: size=x is invalid",
         "m.toml:10: controller: there is no controller \"c\"",
         "m.toml:13: drives: there is no drive \"d2\"",
         "m.toml:14: chunk = \"60k\"",
@@ -248,7 +248,7 @@ fn mistakes_of_all_kinds_are_told_in_one_round() {
     }
     let both = whole("", "", "").replace("null:size=1g", "null:depth=0,block=3");
     let found = problems(&both);
-    assert!(found.len() == 2 && found[1].contains("block=3 is wrong"), "{found:?}");
+    assert!(found.len() == 2 && found[1].contains("block=3 is invalid"), "{found:?}");
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn sections_that_lack_something_say_what() {
         "m.toml:2: [[volume]]: it has no drive; add drives = [\"...\"]",
         "m.toml:3: [[export]]: it names no volume; add volume = \"...\", or directory = \"...\"",
         "m.toml:3: [[export]]: it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for \
-         machines",
+         virtual machines",
     ];
     assert_eq!(found, expected);
     assert_eq!(problems("").len(), 1);

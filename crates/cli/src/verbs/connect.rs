@@ -148,7 +148,7 @@ fn is_trusted(server: u32, own: u32) -> Result<(), String> {
 /// read.
 fn sockets_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(folder).map_err(|error: io::Error| match error.kind() {
-        ErrorKind::NotFound => "no such folder".to_owned(),
+        ErrorKind::NotFound => "no such directory".to_owned(),
         ErrorKind::PermissionDenied => "this user may not list it".to_owned(),
         _ => error.to_string(),
     })?;
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_server_near_is_trusted_if_it_is_of_root_or_of_this_user() {
         assert_eq!((is_trusted(0, 1000), is_trusted(1000, 1000)), (Ok(()), Ok(())));
-        let why = "user 1001 listens there, neither root nor you: trusted only with --connect";
+        let why = "user 1001 listens there, neither root nor this user: use --connect to trust it";
         assert_eq!(is_trusted(1001, 1000), Err(why.to_owned()));
         assert_eq!(is_trusted(1001, 0), Err(why.to_owned()));
         let dir = tempfile::tempdir().unwrap();
@@ -221,13 +221,13 @@ mod tests {
         let said = said.err().unwrap().to_string();
         let lines: Vec<&str> = said.lines().skip(1).map(str::trim).collect();
         let at = |path: &Path, why: &str| format!("{}: {why}", path.display());
-        let dead = "nobody serves this socket any more";
+        let dead = "no daemon serves this socket any more";
         assert_eq!(
             lines,
             [
                 at(&found[0], dead),
                 at(&found[1], dead),
-                at(&missing, "no such folder"),
+                at(&missing, "no such directory"),
                 at(&empty, "no control socket"),
             ]
         );

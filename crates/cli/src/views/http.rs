@@ -205,7 +205,7 @@ mod tests {
             ["seconds=0", "seconds=3601", "seconds=-1", "seconds=", "second=9", "x&seconds=9"];
         for query in queries {
             let text = answer(&format!("/history.json?{query}"));
-            let end = "\r\n\r\nseconds is a whole number from 1 to 3600\n";
+            let end = "\r\n\r\nseconds must be a whole number from 1 to 3600\n";
             assert!(text.starts_with("HTTP/1.1 400 ") && text.ends_with(end), "{query}: {text}");
         }
         for path in ["/history.json", "/history.json?", "/history.json?seconds=3600"] {

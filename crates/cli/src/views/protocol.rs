@@ -299,7 +299,7 @@ mod tests {
         let settings = json!({"iops": "100", "burst": "1s"});
         assert_eq!(answer(line), Ok(json!({"group": "g", "settings": settings})));
         let wrong = refusal(r#"{"verb":"set-group","group":"g","settings":{"iops":null}}"#);
-        assert!(wrong.message.contains("settings: iops is null; write a word"), "{wrong:?}");
+        assert!(wrong.message.contains("settings: iops is null; write a string"), "{wrong:?}");
     }
 
     #[test]

@@ -239,9 +239,12 @@ impl RbdState {
     /// wait for the end of a change that itself waits for this check.
     fn found(&self) -> Result<CurrentImage, LookError> {
         let opened = RbdImage::open_by_id(&self.image.cluster, &self.known.id);
-        let now = opened.map_err(|error| gone_or(error, "the image was removed (rbd rm)"))?;
+        let now = opened
+            .map_err(|error| gone_or(error, "the image was removed, for example by `rbd rm`"))?;
         let set = now.set_snapshot(self.known.snapshot_id);
-        set.map_err(|error| gone_or(error, "the snapshot was removed (rbd snap rm)"))?;
+        set.map_err(|error| {
+            gone_or(error, "the snapshot was removed, for example by `rbd snap rm`")
+        })?;
         Ok(CurrentImage {
             size_bytes: now.info()?.size_bytes,
             overlap_bytes: now.overlap()?,

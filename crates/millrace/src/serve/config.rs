@@ -486,7 +486,8 @@ mod tests {
             let error = config.validate().unwrap_err();
             (error.part, error.to_string())
         };
-        let nowhere = "export a: nothing serves it; give it an address of NBD or a socket";
+        let nowhere = "export a: the export has no address; give it an NBD address or a \
+                       vhost-user-blk socket";
         assert_eq!(said(&config(&[("a", &[])])), (ConfigPart::Export(0), nowhere.to_owned()));
         let mut other = config(&[("a", &["x"])]);
         other.exports[0].volume = "w".to_owned();

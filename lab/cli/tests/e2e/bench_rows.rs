@@ -239,7 +239,7 @@ fn another_program_is_measured_in_turn_with_a_row() {
     let several = bench_of(&dir, "--drive null --iodepth 1,2 --ios 9 --beside x=true");
     assert!(several.contains("2 rows; choose one"), "{several}");
     let none = bench_of(&dir, "--drive null --ios 9 --beside x=true");
-    assert!(none.contains("--beside: x") && none.contains("no report in JSON"), "{none}");
+    assert!(none.contains("--beside: x") && none.contains("it printed no JSON report"), "{none}");
 }
 
 /// Returns the messages of `bench` for arguments that it refuses.

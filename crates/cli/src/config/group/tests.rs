@@ -174,7 +174,10 @@ fn a_circle_and_a_third_level_are_told_apart() {
         found.join("\n")
     };
     let found = tree(&[("a", "b"), ("b", "c"), ("c", "a")]);
-    assert!(found.contains(":12: parent = \"b\": a circle: a -> b -> c -> a; remove"), "{found}");
+    assert!(
+        found.contains(":12: parent = \"b\": these groups form a circle: a -> b -> c -> a; remove"),
+        "{found}"
+    );
     let found = tree(&[("a", "b"), ("b", "c"), ("c", "")]);
     let said = "m.toml:12: parent = \"b\": it has the parent \"c\" itself, and groups have two \
                 levels; write parent = \"c\"";

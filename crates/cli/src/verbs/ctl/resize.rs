@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn what_grew_is_said_with_what_it_was() {
         let text = said([1 << 20, 2 << 20], &[("d0", [1 << 20, 2 << 20])]);
-        let whole = "2 MiB (2097152 bytes), before 1 MiB\n";
+        let whole = "2 MiB (2097152 bytes), was 1 MiB\n";
         assert_eq!(text, format!("v: {whole}  d0: {whole}"));
     }
 

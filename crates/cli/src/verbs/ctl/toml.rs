@@ -95,7 +95,7 @@ mod tests {
         };
         let expected = "# These replace all [[group]] sections of the configuration:\n\n\
                         [[group]]\nname = \"gold\"\nweight = 400\niops = \"20k\"\n\n\
-                        # Set since the start; put into these sections by hand:\n\
+                        # Changed since the start; add these lines to the sections by hand:\n\
                         #   in [[drive]] name = \"d0\": scheduler = \"deadline\"\n";
         assert_eq!(lines(&report).unwrap(), expected);
         let nothing = lines(&Report::default()).unwrap();

@@ -236,7 +236,7 @@ fn pauses(group: &Explained) -> Option<String> {
     is_idle.then(|| {
         let (name, percent) = (visible(&group.group), 100.0 * (1.0 - busy));
         format!(
-            "{name} has no I/O in flight {percent:.0} % of the time: its client pauses, or sends \
+            " {name} has no I/O in flight {percent:.0} % of the time: its client pauses, or sends \
              slowly."
         )
     })
@@ -361,14 +361,14 @@ mod tests {
         let slow = Explained { ios: 5.0, ..explained(&[("drive", 100.0)]) };
         let text = sentence((&slow, &[]), None, &Report::default());
         assert!(text.ends_with(
-            " Nothing of vm7 is here 68 % of the time: its client pauses, or sends slowly."
+            " vm7 has no I/O in flight 68 % of the time: its client pauses, or sends slowly."
         ));
         let bulk = Explained { group: "bulk".into(), cost_percent: 90.0, ..explained(&[]) };
         let all = [explained(&[]), bulk];
         let text = sentence((&explained(&[("drive", 88.0)]), &all), None, &Report::default());
         assert!(text.ends_with(" of that time, where 90 % of the work was for bulk."), "{text}");
-        let text = "vm7 sends more than the block layer accepts, so its requests wait in their sockets \
-                    or rings: 70 % of the time of its I/Os; those that it has taken wait mostly \
+        let text = "vm7 sends more than the block layer accepts, so its requests wait in their \
+                    sockets or rings: 70 % of the time of its I/Os; I/Os with tags wait mostly \
                     for: limit (iops=500).";
         assert_eq!(said(&[("back-pressure", 70.0), ("limit", 30.0)]), text);
         let reasons = [
@@ -432,7 +432,7 @@ mod tests {
         let vm7 = explained(&[("latency-target", 70.0)]);
         let gold = [Explained { group: "gold".into(), ..explained(&[]) }];
         let said = sentence((&vm7, &gold), None, &now);
-        assert!(said.contains("latency targets (gold: p99 2ms): 70 %"), "{said}");
+        assert!(said.contains("other groups (gold: p99 2ms): 70 %"), "{said}");
         let said = sentence((&vm7, &[]), None, &now);
         assert!(
             said.contains("to keep the latency targets of other groups: 70 %"),
@@ -473,8 +473,8 @@ mod tests {
         let warning = "drive d1: no connection: no such export";
         assert_eq!(why.warnings, [warning]);
         assert!(super::text(&why).ends_with(&format!(".\n\n{warning}\n")), "{why:?}");
-        let text = "No I/O of v completed in 2.0 s; the limits of gold are booked 1.5 s ahead; \
-                    drive d1 has 3 I/Os in flight.";
+        let text = "No I/O of v completed in 2.0 s; the limits of gold are used up for the next \
+                    1.5 s; drive d1 has 3 I/Os in flight.";
         assert_eq!((why.says.as_str(), why.groups.len()), (text, 0));
     }
 }

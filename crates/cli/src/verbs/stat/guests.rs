@@ -163,7 +163,7 @@ mod tests {
         let text = table(&before, Some(&before), Form::Short);
         assert_eq!(text, "no virtual machine is connected\n");
         let none = table(&Report::default(), None, Form::Short);
-        assert_eq!(none, "no export to virtual machines\n");
+        assert_eq!(none, "no export serves virtual machines\n");
     }
 
     #[test]

@@ -194,7 +194,7 @@ mod tests {
         let cells = ["r/s", "rMiB/s", "r_await", "w/s", "aqu-sz", "%util"];
         let expected = ["99999999", "999999999", "999999", "99999999", "0.50", "100.0"];
         assert_eq!(cells.map(|name| at(&text, 2, name)), expected);
-        assert!(text.ends_with("\n3 volumes not shown: idle; --all shows all\n\n"), "{text}");
+        assert!(text.ends_with("\n3 volumes idle and not shown; --all shows them\n\n"), "{text}");
         assert!(text.lines().nth(2).unwrap().starts_with("    nn\u{2026}nnnnnn "), "{text}");
     }
 }

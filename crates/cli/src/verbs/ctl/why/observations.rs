@@ -328,7 +328,7 @@ mod tests {
         let lines = [
             "cache of v: 812 writes waited for room: 63 MiB of at most 64 MiB is not on the drives \
              yet, which take 5.0 MiB/s of it",
-            "cache of v: 100 % of the pages that clients read are not in it",
+            "cache of v: 100 % of the pages that clients read were not in memory",
         ];
         assert_eq!(found, lines);
         assert_eq!(between(of(cache(150, 5, 9)), of(cache(100, 5, 0))), [""; 0]);
@@ -361,11 +361,10 @@ mod tests {
             }],
             ..Report::default()
         };
-        let line =
-            "writes with FUA cost 45 flushes per second, since the drives have no FUA themselves";
+        let line = "writes with FUA cost 45 flushes per second, because the drives have no FUA";
         assert_eq!(between(flushes(100), Report::default()), [line]);
         assert_eq!(between(flushes(29), Report::default()), [""; 0]);
-        let line = "discards: 32 requests to the drives for each one, on average";
+        let line = "discards: each is split into 32 requests to the drives, on average";
         assert_eq!(between(discards(64), Report::default()), [line]);
         assert_eq!(between(discards(15), Report::default()), [""; 0]);
     }

@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(said.len(), 3, "{said:?}");
         let said = warned(all, &tls(", required = false"));
         assert!(
-            said.len() == 1 && said[0].ends_with("for a certificate; add client-ca"),
+            said.len() == 1 && said[0].ends_with("client certificate; add client-ca"),
             "{said:?}"
         );
     }

@@ -454,7 +454,7 @@ fn advice(kind: io::ErrorKind) -> &'static str {
         io::ErrorKind::PermissionDenied => {
             "this user may not write there; change its mode, or choose another directory"
         }
-        _ => "name another folder",
+        _ => "choose another directory",
     }
 }
 
@@ -543,7 +543,7 @@ mod tests {
         for damaged in ["clean \"a\"\n", &HEADER[..9], "\0\0\0"] {
             fs::write(dir.path().join("caches"), damaged).unwrap();
             assert!(
-                said(dir.path()).contains("caches: its first line is damaged, so nobody knows")
+                said(dir.path()).contains("caches: its first line is damaged, so it is unknown")
             );
         }
         fs::write(dir.path().join("caches"), "").unwrap();
@@ -593,7 +593,8 @@ mod tests {
         let error = io::Error::from(rustix::io::Errno::ROFS);
         let said = unwritable(Path::new("st/caches"), &error).to_string();
         let expected = "st/caches: cannot be written: Read-only file system (os error 30): its file \
-                        system is mounted read-only; mount it for writing, or name another folder";
+                        system is mounted read-only; mount it for writing, or choose another \
+                        directory";
         assert_eq!(said, expected);
     }
 

@@ -177,7 +177,7 @@ mod tests {
         let mut line = |ms| ignored.line("ignored", start + Duration::from_millis(ms));
         assert_eq!(line(0).as_deref(), Some("ignored"));
         assert!((1..1000).all(|ms| line(ms).is_none()));
-        let said = "ignored (999 such signals came since the last line)";
+        let said = "ignored (999 such signals have arrived since the last line)";
         assert_eq!(line(5_000).as_deref(), Some(said));
         assert_eq!(line(5_001), None);
     }

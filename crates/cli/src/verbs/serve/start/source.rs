@@ -59,8 +59,8 @@ impl Source {
                 if let Some(file) = files.iter().find(|file| is_configuration(file)) {
                     let shown = file.display();
                     bail!(
-                        "{shown}: only one configuration can be served, and no files with it; \
-                         list all drives in the configuration"
+                        "{shown}: a configuration cannot be served together with files; list all \
+                         drives in it"
                     );
                 }
                 None
@@ -199,7 +199,10 @@ mod tests {
         let disk = file("a.img", &[0; 4096]);
         assert!(read(&[&disk], none, &plain).unwrap().text.contains("driver = \"file\""));
         let error = read(&[&disk, &toml], none, &plain).unwrap_err();
-        assert!(error.contains("a.TOML: a configuration is served alone"), "{error}");
+        assert!(
+            error.contains("a.TOML: a configuration cannot be served together with files"),
+            "{error}"
+        );
         let read_only = ImageArgs { read_only: true, ..plain };
         let error = read(&[&toml], none, &read_only).unwrap_err();
         assert!(error.starts_with("--read-only goes with files"), "{error}");
@@ -216,7 +219,7 @@ mod tests {
         assert!(error.contains("more than 256 MiB is no configuration"), "{error}");
         std::fs::write(&big, b"a = \"\xff\"").unwrap();
         let error = read(&[&big], None, &plain).unwrap_err();
-        assert!(error.contains("no text, at byte 5"), "{error}");
+        assert!(error.contains("not valid UTF-8 at byte 5"), "{error}");
         for (path, what, instead) in [
             ("/dev/zero", "no regular file", "`serve -` reads"),
             ("/tmp", "a directory", "directory = \"/tmp\""),
