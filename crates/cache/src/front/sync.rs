@@ -151,6 +151,7 @@ impl<M: Machine> CacheQueue<M> {
         let (mut items, mut is_below) = (Vec::new(), true);
         let rq = self.jobs[job].rq();
         let by = if rq.flags().has(OpFlags::FUA) { OpFlags::FUA } else { OpFlags::NONE };
+        let (start, end) = span_of(rq);
         for number in extents_of(self.cache.page, span_of(rq)) {
             let bits = self.cache.page.bits_of(number, span_of(rq));
             let mut shard = self.cache.shard(number).lock();
@@ -160,6 +161,10 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
+                    // A page that a later write dirtied again is not waited for, so a write of it
+                    // with FUA makes nothing of this job durable in time.
+                    let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
+                    let first = items.len();
                     // Adjacent dirty pages are written along, except stranded ones. A FUA write
                     // leaves them out, because it would make them durable without need.
                     let is_fua = by == OpFlags::FUA;
@@ -168,15 +173,14 @@ impl<M: Machine> CacheQueue<M> {
                         true => shard.collect_beside(at, bits | neighbours, &mut items),
                         false => shard.collect_one(at, bits | neighbours, &mut items),
                     }
+                    for item in items[first..].iter().filter(|_| is_awaited) {
+                        let own = self.cache.page.mask_of(item.page, start, end);
+                        if item.mask & own == own {
+                            self.jobs[job].forget_page(item.page);
+                        }
+                    }
                 }
                 is_below &= shard.find(number).is_none_or(|at| !owes(shard.extent(at)));
-            }
-        }
-        let (start, end) = span_of(rq);
-        for item in &items {
-            let own = self.cache.page.mask_of(item.page, start, end);
-            if item.mask & own == own {
-                self.jobs[job].forget_page(item.page);
             }
         }
         self.writeout.start_with(&self.cache, items, by);

@@ -246,9 +246,11 @@ impl Shard {
         self.filling as usize >= self.owners.len() / 2
     }
 
-    /// Drops a page from memory, whether it is dirty or not.
+    /// Drops a page from memory, whether it is dirty or not. A fill in flight becomes stale: it may
+    /// have read the drive before data were written there that only the dropped frame had.
     pub(crate) fn drop_page(&mut self, at: u32, page: usize) {
         let extent = &mut self.extents[at as usize];
+        extent.stale |= extent.filling & 1 << page;
         let frame = core::mem::replace(&mut extent.frames[page], NO_FRAME);
         (extent.valid[page], extent.dirty[page]) = (0, 0);
         extent.failed.pages &= !(1 << page);
