@@ -1,18 +1,63 @@
-//! Flushes a volume that was removed from a running server and is about to be closed.
+//! `LastFlush`: flushes a volume for the last time, before it is closed.
 //!
-//! Servers flush their volumes when they stop. If a single volume is removed from a running server,
-//! the removing thread flushes it here, once no server has a queue of it any more. The crate
-//! `millrace` calls this.
+//! A server that stops flushes its volumes, and calls this from its I/O threads. If a single volume
+//! is removed from a running server, the removing thread flushes it with [`flush_volume`], once no
+//! server has a queue of it any more; `millrace` calls that. Drives that do not answer are waited
+//! for as long as [`Progress`] allows.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_block::{Bio, Error, ErrorKind, Stamp, Status, Volume, is_unused};
+use millrace_block::{Bio, Channel, Error, ErrorKind, Stamp, Status, Volume, is_unused};
 use millrace_machine::{Deadline, Machine, Native};
 use millrace_reactor::Config;
 use millrace_runtime::{IoConfig, IoContext};
 
-use crate::stop::{Progress, TURN_NS};
+use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS};
+
+/// The last flush of a volume, which is tried again as long as its progress allows.
+pub(crate) struct LastFlush {
+    progress: Progress,
+    /// Time of the next attempt; `None` while a flush is in flight.
+    due_ns: Option<u64>,
+}
+
+impl LastFlush {
+    pub(crate) fn of(progress: Progress) -> LastFlush {
+        LastFlush { progress, due_ns: Some(0) }
+    }
+
+    /// Submits the flush if that is due, and polls the channel. Returns the outcome once it is
+    /// known, with the reason of a failure as text. `given_ns` is the time left in any case. Must be
+    /// called every turn.
+    pub(crate) fn turn(
+        &mut self,
+        channel: &mut Channel<Native>,
+        given_ns: u64,
+    ) -> Option<Result<(), String>> {
+        let volume = Arc::clone(channel.volume());
+        if self.due_ns.take_if(|at_ns| *at_ns <= Native::now()).is_some() {
+            let flush = Bio::flush().with_user_data(FLUSH_USER_DATA);
+            if let Err(rejected) = channel.submit(flush) {
+                return Some(Err(format!("{}: no flush: {:?}", volume.name(), rejected.reason)));
+            }
+        }
+        let mut status: Option<Status> = None;
+        channel.poll(|done| {
+            status = status.or((done.user_data == FLUSH_USER_DATA).then_some(done.status));
+        });
+        match status {
+            Some(status) if status.is_ok() => return Some(Ok(())),
+            Some(status) => match self.progress.again_at(&volume, status) {
+                Some(at_ns) => self.due_ns = Some(at_ns),
+                None => return Some(Err(self.progress.failure(&volume))),
+            },
+            None => {}
+        }
+        let is_over = self.progress.is_over(&volume, given_ns, 0);
+        is_over.then(|| Err(self.progress.failure(&volume)))
+    }
+}
 
 /// Flushes a volume of which no other thread has a queue. Waits up to `time` for drives that do not
 /// answer, but as long as necessary while a cache makes progress in writing its dirty pages.
@@ -36,29 +81,11 @@ pub fn flush_volume(
     };
     let mut ctx = IoContext::new(IoConfig { number: 0, reactor }).map_err(failed)?;
     let mut channel = ctx.channel(volume, 1, Stamp::Batch).map_err(failed)?;
-    let mut progress = Progress::watched(volume);
+    let mut flush = LastFlush::of(Progress::watched(volume));
     let mut limit: Deadline<Native> = Deadline::after(time);
-    // Time of the next flush attempt; `None` while a flush is in flight.
-    let mut due_ns = Some(Native::now());
     loop {
-        if due_ns.is_some_and(|due_ns| Native::now() >= due_ns) {
-            due_ns = None;
-            if let Err(rejected) = channel.submit(Bio::flush()) {
-                return Err(format!("{}: no flush: {:?}", volume.name(), rejected.reason));
-            }
-        }
-        let mut status: Option<Status> = None;
-        channel.poll(|done| status = Some(done.status));
-        match status {
-            Some(status) if status.is_ok() => return Ok(()),
-            Some(status) => match progress.again_at(volume, status) {
-                Some(at_ns) => due_ns = Some(at_ns),
-                None => return Err(progress.failure(volume)),
-            },
-            None => {}
-        }
-        if progress.is_over(volume, limit.left_with_ns(0), 0) {
-            return Err(progress.failure(volume));
+        if let Some(outcome) = flush.turn(&mut channel, limit.left_with_ns(0)) {
+            return outcome;
         }
         let until_ns = Native::now() + TURN_NS;
         ctx.turn(Some(until_ns), || channel.has_work()).map_err(failed)?;

@@ -48,7 +48,8 @@ pub(crate) struct DryDriver {
 impl DryDriver {
     fn null(&self) -> NullDriver {
         let (size_bytes, block_size) = (self.size_bytes, self.block_bytes);
-        NullDriver { size_bytes, block_size, ..NullDriver::default() }
+        // As small as can be, since a plan may have 10,000 drives.
+        NullDriver { size_bytes, block_size, queues: 1, depth: 1, ..NullDriver::default() }
     }
 }
 

@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use millrace_block::{Bio, Error, Status};
+use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};
 
 use super::IoThread;
-use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, Progress, TURN_NS};
+use crate::last_flush::LastFlush;
+use crate::stop::{FLUSH_NS, Progress, TURN_NS};
 
 impl IoThread {
     /// Shuts the thread down except for [`IoThread::let_go`]: answers requests in flight until the
@@ -70,33 +71,17 @@ impl IoThread {
         if self.common.volume.limits().features.read_only {
             return Ok(());
         }
-        let name = self.common.volume.name().to_owned();
-        let volume = Arc::clone(&self.common.volume);
-        let mut progress = Progress::of(&volume);
-        let (mut outcome, mut next_ns) = (None, Some(0));
-        while outcome.is_none() && !progress.is_over(&volume, limit.left_with_ns(FLUSH_NS), 0) {
-            if next_ns.take_if(|at_ns| *at_ns <= Native::now()).is_some() {
-                let flush = Bio::flush().with_user_data(FLUSH_USER_DATA);
-                if let Err(rejected) = self.channel.submit(flush) {
-                    failures.push(format!("{name}: no flush: {:?}", rejected.reason));
-                    return Ok(());
-                }
+        let mut flush = LastFlush::of(Progress::of(&self.common.volume));
+        let outcome = loop {
+            if let Some(outcome) = flush.turn(&mut self.channel, limit.left_with_ns(FLUSH_NS)) {
+                break outcome;
             }
-            self.channel.poll(|done| {
-                if done.user_data == FLUSH_USER_DATA {
-                    let (has_failed, status) = (!done.status.is_ok(), done.status);
-                    next_ns = has_failed.then(|| progress.again_at(&volume, status)).flatten();
-                    outcome = next_ns.is_none().then_some(done.status);
-                }
-            });
             let channel = &self.channel;
-            let done = outcome.is_some();
-            let turn_ns = Native::now() + TURN_NS;
-            self.ctx.turn(Some(turn_ns), || done || channel.has_work())?;
-        }
+            self.ctx.turn(Some(Native::now() + TURN_NS), || channel.has_work())?;
+        };
         match outcome {
-            Some(Status::Ok) => self.common.unflushed.end_clean(),
-            _ => failures.push(progress.failure(&volume)),
+            Ok(()) => self.common.unflushed.end_clean(),
+            Err(text) => failures.push(text),
         }
         Ok(())
     }
