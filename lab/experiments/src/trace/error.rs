@@ -42,9 +42,6 @@ pub enum OpenError {
          NAME.blktrace.0, NAME.blktrace.1 and so on"
     )]
     Missing(String),
-    /// Standard input was named together with other traces.
-    #[error("-: standard input can't be read beside other traces; name it alone")]
-    StdinAndFiles,
     /// A file cannot be opened or read.
     #[error("{0}: cannot be read")]
     Io(String, #[source] io::Error),
@@ -69,7 +66,7 @@ pub enum OpenError {
          one of them with `millrace-lab trace convert`"
     )]
     Mixed(String, &'static str, String, &'static str),
-    /// A blktrace recording cannot be opened.
+    /// A blktrace recording cannot be opened, or standard input was named beside other traces.
     #[error(transparent)]
     Blktrace(#[from] TraceError),
 }

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use millrace_trace::{Reader, TraceName};
+use millrace_trace::{Reader, TraceError, TraceName};
 
 use super::detect::{detect, is_certain, likely};
 use super::error::{OpenError, shown};
@@ -42,7 +42,7 @@ impl AnySource {
 /// If a file cannot be opened, no format fits, or the formats differ.
 pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, OpenError> {
     if traces.len() > 1 && traces.contains(&TracePath::Stdin) {
-        return Err(OpenError::StdinAndFiles);
+        return Err(TraceError::PipeAndFiles.into());
     }
     if let Some(recordings) = recordings(traces, format)? {
         let parser = Box::new(Blktrace::new(Reader::open(&recordings)?));
