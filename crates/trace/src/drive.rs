@@ -59,7 +59,7 @@ pub(super) struct Flight {
     pub(super) issued_ns: u64,
     pub(super) cpu: u32,
     pub(super) kind: IoKind,
-    /// Number that [`IoListener::arrived`](super::spans::IoListener::arrived) returned for this I/O.
+    /// Number that [`IoListener::arrived`](super::IoListener::arrived) returned for this I/O.
     pub(super) number: u64,
     /// Sectors of the I/O that no completion has covered yet.
     pub(super) uncovered: u32,

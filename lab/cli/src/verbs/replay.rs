@@ -52,7 +52,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let watch = Arc::new(TraceProgress::default());
     let source = TrackedTrace::new(source, &watch);
     let report = carry_out(args, (lanes, routes), (source, addresses), (&settings, &watch, ios))?;
-    let notes = watch.notes();
+    let notes = watch.known().notes.clone();
     notes.iter().for_each(|note| eprintln!("note: {note}"));
     if let Some((missing, has)) = watch.missing(args.map.iter().map(|map| map.device.as_str())) {
         let (missing, has) = (missing.join(" "), has.join(" "));
@@ -64,7 +64,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
             head.traces, head.format
         );
     }
-    let damage = ReadDamage::tell(watch.damage());
+    let damage = ReadDamage::tell(watch.known().damage.clone());
     let ended = finish(args, &head, &report, [&notes, damage.lines()])?;
     Ok(if ended == ExitCode::SUCCESS { damage.exit_code() } else { ended })
 }
@@ -199,7 +199,7 @@ fn carry_out(
         let of_time = settings
             .runtime
             .map_or(0.0, |runtime| standing.elapsed_ns as f64 / runtime.as_nanos() as f64);
-        let fraction = of_ios.max(of_time).max(watch.progress()).min(1.0);
+        let fraction = of_ios.max(of_time).max(watch.known().progress).min(1.0);
         let (seconds, trace) = (standing.elapsed_ns as f64 / 1e9, standing.trace_ns as f64 / 1e9);
         bar.show(
             0,

@@ -1,7 +1,7 @@
 //! `ColumnTable`: a text format with one I/O per line, as a table of its columns.
 //!
-//! A format is data: an example, how a line is split, and for each column its name and its meaning.
-//! `ColumnParser` reads the lines of any such format; the tables are in `formats/tables.rs`. Columns
+//! A format is data: an example, how a line is split, and each column's name and meaning.
+//! `ColumnParser` reads the lines of any such format; `formats/tables.rs` has the tables. Columns
 //! are read from left to right, so that an error is about the first one that does not fit.
 
 use millrace_block::Op;

@@ -17,6 +17,7 @@
 //!
 //! Called by `open.rs`.
 
+use super::columns::ColumnParser;
 use super::devices::DeviceNames;
 use super::format::{Format, FormatReader};
 use super::input::said;
@@ -65,6 +66,7 @@ fn first_lines(head: &str) -> Vec<(u64, &str)> {
 /// Returns true if a format accepts the beginning of a trace.
 fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
     match format.reader() {
+        FormatReader::Columns(table) => takes(&mut *ColumnParser::boxed(table), lines),
         FormatReader::Lines(parser) => takes(&mut *parser(), lines),
         FormatReader::Records { fits, .. } => fits(head),
     }

@@ -8,8 +8,6 @@ use std::io;
 
 use millrace_trace::TraceError;
 
-use super::format::Format;
-
 /// Longest excerpt of a trace's text in an error, in characters.
 const SHOWN_MAX: usize = 60;
 
@@ -44,9 +42,6 @@ pub enum OpenError {
          NAME.blktrace.0, NAME.blktrace.1 and so on"
     )]
     Missing(String),
-    /// Standard input was named together with other traces.
-    #[error("-: standard input can't be read beside other traces; name it alone")]
-    StdinAndFiles,
     /// A file cannot be opened or read.
     #[error("{0}: cannot be read")]
     Io(String, #[source] io::Error),
@@ -59,20 +54,19 @@ pub enum OpenError {
         "{0}: compressed by {1}, and only gzip is supported; pipe it in: {2} {0} | millrace ... -"
     )]
     Packed(String, &'static str, &'static str),
-    /// No known format fits the file, whose first line is given.
+    /// No known format fits the file, whose first line is given with the names of all formats.
     #[error(
-        "{0}: no format fits its first lines ({1}); tried {names}; if it is one of these, \
-         --format NAME says which and then the error says what does not fit",
-        names = Format::names(Format::all())
+        "{0}: no format fits its first lines ({1}); tried {2}; if it is one of these, --format NAME \
+         says which and then the error says what does not fit"
     )]
-    Unknown(String, String),
+    Unknown(String, String, String),
     /// The files have several formats, whose times cannot be compared.
     #[error(
         "{0} is {1} and {2} is {3}: traces that are read together must have one format; convert \
          one of them with `millrace-lab trace convert`"
     )]
-    Mixed(String, Format, String, Format),
-    /// A blktrace recording cannot be opened.
+    Mixed(String, &'static str, String, &'static str),
+    /// A blktrace recording cannot be opened, or standard input was named beside other traces.
     #[error(transparent)]
     Blktrace(#[from] TraceError),
 }

@@ -7,16 +7,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::columns::ColumnParser;
+use super::columns::{ColumnParser, ColumnTable};
 use super::formats::blkparse::Blkparse;
 use super::formats::blktrace::{Blktrace, is_recording};
 use super::formats::nbdkit::NbdkitLog;
 use super::formats::tables;
 use super::formats::trlog::{Trlog, is_log};
-use super::formats::vscsi::{Vscsi, version};
+use super::formats::vscsi::{Vscsi, has_version};
 use super::input::InputStream;
 use super::parser::{LineParser, LineReader, TraceParser};
-use super::writer::{FormatWriter, blktrace::BlktraceEvents, iolog::IologLines, msr::MsrRows};
+use super::writer::blktrace::BlktraceEvents;
+use super::writer::format_writer::FormatWriter;
+use super::writer::iolog::IologLines;
+use super::writer::msr::MsrRows;
 
 /// A trace format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,7 +55,9 @@ pub enum Format {
 
 /// Recognition and reading of a format's files.
 pub(super) enum FormatReader {
-    /// Text, recognized by a parser that accepts the first lines.
+    /// A table of columns.
+    Columns(&'static ColumnTable),
+    /// Other text, recognized, as tables are, by a parser that accepts the first lines.
     Lines(fn() -> Box<dyn LineParser>),
     /// Binary records, recognized by a file's first bytes.
     Records { fits: fn(&[u8]) -> bool, open: fn(InputStream) -> Box<dyn TraceParser> },
@@ -71,41 +76,43 @@ struct FormatRow {
     writer: Option<fn() -> Box<dyn FormatWriter>>,
 }
 
+impl FormatRow {
+    const fn written_by(self, writer: fn() -> Box<dyn FormatWriter>) -> FormatRow {
+        FormatRow { writer: Some(writer), ..self }
+    }
+}
+
 const fn row(
     format: Format,
     name: &'static str,
     disorder: usize,
     reader: FormatReader,
-    writer: Option<fn() -> Box<dyn FormatWriter>>,
 ) -> FormatRow {
-    FormatRow { format, name, disorder, reader, writer }
+    FormatRow { format, name, disorder, reader, writer: None }
 }
 
 const MANY: usize = usize::MAX;
 
-use FormatReader::{Lines, Records};
+use FormatReader::{Columns, Lines, Records};
 
 /// All formats, in the order of their variants and in which detection tries them.
-#[rustfmt::skip]
 static ROWS: [FormatRow; 13] = [
-    row(Format::Blktrace, "blktrace", 64, Records { fits: is_recording, open: Blktrace::boxed },
-        Some(|| Box::<BlktraceEvents>::default())),
-    row(Format::Trlog, "nbd-trlog", 1, Records { fits: is_log, open: Trlog::boxed }, None),
-    row(Format::Vscsi, "vscsi", MANY,
-        Records { fits: |head| version(head).is_some(), open: Vscsi::boxed }, None),
-    row(Format::Iolog, "iolog", 1, Lines(|| ColumnParser::boxed(&tables::IOLOG)),
-        Some(|| Box::new(IologLines::new(&tables::IOLOG)))),
-    row(Format::Iolog3, "iolog3", 1, Lines(|| ColumnParser::boxed(&tables::IOLOG3)),
-        Some(|| Box::new(IologLines::new(&tables::IOLOG3)))),
-    row(Format::Blkparse, "blkparse", 64, Lines(|| Box::<Blkparse>::default()), None),
-    row(Format::Nbdkit, "nbdkit", 64, Lines(|| Box::<NbdkitLog>::default()), None),
-    row(Format::Msr, "msr", MANY, Lines(|| ColumnParser::boxed(&tables::MSR)),
-        Some(|| Box::new(MsrRows))),
-    row(Format::Systor, "systor", MANY, Lines(|| ColumnParser::boxed(&tables::SYSTOR)), None),
-    row(Format::Alibaba, "alibaba", MANY, Lines(|| ColumnParser::boxed(&tables::ALIBABA)), None),
-    row(Format::Tencent, "tencent", MANY, Lines(|| ColumnParser::boxed(&tables::TENCENT)), None),
-    row(Format::Spc, "spc", MANY, Lines(|| ColumnParser::boxed(&tables::SPC)), None),
-    row(Format::Fiu, "fiu", MANY, Lines(|| ColumnParser::boxed(&tables::FIU)), None),
+    row(Format::Blktrace, "blktrace", 64, Records { fits: is_recording, open: Blktrace::boxed })
+        .written_by(|| Box::<BlktraceEvents>::default()),
+    row(Format::Trlog, "nbd-trlog", 1, Records { fits: is_log, open: Trlog::boxed }),
+    row(Format::Vscsi, "vscsi", MANY, Records { fits: has_version, open: Vscsi::boxed }),
+    row(Format::Iolog, "iolog", 1, Columns(&tables::IOLOG))
+        .written_by(|| Box::new(IologLines::new(&tables::IOLOG))),
+    row(Format::Iolog3, "iolog3", 1, Columns(&tables::IOLOG3))
+        .written_by(|| Box::new(IologLines::new(&tables::IOLOG3))),
+    row(Format::Blkparse, "blkparse", 64, Lines(|| Box::<Blkparse>::default())),
+    row(Format::Nbdkit, "nbdkit", 64, Lines(|| Box::<NbdkitLog>::default())),
+    row(Format::Msr, "msr", MANY, Columns(&tables::MSR)).written_by(|| Box::new(MsrRows)),
+    row(Format::Systor, "systor", MANY, Columns(&tables::SYSTOR)),
+    row(Format::Alibaba, "alibaba", MANY, Columns(&tables::ALIBABA)),
+    row(Format::Tencent, "tencent", MANY, Columns(&tables::TENCENT)),
+    row(Format::Spc, "spc", MANY, Columns(&tables::SPC)),
+    row(Format::Fiu, "fiu", MANY, Columns(&tables::FIU)),
 ];
 
 impl Format {
@@ -140,6 +147,7 @@ impl Format {
         self.row().disorder
     }
 
+    /// Returns how files are recognized and read.
     pub(super) fn reader(self) -> &'static FormatReader {
         &self.row().reader
     }
@@ -147,8 +155,9 @@ impl Format {
     /// Opens a file of this format.
     pub(super) fn open(self, input: InputStream) -> Box<dyn TraceParser> {
         match self.reader() {
-            FormatReader::Lines(parser) => Box::new(LineReader::new(input, parser())),
-            FormatReader::Records { open, .. } => open(input),
+            Columns(table) => Box::new(LineReader::new(input, ColumnParser::boxed(table))),
+            Lines(parser) => Box::new(LineReader::new(input, parser())),
+            Records { open, .. } => open(input),
         }
     }
 

@@ -137,8 +137,8 @@ impl AnySource {
         }
     }
 
-    /// Measures the spans of a recording, too, while it is read. Its times then count from its first
-    /// event, not from its first I/O.
+    /// Measures the spans of a recording, too, while it is read. Its times then count from its
+    /// first event, not from its first I/O.
     #[must_use]
     pub fn with_spans(mut self, naming: DeviceNaming) -> AnySource {
         self.streams.iter_mut().for_each(|stream| stream.parser.measure_spans(naming));

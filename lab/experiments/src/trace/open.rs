@@ -6,7 +6,7 @@
 
 use std::io;
 
-use millrace_trace::{Reader, TraceName};
+use millrace_trace::{Reader, TraceError, TraceName};
 
 use super::detect::{detect, is_certain, likely};
 use super::error::{OpenError, shown};
@@ -42,7 +42,7 @@ impl AnySource {
 /// If a file cannot be opened, no format fits, or the formats differ.
 pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, OpenError> {
     if traces.len() > 1 && traces.contains(&TracePath::Stdin) {
-        return Err(OpenError::StdinAndFiles);
+        return Err(TraceError::PipeAndFiles.into());
     }
     if let Some(recordings) = recordings(traces, format)? {
         let parser = Box::new(Blktrace::new(Reader::open(&recordings)?));
@@ -57,7 +57,8 @@ pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, O
         match &first {
             None => first = Some((input.label.clone(), format)),
             Some((name, other)) if *other != format => {
-                return Err(OpenError::Mixed(name.clone(), *other, input.label, format));
+                let (first, second) = (other.name(), format.name());
+                return Err(OpenError::Mixed(name.clone(), first, input.label, second));
             }
             Some(_) => {}
         }
@@ -99,9 +100,8 @@ fn recordings(
         traces.iter().partition(|trace| name(trace).is_some());
     if let ([first, ..], [other, ..]) = (&some[..], &others[..]) {
         let input = open_input(other, format)?;
-        let other_format = found(&input, format)?;
-        let first = (first.to_string(), Format::Blktrace);
-        return Err(OpenError::Mixed(first.0, first.1, input.label, other_format));
+        let (first, other) = ((first.to_string(), Format::Blktrace.name()), found(&input, format)?);
+        return Err(OpenError::Mixed(first.0, first.1, input.label, other.name()));
     }
     Ok((!some.is_empty()).then(|| traces.iter().filter_map(name).collect()))
 }
@@ -140,7 +140,8 @@ fn found(input: &InputStream, format: Option<Format>) -> Result<Format, OpenErro
             return OpenError::Packed(label(), by, unpack);
         }
         let text = String::from_utf8_lossy(head);
-        OpenError::Unknown(label(), shown(text.lines().next().unwrap_or_default()))
+        let first = shown(text.lines().next().unwrap_or_default());
+        OpenError::Unknown(label(), first, Format::names(Format::all()))
     })
 }
 

@@ -143,11 +143,10 @@ impl ReportBuilder<'_> {
         )
     }
 
-    /// Creates a heat map of the counts of each slot in these bins.
+    /// Adds a heat map of the counts of each slot in these bins to a panel.
     fn heat(
         &self,
-        title: &str,
-        y: (&str, Unit),
+        panel: Panel,
         bins: std::ops::Range<usize>,
         counts: impl Fn(&TimelineSlot) -> &[u32],
         y_edge: impl Fn(usize) -> f64,
@@ -161,15 +160,15 @@ impl ReportBuilder<'_> {
             y_edges: (bins.start..=bins.end).map(y_edge).collect(),
             columns: self.slots().iter().map(column).collect(),
         };
-        Panel { heat: Some(heat), ..time.panel(title, y, []) }
+        Panel { heat: Some(heat), ..panel }
     }
 
     fn latencies(&self) -> Figure {
         let used = |bin: &usize| self.slots().iter().any(|slot| slot.latency[*bin] > 0);
         let first = (0..LATENCY_BINS).find(used).unwrap_or(0);
         let last = (0..LATENCY_BINS).rev().find(used).unwrap_or(first);
-        let y = ("latency", Unit::Nanoseconds);
-        let panel = self.heat("Q2C", y, first..last + 1, |slot| &slot.latency, latency_start);
+        let panel = self.timeline.time.panel("Q2C", ("latency", Unit::Nanoseconds), []);
+        let panel = self.heat(panel, first..last + 1, |slot| &slot.latency, latency_start);
         Figure::new(
             "latency",
             "Latency over time",
@@ -184,9 +183,9 @@ impl ReportBuilder<'_> {
             let used = |bin: &usize| self.slots().iter().any(|slot| slot.sectors[place][*bin] > 0);
             let last = (0..SECTOR_BINS).rev().find(used)?;
             let bin_bytes = 512.0 * 2_f64.powi(self.timeline.sector_bits[place] as i32);
-            let y = ("byte of the device", Unit::Count);
+            let panel = self.timeline.time.panel(&name, ("byte of the device", Unit::Count), []);
             let edge = |bin: usize| bin as f64 * bin_bytes;
-            Some(self.heat(&name, y, 0..last + 1, |slot| &slot.sectors[place], edge))
+            Some(self.heat(panel, 0..last + 1, |slot| &slot.sectors[place], edge))
         };
         Figure::new(
             "sectors",

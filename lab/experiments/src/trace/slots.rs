@@ -1,8 +1,8 @@
 //! `Slots`: counts over time, in at most `SLOTS_MAX` time slots, however long the trace.
 //!
 //! Slots begin with 1 us each; when the trace outgrows them, neighbours are merged and each slot
-//! lasts twice as long. So memory is bounded, and so is the page that is made of them. Owns the time
-//! axis of their plots, too. Filled by `timeline.rs` and `profile.rs`.
+//! lasts twice as long. So memory is bounded, and so is the page that is made of them. Owns the
+//! time axis of their plots, too. Filled by `timeline.rs` and `profile.rs`.
 
 use crate::page::{Panel, Series, Unit};
 

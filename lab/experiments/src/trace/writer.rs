@@ -1,16 +1,16 @@
 //! `TraceWriter`: writes I/Os as a trace of another format, one by one.
 //!
-//! Owns the counts of data that the format cannot
-//! represent. Called by `millrace-lab trace convert`; memory is bounded by the I/Os in flight.
+//! Owns the output, and the counts of data that the format cannot represent. Called by
+//! `millrace-lab trace convert`; memory is bounded by the I/Os in flight.
 
 pub(super) mod blktrace;
+pub(super) mod format_writer;
 pub(super) mod iolog;
 pub(super) mod msr;
 
 use std::io::{self, Write};
 
-use millrace_block::Op;
-
+use self::format_writer::{FormatWriter, OmittedFields};
 use super::TraceIo;
 use super::format::Format;
 
@@ -20,61 +20,6 @@ use super::format::Format;
 pub struct ReadOnlyFormat {
     /// Format that was asked for.
     pub format: Format,
-}
-
-/// Writer of one format.
-pub(super) trait FormatWriter {
-    /// Writes one I/O; `device` is its device's name.
-    fn io(
-        &mut self,
-        out: &mut dyn Write,
-        io: &TraceIo,
-        device: &str,
-        lost: &mut OmittedFields,
-    ) -> io::Result<()>;
-
-    /// Writes the end of the trace, and a note about dropped events if the format has one.
-    fn finish(&mut self, out: &mut dyn Write, dropped_events: u64) -> io::Result<()>;
-}
-
-/// Counts of data that the format cannot represent.
-#[derive(Debug, Default)]
-pub(super) struct OmittedFields {
-    /// I/Os left out, by operation.
-    ios: [u64; millrace_block::OPS],
-    zeroes: u64,
-    fua: u64,
-    unaligned: u64,
-    completions: u64,
-    /// True if I/Os have lost their times.
-    times: bool,
-}
-
-impl OmittedFields {
-    fn notes(&self, format: Format) -> Vec<String> {
-        let mut notes: Vec<String> = Vec::new();
-        for (op, count) in Op::ALL.into_iter().zip(self.ios) {
-            if count > 0 {
-                notes.push(format!("{count} I/Os left out: {format} has no {}", op.name()));
-            }
-        }
-        for (count, what) in [
-            (self.zeroes, "write-zeroes became writes"),
-            (self.fua, "writes lost their FUA"),
-            (self.unaligned, "I/Os that began or ended within a sector were widened to whole ones"),
-            (self.completions, "completions left out: too many I/Os in flight"),
-        ] {
-            if count > 0 {
-                notes.push(format!("{count} {what}"));
-            }
-        }
-        if self.times {
-            let said =
-                "the times are lost: fio misreads waits; use --to-format iolog3 to keep them";
-            notes.push(said.into());
-        }
-        notes
-    }
 }
 
 /// Writes a trace in some format.
@@ -115,7 +60,7 @@ impl<W: Write> TraceWriter<W> {
         self.kind.finish(&mut self.out, dropped_events)?;
         self.out.flush()?;
         let written = self.ios - self.lost.ios.iter().sum::<u64>();
-        Ok((written, self.lost.notes(self.format)))
+        Ok((written, self.lost.notes(self.format.name())))
     }
 }
 

@@ -14,32 +14,20 @@ const IOS_A_LOOK: u64 = 4_096;
 #[derive(Debug, Default)]
 pub struct TraceProgress(Mutex<ProgressState>);
 
+/// Progress, notes and damage so far.
 #[derive(Debug, Default)]
-struct ProgressState {
+pub struct ProgressState {
     /// Part of the trace that has been read, 0 to 1.
-    progress: f64,
-    notes: Vec<String>,
-    damage: Vec<String>,
-    /// All devices of the trace, known once it was read to its end.
+    pub progress: f64,
+    /// Notes for the user about the trace.
+    pub notes: Vec<String>,
+    /// Files that were not read to their end, each with the place and the reason.
+    pub damage: Vec<String>,
+    /// All devices of the trace, when it was read to its end.
     devices: Option<Vec<String>>,
 }
 
 impl TraceProgress {
-    /// Returns the part of the trace that has been read, 0 to 1.
-    pub fn progress(&self) -> f64 {
-        self.known().progress
-    }
-
-    /// Returns notes for the user about the trace.
-    pub fn notes(&self) -> Vec<String> {
-        self.known().notes.clone()
-    }
-
-    /// Lists files that were not read to their end, each with the position and the reason.
-    pub fn damage(&self) -> Vec<String> {
-        self.known().damage.clone()
-    }
-
     /// Returns the devices among `devices` that the trace does not have, and all devices that it
     /// has. Returns `None` if no device is missing, or if the trace was not read to its end.
     pub fn missing<'a>(
@@ -51,7 +39,8 @@ impl TraceProgress {
         (!missing.is_empty()).then_some((missing, has))
     }
 
-    fn known(&self) -> MutexGuard<'_, ProgressState> {
+    /// Returns what is known so far.
+    pub fn known(&self) -> MutexGuard<'_, ProgressState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,15 +1,15 @@
 //! `Draft`: a job while its words are read, one after another.
 //!
-//! Owns the values until all words are read (`words` has how each is), and what contradicts itself at
-//! the end; made of a section by `job`, which `spec` calls. A later word wins over an equal one before it.
+//! Owns the reading of a file, the values until all words are read (`words` has how each is), and
+//! what contradicts itself at the end. A later word wins over an equal one before it.
 
 use super::blocks::{BUFFER_MAX, Sizes};
 use super::depth_search::LatencyTarget;
-use super::lines::{Entry, JobFileError, Section};
+use super::lines::{self, Entry, Includes, JobFileError, Place, Section};
 use super::options::{pass_over, usual};
 use super::spec::{
-    Access, CloneGroup, Engine, Flow, IoShape, IssueRules, JobSpec, Kind, Region, Sequence, Span,
-    ThinkTime, Verify, Zones,
+    Access, CloneGroup, Engine, Flow, IoShape, IssueRules, JobFile, JobSpec, Kind, Region,
+    Sequence, Span, ThinkTime, Verify, Zones,
 };
 use super::value::Base;
 use super::words::{Needs, WORDS};
@@ -40,13 +40,46 @@ pub(super) struct Draft {
     pub(super) ignored: Vec<String>,
 }
 
+impl JobFile {
+    /// Reads a job file's bytes.
+    ///
+    /// # Errors
+    /// If the file is wrong; the error names the problem, the file and the line.
+    pub fn parse(name: &str, bytes: &[u8], outside: &dyn Includes) -> Result<Self, JobFileError> {
+        let sections = lines::sections(name, bytes, outside)?;
+        let mut ignored: Vec<String> = Vec::new();
+        let mut jobs = Vec::new();
+        for section in &sections {
+            let (job, words) = job(section)?;
+            jobs.push(job);
+            ignored.extend(words);
+        }
+        let threads: u64 = jobs.iter().map(|job| u64::from(job.crowd.numjobs)).sum();
+        if threads > 4096 {
+            let place = Place { file: name.to_owned(), line: 0 };
+            return Err(place.wrong(format!("{threads} jobs in all; 4096 at most")));
+        }
+        for (at, job) in jobs.iter().enumerate() {
+            let Some(awaited) = &job.crowd.wait_for else { continue };
+            if !jobs[..at].iter().any(|earlier: &JobSpec| earlier.name == *awaited) {
+                let text = format!("wait_for={awaited}: no job above has this name");
+                return Err(job.place.wrong(text));
+            }
+        }
+        ignored.sort_unstable();
+        ignored.dedup();
+        let global = sections.last().map(|last| pairs(&last.global)).unwrap_or_default();
+        Ok(JobFile { jobs, global, ignored })
+    }
+}
+
 /// Returns words and values as they were written.
-pub(super) fn pairs(entries: &[Entry]) -> Vec<(String, String)> {
+fn pairs(entries: &[Entry]) -> Vec<(String, String)> {
     entries.iter().map(|entry| (entry.word.clone(), entry.value.clone())).collect()
 }
 
 /// Returns the job of a section, and the words in it that have no meaning here.
-pub(super) fn job(section: &Section) -> Result<(JobSpec, Vec<String>), JobFileError> {
+fn job(section: &Section) -> Result<(JobSpec, Vec<String>), JobFileError> {
     let mut draft = Draft::new(section);
     // `kb_base` also applies to sizes that stand before it.
     let (first, rest): (Vec<_>, Vec<_>) = section

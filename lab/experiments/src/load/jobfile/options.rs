@@ -1,9 +1,9 @@
 //! Words of job files that have no meaning here, and other names of all words.
 //!
-//! Owns the list of words that are passed over with a note, since they are about how fio itself does
-//! something (its engines, files, processes, logs) or about what buffers hold, and the list of words
-//! that are refused, since they would change what I/Os are done, but for the value that changes
-//! nothing. Called by `draft`; `words` has those with a meaning.
+//! Owns the list of words that are passed over with a note, since they are about how fio itself
+//! does something (its engines, files, processes, logs) or about what buffers hold, and the list of
+//! words that are refused, since they would change what I/Os are done, but for the value that
+//! changes nothing. Called by `draft`; `words` has those with a meaning.
 
 use millrace_drives::nearest;
 
@@ -117,8 +117,8 @@ pub(super) fn usual(word: &str) -> &str {
     aliases().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
-/// Accepts a word, given by its usual name, that has no meaning to millrace; `meaning` has the words
-/// that have one.
+/// Accepts a word, given by its usual name, that has no meaning to millrace; `meaning` has the
+/// words that have one.
 ///
 /// # Errors
 /// If it is refused with this value, or is no word of fio's that is known here.

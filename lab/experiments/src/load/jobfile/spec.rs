@@ -9,8 +9,7 @@ use millrace_drives::Advice;
 use super::block_distribution::Distribution;
 use super::blocks::Sizes;
 use super::depth_search::LatencyTarget;
-use super::draft::{job, pairs};
-use super::lines::{self, Includes, JobFileError, Place};
+use super::lines::Place;
 use super::value::Amount;
 
 /// Job file: its jobs, and the words of its `global` sections.
@@ -200,39 +199,6 @@ pub(super) struct CloneGroup {
     pub(super) cpus: Vec<u32>,
     /// Name of the job that must end before this job begins.
     pub(super) wait_for: Option<String>,
-}
-
-impl JobFile {
-    /// Reads a job file's bytes.
-    ///
-    /// # Errors
-    /// If the file is wrong; the error names the problem, the file and the line.
-    pub fn parse(name: &str, bytes: &[u8], outside: &dyn Includes) -> Result<Self, JobFileError> {
-        let sections = lines::sections(name, bytes, outside)?;
-        let mut ignored: Vec<String> = Vec::new();
-        let mut jobs = Vec::new();
-        for section in &sections {
-            let (job, words) = job(section)?;
-            jobs.push(job);
-            ignored.extend(words);
-        }
-        let threads: u64 = jobs.iter().map(|job| u64::from(job.crowd.numjobs)).sum();
-        if threads > 4096 {
-            let place = Place { file: name.to_owned(), line: 0 };
-            return Err(place.wrong(format!("{threads} jobs in all; 4096 at most")));
-        }
-        for (at, job) in jobs.iter().enumerate() {
-            let Some(awaited) = &job.crowd.wait_for else { continue };
-            if !jobs[..at].iter().any(|earlier: &JobSpec| earlier.name == *awaited) {
-                let text = format!("wait_for={awaited}: no job above has this name");
-                return Err(job.place.wrong(text));
-            }
-        }
-        ignored.sort_unstable();
-        ignored.dedup();
-        let global = sections.last().map(|last| pairs(&last.global)).unwrap_or_default();
-        Ok(JobFile { jobs, global, ignored })
-    }
 }
 
 impl JobSpec {

@@ -1,8 +1,7 @@
 //! The words of job files with a meaning, as a table: name, and how the value is read.
 //!
-//! A new word is a row here and, if it is new to fio's users, one in docs/lab/bench.md. Words without
-//! a meaning, and other names of words, are in `options`. Called by `draft`, whose fields the values
-//! go to.
+//! A new word is a row here, and one in docs/lab/bench.md. Words without a meaning, and other names
+//! of words, are in `options`. Called by `draft`, whose fields the values go to.
 
 use millrace_drives::Advice;
 

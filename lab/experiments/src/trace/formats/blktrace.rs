@@ -1,7 +1,7 @@
 //! Binary traces of blktrace: a set of files, one per CPU, or all in one stream.
 //!
-//! `millrace_trace::Reader` merges the events, and `event_ios` turns them into I/Os. Source: `struct
-//! blk_io_trace` and blktrace(8); `millrace_block::blktrace` defines the records.
+//! `millrace_trace::Reader` merges the events, and `event_ios` turns them into I/Os. Source:
+//! `struct blk_io_trace` and blktrace(8); `millrace_block::blktrace` defines the records.
 
 use std::io::Read;
 

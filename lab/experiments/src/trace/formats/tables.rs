@@ -162,7 +162,8 @@ const IOLOG_ACTIONS: Column = Column::Op(&[
 ]);
 
 /// fio's I/O log, version 2, as `write_iolog` writes it. It has no times except `wait` lines, in
-/// microseconds since the previous wait. Source: fio's documentation, "Trace file format"; fio 3.33.
+/// microseconds since the previous wait. Source: fio's documentation, "Trace file format"; fio
+/// 3.33.
 pub(in crate::trace) static IOLOG: ColumnTable = ColumnTable {
     example: "/dev/sda read 4096 8192",
     head: Some("fio version 2 iolog"),

@@ -26,13 +26,12 @@ const RECORD_BYTES: [usize; 2] = [32, 40];
 /// Number of records that detection needs, unless the trace is a single record.
 const RECORDS_TRIED: usize = 2;
 
-/// Detects the version of a trace from its first bytes: every complete record must state it.
-pub(in crate::trace) fn version(head: &[u8]) -> Option<u8> {
-    [2, 1].into_iter().find(|version| {
-        let bytes = RECORD_BYTES[usize::from(version - 1)];
+/// Returns true if every complete record of a trace's first bytes states the same version.
+pub(in crate::trace) fn has_version(head: &[u8]) -> bool {
+    [(RECORD_BYTES[0], 15, 1), (RECORD_BYTES[1], 3, 2)].into_iter().any(|(bytes, at, version)| {
         let mut records = head.chunks_exact(bytes);
-        let says = |record: &[u8]| record[if *version == 1 { 15 } else { 3 }] == *version;
-        (head.len() == bytes || head.len() >= bytes * RECORDS_TRIED) && records.all(says)
+        let is_enough = head.len() == bytes || head.len() >= bytes * RECORDS_TRIED;
+        is_enough && records.all(|record| record[at] == version)
     })
 }
 

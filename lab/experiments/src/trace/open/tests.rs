@@ -249,7 +249,7 @@ fn errors_say_file_line_and_what_is_expected() {
     let missing = open(&missing, None).err().unwrap().to_string();
     assert!(missing.contains("none: no such trace; give a file, or the name NAME"), "{missing}");
     let both = [TracePath::Stdin, path[0].clone()];
-    assert!(matches!(open(&both, None), Err(OpenError::StdinAndFiles)));
+    assert!(matches!(open(&both, None), Err(OpenError::Blktrace(TraceError::PipeAndFiles))));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use millrace_block::blktrace::{EventCode, NotifyKind, Record, category, device};
 use millrace_block::{DROPPED_EVENTS, Op};
 use millrace_runtime::DEVICE_NAME;
 
-use super::{FormatWriter, OmittedFields};
+use super::format_writer::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 
 /// Time of the first I/O.

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use millrace_block::Op;
 
-use super::{FormatWriter, OmittedFields};
+use super::format_writer::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 use crate::trace::formats::tables::TICK_NS;
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::trace::{AnySource, TraceSource};
+use millrace_block::Op;
 use proptest::prelude::*;
 
 fn read(bytes: Vec<u8>) -> (Vec<TraceIo>, Vec<String>) {

@@ -1,0 +1,65 @@
+//! `FormatWriter`: the interface of a format's writer; `OmittedFields`: counts of what is left out.
+//!
+//! Implemented by the other files of this folder, one for each format that is written; called by
+//! `TraceWriter`, which makes notes for the user of the counts.
+
+use std::io::{self, Write};
+
+use millrace_block::Op;
+
+use crate::trace::TraceIo;
+
+/// Writer of one format.
+pub(in crate::trace) trait FormatWriter {
+    /// Writes one I/O; `device` is its device's name.
+    fn io(
+        &mut self,
+        out: &mut dyn Write,
+        io: &TraceIo,
+        device: &str,
+        lost: &mut OmittedFields,
+    ) -> io::Result<()>;
+
+    /// Writes the end of the trace, and a note about dropped events if the format has one.
+    fn finish(&mut self, out: &mut dyn Write, dropped_events: u64) -> io::Result<()>;
+}
+
+/// Counts of data that the format cannot represent.
+#[derive(Debug, Default)]
+pub(in crate::trace) struct OmittedFields {
+    /// I/Os left out, by operation.
+    pub(super) ios: [u64; millrace_block::OPS],
+    pub(super) zeroes: u64,
+    pub(super) fua: u64,
+    pub(super) unaligned: u64,
+    pub(super) completions: u64,
+    /// True if I/Os have lost their times.
+    pub(super) times: bool,
+}
+
+impl OmittedFields {
+    pub(super) fn notes(&self, format: &str) -> Vec<String> {
+        let mut notes: Vec<String> = Vec::new();
+        for (op, count) in Op::ALL.into_iter().zip(self.ios) {
+            if count > 0 {
+                notes.push(format!("{count} I/Os left out: {format} has no {}", op.name()));
+            }
+        }
+        for (count, what) in [
+            (self.zeroes, "write-zeroes became writes"),
+            (self.fua, "writes lost their FUA"),
+            (self.unaligned, "I/Os that began or ended within a sector were widened to whole ones"),
+            (self.completions, "completions left out: too many I/Os in flight"),
+        ] {
+            if count > 0 {
+                notes.push(format!("{count} {what}"));
+            }
+        }
+        if self.times {
+            let said =
+                "the times are lost: fio misreads waits; use --to-format iolog3 to keep them";
+            notes.push(said.into());
+        }
+        notes
+    }
+}
