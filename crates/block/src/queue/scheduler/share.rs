@@ -282,7 +282,7 @@ impl<M: Machine> ShareQueue<M> {
         let counted = self.counted[flow.way];
         // One request may always go, and one of each group whose part has room for it: longer
         // requests of others may have exceeded the depth.
-        let is_first = counted == 0 || flow.has_all && flow.load.in_flight == 0;
+        let is_first = counted == 0 || flow.load.has_all && flow.load.in_flight == 0;
         if !is_first && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(FlowStop::Depth);
         }
@@ -428,7 +428,7 @@ impl<M: Machine> ShareQueue<M> {
         for (flow, entry) in self.flows.iter_mut().zip(&mail.entries) {
             if entry.slope != 0 {
                 (flow.ceiling, flow.slope) = (entry.ceiling, entry.slope);
-                flow.has_all = entry.has_all;
+                flow.load.has_all = entry.has_all;
             }
         }
         drop(mail);

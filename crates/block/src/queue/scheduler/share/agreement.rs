@@ -51,8 +51,6 @@ const HALF: u64 = REQUEST as u64 / 2;
 const SLOW_FOR_NS: u64 = 1_000_000_000;
 const UNKNOWN_FOR_NS: u64 = 100_000_000;
 const FAST_IOS: u64 = 32;
-/// Nanoseconds that count at most between two allocations.
-const BUSY_NS: u64 = 1_000_000;
 
 /// Nanoseconds for which a drive counts as mixed after it did both reads and writes, and the factor
 /// by which its minimum depth grows meanwhile.
@@ -77,8 +75,6 @@ struct GroupTotal {
     /// The group's part of the depth, in 16ths of a small request; `u64::MAX` if the depth does not
     /// limit the group.
     part: u64,
-    /// True if its usual demand is within its part.
-    has_all: bool,
     /// True if its chains waited all the time, or it wants more than its part.
     steady: bool,
     is_active: bool,
@@ -95,6 +91,11 @@ impl GroupTotal {
     /// Returns the group's weight among active groups.
     fn weight(&self) -> u64 {
         (1 << 40) / self.slope.max(1)
+    }
+
+    /// Returns true if the group is active, and its usual demand is within its part.
+    fn has_all(&self) -> bool {
+        self.is_active && self.usually_wants <= self.part
     }
 }
 
@@ -209,7 +210,7 @@ impl<M: Machine> SharedAllocation<M> {
         };
         let sums = &seen.counts.sums;
         let is_fast = sums.ios() >= FAST_IOS && sums.usual_ns() < SLOW_NS / 8;
-        let elapsed_ns = now_ns.saturating_sub(self.made_ns).min(BUSY_NS);
+        let elapsed_ns = now_ns.saturating_sub(self.made_ns).min(STALE_NS);
         self.made_ns = now_ns;
         self.slow_for_ns = match is_slow {
             true => SLOW_FOR_NS,
@@ -426,10 +427,9 @@ impl<M: Machine> SharedAllocation<M> {
             // A difference of an eighth is noise.
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
-            total.has_all = total.usually_wants <= total.part;
-            is_shallow |= (has_little || total.has_all && gets_little) && !total.steady;
+            is_shallow |= (has_little || total.has_all() && gets_little) && !total.steady;
             // A group without requests to send waits for nobody, or the others would wait for it.
-            total.steady |= !total.has_all && total.asks;
+            total.steady |= !total.has_all() && total.asks;
             taken += total.usually_wants.min(total.part);
         }
         // One request is left to lower priorities, which would wait for ever otherwise.
@@ -580,7 +580,7 @@ impl<M: Machine> SharedAllocation<M> {
             for entry in &mut mail.entries {
                 let Some(total) = self.totals.get(usize::from(entry.group.0)) else { continue };
                 entry.slope = total.slope;
-                entry.has_all = total.has_all && self.depth.is_usual();
+                entry.has_all = total.has_all() && self.depth.is_usual();
                 let budget = match total.budget {
                     u64::MAX => u64::MAX,
                     budget if !total.steady => budget,

@@ -27,6 +27,8 @@ pub(crate) type ShareTerms<'a, M> = (&'a GroupView<M>, Policy);
 pub(crate) struct FlowLoad {
     pub(crate) waiting: u32,
     pub(crate) in_flight: u32,
+    /// True if the group's demand is within its part of the depth.
+    pub(crate) has_all: bool,
 }
 
 /// A group at one hardware queue; with [`Policy::Targets`], only its reads or only its writes.
@@ -45,8 +47,6 @@ pub(crate) struct GroupFlow<M: Machine> {
     pub(crate) served: u64,
     /// Limit of `served` until the next allocation.
     pub(crate) ceiling: u64,
-    /// True if the group's demand is within its part of the depth.
-    pub(crate) has_all: bool,
     pub(crate) load: FlowLoad,
     /// True if chains waited all the time since the last report.
     pub(crate) steady: bool,
@@ -75,7 +75,6 @@ impl<M: Machine> GroupFlow<M> {
             has_target: false,
             served: 0,
             ceiling: u64::MAX,
-            has_all: false,
             load: FlowLoad::default(),
             steady: false,
             last_end: Sector::MAX,

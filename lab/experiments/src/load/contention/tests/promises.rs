@@ -98,6 +98,7 @@ fn a_reader_keeps_a_third_beside_requests_of_any_size() {
     let drives = [
         (SLOW, [(4, 0.55), (16, 0.65), (64, 0.85), (1024, 0.85)]),
         ("model:preset=850evo", [(4, 0.85), (16, 0.85), (64, 0.85), (1024, 0.85)]),
+        ("model:preset=950pro", [(4, 0.8), (16, 0.9), (64, 0.9), (1024, 0.9)]),
         ("model:preset=hdd7200", [(4, 0.6), (16, 0.5), (64, 0.5), (1024, 0.4)]),
     ];
     for (drive, sizes) in drives {
