@@ -10,7 +10,7 @@ use millrace_machine::{Machine, Stage};
 
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
-use crate::disk::queue_context::QueueContext;
+use crate::disk::queue_context::{QueueContext, work};
 use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::disk::{SubmitPath, complete};
 use crate::queue::HctxState;
@@ -130,7 +130,7 @@ pub(crate) fn issue_single<M: Machine>(
         return Err(bio);
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return Err(bio) };
-    disk.work(Stage::Insert, 1);
+    work(disk, Stage::Insert, 1);
     let serve: &mut HctxState<M> = &mut serving;
     if !is_open(run, serve) || !passes_single(serve, &bio) {
         return stage_single(QueueContext { disk, hctx, run, stats }, serving, bio);
@@ -154,7 +154,7 @@ pub(crate) fn issue_single<M: Machine>(
         context.serve(serving);
         return Ok(());
     }
-    disk.work(Stage::Dispatch, 1);
+    work(disk, Stage::Dispatch, 1);
     M::work(Stage::Driver, 1);
     stats.count_batch(1);
     queue.commit_rqs();
