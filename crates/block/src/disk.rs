@@ -30,7 +30,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Stage, Word};
+use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word};
 
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
@@ -188,8 +188,7 @@ pub struct Disk<M: Machine> {
     pub(crate) flags_taken: OpFlags,
     /// Software and hardware queues.
     pub(crate) queues: LazyQueues<M>,
-    /// Nanoseconds that a submitter waits for a thread that serves the queue, before it leaves its
-    /// batch to that thread.
+    /// Nanoseconds that a submitter waits for a queue's serving thread.
     pub(crate) enter_wait_ns: u64,
     /// The design that the disk follows instead of the multi-queue one, if any.
     pub(crate) baseline: Option<Baseline<M>>,
@@ -289,14 +288,6 @@ impl<M: Machine> Disk<M> {
             config,
             this: Weak::clone(this),
         }))
-    }
-
-    /// Charges the simulated cost of a stage between software queue and driver.
-    #[inline(always)]
-    pub(crate) fn work(&self, stage: Stage, count: u32) {
-        if self.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
-            M::work(stage, count);
-        }
     }
 
     /// Enables statistics of the serve locks. Called after lock statistics were turned on.

@@ -318,15 +318,15 @@ mod clock {
     use super::NS_PER_S;
 
     /// Factor and offset of the time-stamp counter, in one place because they are read together.
-    struct Calibration {
-        /// Nanoseconds per 2^32 ticks; 0 if not calibrated yet, or if there is no invariant counter.
+    struct ClockCalibration {
+        /// Nanoseconds per 2^32 ticks; 0 if not calibrated yet, or without an invariant counter.
         mult: AtomicU64,
         /// Nanoseconds to add so that the sum equalled CLOCK_MONOTONIC at the calibration.
         offset_ns: AtomicU64,
     }
 
-    static CLOCK: Calibration =
-        Calibration { mult: AtomicU64::new(0), offset_ns: AtomicU64::new(0) };
+    static CLOCK: ClockCalibration =
+        ClockCalibration { mult: AtomicU64::new(0), offset_ns: AtomicU64::new(0) };
 
     #[inline(always)]
     pub(super) fn now_ns() -> u64 {

@@ -38,9 +38,10 @@ pub(crate) enum BioStage {
 /// Layout in the parent's memory of a part of a striped bio: one chunk, then a gap of the chunks of
 /// all other drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub(crate) struct Stride {
     /// log2 of the chunk size in sectors.
-    pub(crate) chunk_shift: u8,
+    pub(crate) chunk_shift: u16,
     /// Number of drives in the stripe; 1 means that the memory is contiguous.
     pub(crate) width: u16,
 }
@@ -70,7 +71,7 @@ fn since(q_ns: u64, now_ns: u64) -> u32 {
 
 /// A slot of a `BioSet`: a bio and the layer's state for it.
 ///
-/// The fields from `chain_segments` to `all_made` lie in one aligned word, because they start with
+/// The fields from `chain_segments` to `status` lie in one aligned word, because they start with
 /// the same constants for every bio that goes to one drive whole: a single store.
 #[derive(Debug)]
 #[repr(C)]
@@ -101,18 +102,16 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) offset: u32,
     /// Total memory segments of the chain that this slot heads.
     pub(crate) chain_segments: u16,
-    /// The two fields of the part's [`Stride`].
-    stride_width: u16,
-    stride_chunk_shift: u8,
+    stride: Stride,
     pub(crate) stage: BioStage,
     /// Outcome of the bio: `Ok` from its submission until it ends.
     pub(crate) status: Status,
-    /// In a parent: all parts of the current stage have been made.
-    pub(crate) all_made: bool,
     /// In a parent, the number of parts that have not completed.
     pub(crate) remaining: u32,
     /// Index of the drive in the volume.
     pub(crate) member: u16,
+    /// In a parent: all parts of the current stage have been made.
+    pub(crate) all_made: bool,
     /// In a part: the submitter owns the parent's memory.
     pub(crate) of_foreign: bool,
 }
@@ -137,19 +136,18 @@ impl<M: Machine> BioSlot<M> {
             chain_sectors: 0,
             offset: 0,
             chain_segments: 0,
-            stride_width: Stride::NONE.width,
-            stride_chunk_shift: Stride::NONE.chunk_shift,
+            stride: Stride::NONE,
             stage: BioStage::Whole,
             status: Status::Ok,
-            all_made: false,
             remaining: 0,
             member: 0,
+            all_made: false,
             of_foreign: false,
         }
     }
 
     pub(crate) fn set_stride(&mut self, stride: Stride) {
-        (self.stride_width, self.stride_chunk_shift) = (stride.width, stride.chunk_shift);
+        self.stride = stride;
     }
 
     /// Returns true if the submitter owns the memory, so that the bio completes only when the drive
@@ -171,11 +169,11 @@ impl<M: Machine> BioSlot<M> {
         if self.bio.nr_segments() != 1 {
             return u32::MAX;
         }
-        if self.stride_width == 1 {
+        if self.stride.width == 1 {
             return 1;
         }
-        let within = self.dev_sector as u32 & ((1 << self.stride_chunk_shift) - 1);
-        ((within + sectors - 1) >> self.stride_chunk_shift) + 1
+        let within = self.dev_sector as u32 & ((1 << self.stride.chunk_shift) - 1);
+        ((within + sectors - 1) >> self.stride.chunk_shift) + 1
     }
 
     /// Returns the contiguous memory that starts `done` bytes into this part. The bio has data and
@@ -183,7 +181,7 @@ impl<M: Machine> BioSlot<M> {
     #[inline]
     pub(crate) fn piece(&self, done: u32) -> Segment {
         let len = (self.bio.nr_sectors << SECTOR_SHIFT) - done;
-        if self.stride_width == 1 {
+        if self.stride.width == 1 {
             return self.bio.data().piece(u64::from(self.offset) + u64::from(done), len);
         }
         self.strided_piece(done, len)
@@ -192,11 +190,11 @@ impl<M: Machine> BioSlot<M> {
     /// Example: chunk 8 sectors, 4 drives, part starting at drive sector 6. Its first 2 sectors lie
     /// at `offset`; the 8 sectors of its next chunk lie 2 + 3 * 8 sectors further in memory.
     fn strided_piece(&self, done: u32, len: u32) -> Segment {
-        let chunk_bytes = 1u64 << (u32::from(self.stride_chunk_shift) + SECTOR_SHIFT);
+        let chunk_bytes = 1u64 << (u32::from(self.stride.chunk_shift) + SECTOR_SHIFT);
         let in_chunk = (self.dev_sector << SECTOR_SHIFT) & (chunk_bytes - 1);
         let place = in_chunk + u64::from(done);
         let whole_chunks = place & !(chunk_bytes - 1);
-        let skipped = whole_chunks * u64::from(self.stride_width - 1);
+        let skipped = whole_chunks * u64::from(self.stride.width - 1);
         let left = chunk_bytes - (place - whole_chunks);
         let memory = u64::from(self.offset) + u64::from(done) + skipped;
         self.bio.data().piece(memory, len.min(left as u32))
@@ -504,7 +502,7 @@ mod tests {
             first in 0u64..100,
             nr in 1u32..80,
             offset in 0u64..50,
-            chunk_shift in 0u8..6,
+            chunk_shift in 0u16..6,
             width in 1u16..6,
             within in 0u32..512,
         ) {

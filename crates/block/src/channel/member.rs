@@ -94,6 +94,7 @@ impl<M: Machine> VolumeMember<M> {
     }
 
     /// Returns the channel's own queue of the drive.
+    #[inline(always)]
     pub(crate) fn hctx(&self) -> &HardwareQueue<M> {
         &self.disk.queues.hctxs()[usize::from(self.route.hctx)]
     }
@@ -124,7 +125,7 @@ impl<M: Machine> VolumeMember<M> {
         if self.is_direct && self.plug.is_short() {
             let Some(bio) = self.plug.take_last() else { return 0 };
             self.count();
-            match direct::issue_single(self.context(run), bio) {
+            match direct::issue_single(&self.disk, self.hctx(), run, &self.stats, bio) {
                 Ok(()) => return 0,
                 Err(bio) => self.plug.put_back(bio),
             }

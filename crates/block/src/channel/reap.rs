@@ -58,6 +58,15 @@ fn free_slot<M: Machine>(mut slot: BioRef<M>, free: &mut BioList<M>) {
     drop(bio);
 }
 
+/// Keeps the memory of a bio that timed out while a drive may still write it.
+#[cold]
+fn keep_memory<M: Machine>(channel: &mut Channel<M>, slot: &mut BioRef<M>) {
+    if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
+        let bio = slot.take_bio();
+        slot.bio = ManuallyDrop::new(channel.quarantined(bio));
+    }
+}
+
 impl<M: Machine> Channel<M> {
     /// Hands each completed bio to `take`; starts submitted bios and runs the queues. Does not
     /// wait. Returns the number of bios handed over.
@@ -149,7 +158,7 @@ impl<M: Machine> Channel<M> {
             let Some(mut slot) = next_slot else { break };
             handed += 1;
             if !slot.status.is_ok() {
-                self.keep_memory(&mut slot);
+                keep_memory(self, &mut slot);
             }
             let shown = ShownSlot { slot: Some(slot), free: &mut self.sub.free };
             match shown.show(&mut next) {
@@ -277,15 +286,6 @@ impl<M: Machine> Channel<M> {
             bio = self.quarantined(bio);
         }
         take(Completion { user_data: bio.user_data(), status, bio, q_ns, c_ns });
-    }
-
-    /// Keeps the memory of a bio that timed out while a drive may still write it.
-    #[cold]
-    fn keep_memory(&mut self, slot: &mut BioRef<M>) {
-        if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
-            let bio = slot.take_bio();
-            slot.bio = ManuallyDrop::new(self.quarantined(bio));
-        }
     }
 
     /// Returns a timed-out bio without its memory, while a drive may still write that.

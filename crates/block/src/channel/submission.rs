@@ -298,14 +298,15 @@ impl<M: Machine> Submission<M> {
         }
         self.batch.plugged = match self.members.len() {
             1 => self.members[0].flush(&mut self.run),
-            _ => self.flush_each(),
+            _ => flush_each(&mut self.members, &mut self.run),
         };
     }
+}
 
-    #[inline(never)]
-    fn flush_each(&mut self) -> u32 {
-        self.members.iter_mut().map(|member| member.flush(&mut self.run)).sum()
-    }
+/// Submits the plugged bios of several members. Returns the number of chains refused.
+#[inline(never)]
+fn flush_each<M: Machine>(members: &mut [VolumeMember<M>], run: &mut SubmitContext<M>) -> u32 {
+    members.iter_mut().map(|member| member.flush(run)).sum()
 }
 
 /// Describes a bio that goes to one drive unchanged.
@@ -320,7 +321,6 @@ fn make_whole<M: Machine>(slot: &mut BioRef<M>, member: u16, dev_sector: u64, se
     slot.set_stride(Stride::NONE);
     slot.stage = BioStage::Whole;
     slot.status = Status::Ok;
-    slot.all_made = false;
 }
 
 /// Creates the members of a volume for the calling thread.

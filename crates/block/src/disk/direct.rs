@@ -8,16 +8,17 @@
 
 use millrace_machine::{Machine, Stage};
 
+use crate::account::DiskStats;
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
-use crate::disk::queue_context::QueueContext;
+use crate::disk::queue_context::{QueueContext, work};
 use crate::disk::submit_context::{Stamp, SubmitContext};
-use crate::disk::{SubmitPath, complete};
-use crate::queue::HctxState;
+use crate::disk::{Disk, SubmitPath, complete};
 use crate::queue::driver::{CompletionBatch, Moment};
 use crate::queue::request::Dispatch;
 use crate::queue::serve::ServeGuard;
 use crate::queue::tag::TagBatch;
+use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::tracer::TraceStamp;
 
 /// Requests handed to the driver before it is polled: at most as many as a completion batch holds,
@@ -120,17 +121,21 @@ fn issue_recorded<M: Machine>(
 /// completes it at once. Returns the bio if it is a chain or a flush, or this thread cannot serve
 /// the queue. The disk must use the fast path.
 ///
-/// Inlined, because with one I/O in flight a call costs as much as a clock read.
+/// Inlined, because with one I/O in flight a call costs as much as a clock read. For the same reason
+/// it makes a `QueueContext` only where it leaves the fast path.
 #[inline(always)]
 pub(crate) fn issue_single<M: Machine>(
-    QueueContext { disk, hctx, run, stats }: QueueContext<'_, M>,
+    disk: &Disk<M>,
+    hctx: &HardwareQueue<M>,
+    run: &mut SubmitContext<M>,
+    stats: &DiskStats<M>,
     bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
     if bio.op() == Op::Flush || bio.chained.is_some() || !hctx.may_serve(run.owner) {
         return Err(bio);
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return Err(bio) };
-    disk.work(Stage::Insert, 1);
+    work(disk, Stage::Insert, 1);
     let serve: &mut HctxState<M> = &mut serving;
     if !is_open(run, serve) || !passes_single(serve, &bio) {
         return stage_single(QueueContext { disk, hctx, run, stats }, serving, bio);
@@ -154,7 +159,7 @@ pub(crate) fn issue_single<M: Machine>(
         context.serve(serving);
         return Ok(());
     }
-    disk.work(Stage::Dispatch, 1);
+    work(disk, Stage::Dispatch, 1);
     M::work(Stage::Driver, 1);
     stats.count_batch(1);
     queue.commit_rqs();

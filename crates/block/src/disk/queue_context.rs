@@ -24,6 +24,14 @@ pub(crate) struct QueueContext<'a, M: Machine> {
     pub(crate) stats: &'a DiskStats<M>,
 }
 
+/// Charges the simulated cost of a stage between software queue and driver.
+#[inline(always)]
+pub(crate) fn work<M: Machine>(disk: &Disk<M>, stage: Stage, count: u32) {
+    if disk.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
+        M::work(stage, count);
+    }
+}
+
 impl<'a, M: Machine> QueueContext<'a, M> {
     /// Creates the context for hardware queue `hctx` of a drive.
     #[inline(always)]
@@ -39,7 +47,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     /// Charges the simulated cost of a stage between software queue and driver.
     #[inline(always)]
     pub(crate) fn work(&self, stage: Stage, count: u32) {
-        self.disk.work(stage, count);
+        work(self.disk, stage, count);
     }
 
     /// Returns true if this thread may run the queue.

@@ -92,7 +92,7 @@ impl Placement for Stripe {
             dev_sector,
             nr_sectors: ((end_row << shift) - short - dev_sector) as u32,
             offset: (start - range.sector) as u32,
-            stride: Stride { chunk_shift: shift as u8, width: width as u16 },
+            stride: Stride { chunk_shift: shift as u16, width: width as u16 },
         })
     }
 

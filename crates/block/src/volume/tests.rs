@@ -213,7 +213,7 @@ proptest! {
                 let stride = match volume.layout() {
                     Layout::Linear => Stride::NONE,
                     Layout::Stripe { chunk_sectors } => Stride {
-                        chunk_shift: chunk_sectors.ilog2() as u8,
+                        chunk_shift: chunk_sectors.ilog2() as u16,
                         width: volume.disks().len() as u16,
                     },
                 };

@@ -252,7 +252,9 @@ proptest! {
             (drive.queues, drive.depth, drive.tags) = (2, *depth, scope);
             let knobs = Arc::clone(&drive.knobs);
             let controller = Some(Arc::clone(&hba));
-            let config = DiskConfig { baseline: stack.into(), hardware_queues, controller, ..DiskConfig::default() };
+            let baseline = stack.into();
+            let config =
+                DiskConfig { baseline, hardware_queues, controller, ..DiskConfig::default() };
             (Disk::new(Box::new(drive), config).unwrap(), knobs)
         }).unzip();
         let submit = |thread: u64| {
