@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::check::{CargoStep, cargo, timed};
+use crate::check::{CargoStep, cargo, step, timed};
 use crate::planted;
 
 /// Builds outside the copy of the tree, because the copy is cleared of all files that git does not
@@ -17,28 +17,25 @@ use crate::planted;
 const TARGET: Option<(&str, &str)> = Some(("CARGO_TARGET_DIR", ".."));
 
 const STEPS: [CargoStep; 3] = [
-    CargoStep {
-        name: "litmus tests of the checked machine",
-        args: "test --profile=checked --package=millrace-checker --lib --tests -- --nocapture",
-        env: TARGET,
-    },
-    CargoStep {
-        name: "models of the block layer",
-        args: "test --profile=checked --package=millrace-block --lib -- models:: \
-               --include-ignored --nocapture",
-        env: TARGET,
-    },
-    CargoStep {
-        name: "models of vhost-user",
-        args: "test --profile=checked --package=millrace-exports --lib -- model:: --nocapture",
-        env: TARGET,
-    },
+    step(
+        "litmus tests of the checked machine",
+        "test --profile=checked --package=millrace-checker --lib --tests -- --nocapture",
+    ),
+    step(
+        "models of the block layer",
+        "test --profile=checked --package=millrace-block --lib -- models:: --include-ignored \
+         --nocapture",
+    ),
+    step(
+        "models of vhost-user",
+        "test --profile=checked --package=millrace-exports --lib -- model:: --nocapture",
+    ),
 ];
 
 pub fn run(root: &Path) -> Result<bool> {
     let tree = planted::patched_tree(root)?;
-    for step in &STEPS {
-        if !timed(step.name, || cargo(&tree, step))? {
+    for step in STEPS.map(|step| CargoStep { env: TARGET, ..step }) {
+        if !timed(step.name, || cargo(&tree, &step))? {
             return Ok(false);
         }
     }

@@ -75,7 +75,9 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
         true => list::read(&root.join("xtask/mutants/short.txt"))?,
         false => Vec::new(),
     };
-    let place = MutantFolders::new(root);
+    let target = root.join("target");
+    let (tree, reports) = (target.join("mutants/tree"), target.join("mutants/reports"));
+    let place = MutantFolders { tree, target, reports };
     tree::mirror(root, &place.tree, &BTreeMap::new())?;
     let mut clean = true;
     let mut table = String::from("| part | caught | timeout | missed | unviable | killed |\n");
@@ -100,13 +102,6 @@ struct MutantFolders {
     /// Target folder of the workspace, where the dependencies are already built.
     target: PathBuf,
     reports: PathBuf,
-}
-
-impl MutantFolders {
-    fn new(root: &Path) -> Self {
-        let target = root.join("target");
-        Self { tree: target.join("mutants/tree"), reports: target.join("mutants/reports"), target }
-    }
 }
 
 fn plant(
