@@ -97,7 +97,7 @@ const GROUPS: [MutantGroup; 10] = [
         judge: None,
         files: &["crates/exports/src/nbd.rs", "crates/exports/src/nbd/**"],
         but: &[],
-        tests: &["--lib", "--tests"],
+        tests: &["--lib", "--test=exports", "--test=process"],
         skipped: &["model::", "vhost_", "allocation::"],
         slow: &SLOW_OF_SERVERS,
     },
@@ -112,7 +112,7 @@ const GROUPS: [MutantGroup; 10] = [
             "crates/exports/src/nbd.rs",
             "crates/exports/src/nbd/**",
         ],
-        tests: &["--lib", "--tests"],
+        tests: &["--lib", "--test=exports", "--test=process"],
         skipped: &["model::", "vhost_", "allocation::"],
         slow: &SLOW_OF_SERVERS,
     },
@@ -180,7 +180,7 @@ const GROUPS: [MutantGroup; 10] = [
         judge: None,
         files: &[],
         but: &[],
-        tests: &["--lib", "--tests"],
+        tests: &["--lib", "--test=reactor", "--test=fallback", "--test=fork"],
         skipped: &[],
         slow: &[],
     },
@@ -249,15 +249,14 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
 /// Folders in which mutants are made, built and reported.
 struct MutantFolders {
     tree: PathBuf,
-    /// Target folder of the workspace, where the dependencies are already built.
     target: PathBuf,
     reports: PathBuf,
 }
 
 impl MutantFolders {
     fn new(root: &Path) -> Self {
-        let target = root.join("target");
-        Self { tree: target.join("mutants/tree"), reports: target.join("mutants/reports"), target }
+        let folder = root.join("target/mutants");
+        Self { tree: folder.join("tree"), target: folder.clone(), reports: folder.join("reports") }
     }
 }
 
@@ -288,7 +287,10 @@ fn plant(
         command.args(["--shard", shard, "--sharding=round-robin"]);
     }
     command.args(wanted.iter().map(|entry| format!("--re={}", entry.key.pattern())));
-    // `--cargo-arg` applies to building, too; arguments after `--` apply to running only.
+    // `--cargo-arg` applies to building, too; arguments after `--` apply to running only. These two
+    // packages are selected for the features that they give the dependencies: with the same ones as
+    // for `cargo test`, CI can copy the dependencies from target/debug.
+    command.args(["--cargo-arg=--package=millrace-cli", "--cargo-arg=--package=millrace-tls"]);
     command.args(group.tests.iter().map(|target| format!("--cargo-arg={target}")));
     command.args(["--", "--"]);
     let slow = if choice.short { group.slow } else { &[] };

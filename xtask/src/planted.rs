@@ -24,6 +24,8 @@ use patch::Patch;
 
 /// Arguments with which the program explores the cache.
 const CACHE: &[&str] = &["--cache"];
+/// Argument of cargo for all builds of the patched copy.
+pub const PROFILE: &str = "--config=xtask/models.toml";
 /// Target folder of all builds of the patched copy.
 const TARGET: &str = "target/planted";
 
@@ -54,7 +56,9 @@ pub fn run(root: &Path) -> Result<bool> {
     let lists = patch::read(root, patch::PLANTED)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--profile=checked", "--package", "millrace-lab"])
+        .args(["build", PROFILE, "--bin=millrace-lab", "--package=millrace-lab"])
+        // Selected for the features that they give the dependencies.
+        .args(["--package=millrace-cli", "--package=millrace-tls"])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(tree)
         .status()
@@ -62,7 +66,7 @@ pub fn run(root: &Path) -> Result<bool> {
     if !built.success() {
         bail!("the program with seeded bugs does not build; see above");
     }
-    let program = target.join("checked/millrace-lab");
+    let program = target.join("debug/millrace-lab");
     let mut all = true;
     for (subject, more) in [("the layer", &[][..]), ("the cache", CACHE)] {
         let clean = explore(&program, more)?;
