@@ -4,10 +4,10 @@
 //! the guest, its kernel and QEMU. Called by the tests named `vhost_guest*`; calls QEMU. The
 //! guest's disk `/dev/vda` is a vhost-user-blk device of two queues at a socket, whichever server
 //! listens there. The guest's memory is shared with it, and QEMU reconnects when the server comes
-//! back. Serial port 0 is the kernel's, so that no kernel message can split an answer; port 1 is
-//! the shell's (`console`).
+//! back. The disk is in a slot, where another one can take its place. Serial port 0 is the
+//! kernel's, so that no kernel message can split an answer; port 1 is the shell's (`console`).
 //!
-//! A boot takes 5 s on two quiet CPUs, and each command 10 ms: a file of tests boots once.
+//! A boot takes 5 s on two quiet CPUs, and each command 10 ms: tests share a guest.
 
 mod console;
 mod cpio;
@@ -40,7 +40,7 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// The archive of programs, its copy in files, and room to work.
 const MEMORY: &str = "memory-backend-memfd,id=memory,size=512M,share=on";
 
-/// Where a disk can be unplugged.
+/// Slot of the disk.
 const SLOT: &str = "port0";
 
 /// A running virtual machine.
@@ -50,13 +50,13 @@ pub struct Guest {
     dir: TempDir,
 }
 
-/// QEMU's connection to the server of a guest's disk.
+/// QEMU's reaction when the server of a guest's disk goes away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meeting {
-    /// Reconnects when the server has gone.
-    Again,
-    /// Connects once; the disk is in a slot from which it can be unplugged.
-    OnceToASlot,
+pub enum Reconnect {
+    /// Tries to connect every second.
+    EverySecond,
+    /// Does not connect again.
+    Never,
 }
 
 impl Guest {
@@ -67,24 +67,9 @@ impl Guest {
     /// When its shell is not there within 180 s, or /dev/vda is missing.
     #[must_use]
     pub fn boot(image: &Image, socket: &Path) -> Self {
-        Self::boot_with(image, socket, Meeting::Again)
-    }
-
-    /// As [`Guest::boot`], with a disk for [`Guest::replug`], and a QEMU that does not connect
-    /// anew.
-    ///
-    /// # Panics
-    ///
-    /// As [`Guest::boot`].
-    #[must_use]
-    pub fn boot_in_a_slot(image: &Image, socket: &Path) -> Self {
-        Self::boot_with(image, socket, Meeting::OnceToASlot)
-    }
-
-    fn boot_with(image: &Image, socket: &Path, meeting: Meeting) -> Self {
         let start = Instant::now();
         let dir = crate::tempdir();
-        let mut qemu = spawn(image, socket, dir.path(), meeting);
+        let mut qemu = spawn(image, socket, dir.path());
         let to_guest = qemu.stdin.take().expect("it was asked for");
         let from_guest = qemu.stdout.take().expect("it was asked for");
         let console = Console::new(to_guest, from_guest);
@@ -97,16 +82,59 @@ impl Guest {
         guest
     }
 
-    /// Unplugs the disk, with the guest's help, and plugs a new one in at the same connection.
+    /// Plugs the vhost-user-blk server at `socket` in as the disk, after [`Guest::unplug`], and
+    /// forgets files and kernel messages of the time before.
     ///
     /// # Panics
     ///
-    /// When QEMU refuses, or the guest does not let go of the disk or does not find it again.
+    /// When QEMU refuses, or the guest does not find the disk.
+    pub fn plug(&mut self, socket: &Path, reconnect: Reconnect) {
+        self.succeed("rm -rf /tmp/* && dmesg -c >/dev/null");
+        let addr = json!({ "type": "unix", "data": { "path": socket } });
+        let mut data = json!({ "addr": addr, "server": false });
+        if reconnect == Reconnect::EverySecond {
+            let (key, value) = reconnect_setting();
+            data[key] = json!(value);
+        }
+        let backend = json!({ "type": "socket", "data": data });
+        let mut monitor = self.monitor();
+        monitor.order("chardev-add", &json!({ "id": "disk", "backend": backend }));
+        self.add_device(&mut monitor);
+    }
+
+    /// Unplugs the disk, with the guest's help, and closes the connection to its server.
+    ///
+    /// # Panics
+    ///
+    /// When QEMU refuses, or the guest does not let go of the disk.
+    pub fn unplug(&mut self) {
+        let mut monitor = self.monitor();
+        self.delete_device(&mut monitor);
+        monitor.order("chardev-remove", &json!({ "id": "disk" }));
+    }
+
+    /// Unplugs the disk and plugs a new one in at the same connection.
+    ///
+    /// # Panics
+    ///
+    /// As [`Guest::plug`] and [`Guest::unplug`].
     pub fn replug(&mut self) {
-        let mut monitor = Monitor::connect(&self.dir.path().join("monitor"));
+        let mut monitor = self.monitor();
+        self.delete_device(&mut monitor);
+        self.add_device(&mut monitor);
+    }
+
+    fn monitor(&self) -> Monitor {
+        Monitor::connect(&self.dir.path().join("monitor"))
+    }
+
+    fn delete_device(&mut self, monitor: &mut Monitor) {
         monitor.order("device_del", &json!({ "id": "disk0" }));
         monitor.until_deleted("disk0");
         self.succeed("test ! -e /dev/vda");
+    }
+
+    fn add_device(&mut self, monitor: &mut Monitor) {
         let device = json!({
             "driver": "vhost-user-blk-pci", "id": "disk0", "chardev": "disk", "num-queues": 2,
             "bus": SLOT,
@@ -220,7 +248,7 @@ impl Drop for Guest {
     }
 }
 
-fn spawn(image: &Image, socket: &Path, dir: &Path, meeting: Meeting) -> Child {
+fn spawn(image: &Image, socket: &Path, dir: &Path) -> Child {
     let mut command = Command::new("qemu-system-x86_64");
     command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
     command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]);
@@ -230,26 +258,23 @@ fn spawn(image: &Image, socket: &Path, dir: &Path, meeting: Meeting) -> Child {
     command.args(["-append", "console=ttyS0 loglevel=5 panic=-1 no_timer_check"]);
     command.args(["-serial", "file:kernel.log", "-serial", "stdio"]);
     command.args(["-qmp", "unix:monitor,server=on,wait=off"]);
-    let (again, slot) = match meeting {
-        Meeting::Again => (format!(",{}", reconnect()), String::new()),
-        Meeting::OnceToASlot => (String::new(), format!(",id=disk0,bus={SLOT}")),
-    };
-    if meeting == Meeting::OnceToASlot {
-        command.args(["-device", &format!("pcie-root-port,id={SLOT}")]);
-    }
-    command.arg("-chardev").arg(format!("socket,id=disk,path={}{again}", socket.display()));
-    command.args(["-device", &format!("vhost-user-blk-pci,chardev=disk,num-queues=2{slot}")]);
+    command.args(["-device", &format!("pcie-root-port,id={SLOT}")]);
+    let (key, value) = reconnect_setting();
+    let chardev = format!("socket,id=disk,path={},{key}={value}", socket.display());
+    command.arg("-chardev").arg(chardev);
+    let disk = format!("vhost-user-blk-pci,id=disk0,chardev=disk,num-queues=2,bus={SLOT}");
+    command.args(["-device", &disk]);
     command.current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
     command.stderr(create(&dir.join("qemu.log")));
     command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
 }
 
-/// QEMU's option to reconnect every second; its name changed with 9.2.
-fn reconnect() -> &'static str {
+/// QEMU's setting to reconnect every second; its name and unit changed with 9.2.
+fn reconnect_setting() -> (&'static str, u32) {
     let output = run(Command::new("qemu-system-x86_64").arg("--version"));
     match version(&String::from_utf8_lossy(&output.stdout)) >= Some((9, 2)) {
-        true => "reconnect-ms=1000",
-        false => "reconnect=1",
+        true => ("reconnect-ms", 1000),
+        false => ("reconnect", 1),
     }
 }
 

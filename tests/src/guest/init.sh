@@ -12,7 +12,7 @@ while read -r module; do
     insmod "/modules/$module"
 done </modules/order
 # Should the test be gone, so is the guest after a while.
-(sleep 900 && echo "init: the guest has run for too long" && poweroff -f) &
+(sleep 1800 && echo "init: the guest has run for too long" && poweroff -f) &
 exec </dev/ttyS1 >/dev/ttyS1 2>&1
 stty raw -echo
 echo "<<<ready>>>"

@@ -1,6 +1,7 @@
 //! The daemon and its tools from outside, with clients of others. All modules are one program,
 //! because linking a test program takes longer than most of them run.
 
+mod booted;
 mod cache_clients;
 mod cache_durability;
 mod cache_views;
@@ -31,7 +32,6 @@ mod nbd_hostile;
 mod nbd_ragged;
 mod nbd_stuck;
 mod nbd_tls;
-mod rbd_cluster;
 mod scheduler_promises;
 mod serve_config;
 mod serve_directory;
@@ -52,7 +52,3 @@ mod top_terminal;
 mod trace_read;
 mod trace_record;
 mod vhost_groups;
-mod vhost_guest;
-mod vhost_guest_replug;
-mod vhost_guest_resize;
-mod vhost_guest_restart;

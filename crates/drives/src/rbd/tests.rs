@@ -1,5 +1,5 @@
 //! The Ceph drive over a fake librbd, the table of `fake.rs`: the whole path from a channel to
-//! librbd's calls and back. For a real cluster see tests/tests/daemon/rbd_cluster.rs.
+//! librbd's calls and back. For a real cluster see tests/tests/daemon/booted/rbd_cluster.rs.
 #![allow(clippy::unwrap_used)]
 
 pub(super) mod fake;

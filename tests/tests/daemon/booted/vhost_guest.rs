@@ -1,9 +1,10 @@
-//! A real guest with a volume as its disk, while an NBD client uses the same volume.
+//! A real guest with volumes as its disk, first with one that an NBD client uses, too.
 //!
-//! The guest boots once and takes the steps one after the other: two queues, a file system, fio,
-//! discard, both protocols at once. On request the steps also run against QEMU's own server (`cargo
-//! test -p millrace-tests --test daemon vhost_guest -- --ignored`): a step that fails there, too,
-//! is wrong itself.
+//! Booting takes longer than most tests, so one guest takes all of them one after the other: those
+//! of this file (two queues, a file system, fio, discard, both protocols at once), and those of the
+//! files beside it, each of which plugs in a disk of its own. On request the steps of this file and
+//! of replugging also run against QEMU's own server (`cargo test -p millrace-tests --test daemon
+//! vhost_guest -- --ignored`): a step that fails there, too, is wrong itself.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -17,6 +18,8 @@ use millrace_tests::guest::{Guest, Image, StorageDaemon, config};
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::{pattern, succeed};
 use millrace_tests::{Daemon, client, tempdir};
+
+use super::{vhost_guest_replug, vhost_guest_resize, vhost_guest_restart};
 
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 256 * MIB;
@@ -223,13 +226,34 @@ fn stays_small(daemon: &Daemon) {
     assert!(kib("RssAnon") < 64 * 1024, "{status}");
 }
 
+/// Name of a test, and its function.
+type Test = (&'static str, fn(&mut Guest));
+
 #[test]
-fn a_guest_works_on_a_volume_while_nbd_clients_use_it_too() {
+fn a_guest_works_on_disks_of_daemons_that_come_and_go() {
     let Some(image) = Image::build() else { return };
+    let mut guest = works_on_a_volume_that_nbd_clients_use_too(&image);
+    let tests: [Test; 6] = [
+        ("replug", vhost_guest_replug::goes_on_after_replugs),
+        ("resize", vhost_guest_resize::sees_that_its_disk_has_grown),
+        ("kills under load", vhost_guest_restart::outlives_kills_and_restarts_under_load),
+        ("unflushed", vhost_guest_restart::hears_by_its_next_fsync_what_was_lost),
+        ("other server", vhost_guest_restart::loses_nothing_synced_under_a_cache),
+        ("pauses", vhost_guest_restart::outlives_pauses_longer_than_the_timeout),
+    ];
+    for (name, test) in tests {
+        let start = Instant::now();
+        test(&mut guest);
+        println!("{name}: {:.1} s", start.elapsed().as_secs_f64());
+    }
+}
+
+/// Returns the guest, without a disk.
+fn works_on_a_volume_that_nbd_clients_use_too(image: &Image) -> Guest {
     let dir = tempdir();
     File::create(dir.path().join("disk")).unwrap().set_len(DISK_BYTES).unwrap();
     let mut daemon = Daemon::start(&config(dir.path(), "auto"), &[]);
-    let mut rig = works_as_a_disk(&image, dir.path());
+    let mut rig = works_as_a_disk(image, dir.path());
     // Otherwise the guest would send no flush. QEMU's own server reports "write through".
     assert_eq!(rig.guest.succeed("cat /sys/block/vda/queue/write_cache"), "write back\n");
 
@@ -243,13 +267,14 @@ fn a_guest_works_on_a_volume_while_nbd_clients_use_it_too() {
     thread::sleep(Duration::from_secs(1));
     // QEMU is killed with requests in flight.
     drop(rig);
-    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    let mut guest = Guest::boot(image, &dir.path().join("vm"));
     guest.succeed(&format!("{pattern} >/tmp/expected"));
     guest.succeed("dd if=/dev/vda bs=64k skip=3200 count=16 | cmp - /tmp/expected");
     guest.succeed(FIO);
     guest.assert_no_complaints();
-    drop(guest);
+    guest.unplug();
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+    guest
 }
 
 #[test]

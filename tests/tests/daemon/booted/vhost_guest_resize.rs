@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::time::Duration;
 
-use millrace_tests::guest::{Guest, Image, config};
+use millrace_tests::guest::{Guest, Reconnect, config};
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::succeed;
 use millrace_tests::{Daemon, millrace, poll_within, tempdir};
@@ -12,14 +12,12 @@ const MIB: u64 = 1 << 20;
 const SIZE_FILE: &str = "/sys/block/vda/size";
 const NOTICE_LIMIT: Duration = Duration::from_secs(30);
 
-#[test]
-fn a_guest_sees_that_its_disk_has_grown_and_uses_what_is_new() {
-    let Some(image) = Image::build() else { return };
+pub fn sees_that_its_disk_has_grown(guest: &mut Guest) {
     let dir = tempdir();
     let disk = dir.path().join("disk");
     File::create(&disk).unwrap().set_len(128 * MIB).unwrap();
     let mut daemon = Daemon::start(&config(dir.path(), "auto"), &[]);
-    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    guest.plug(&dir.path().join("vm"), Reconnect::EverySecond);
     assert_eq!(guest.number(SIZE_FILE), 128 * MIB / 512);
     guest.succeed("mkfs.ext4 -q /dev/vda && mount -t ext4 /dev/vda /mnt && cp -a /usr /mnt");
 
@@ -42,6 +40,6 @@ fn a_guest_sees_that_its_disk_has_grown_and_uses_what_is_new() {
     let expected: Vec<u8> = b"at the new end\n".iter().copied().cycle().take(1 << 20).collect();
     assert!(nbd.read(191 * MIB, 1 << 20).unwrap() == expected);
     guest.assert_no_complaints();
-    drop(guest);
+    guest.unplug();
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use millrace_tests::guest::{Guest, Image, StorageDaemon, config};
+use millrace_tests::guest::{Guest, Reconnect, StorageDaemon, config};
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::backends;
 use millrace_tests::{Daemon, poll_within, tempdir};
@@ -74,13 +74,11 @@ fn start(dir: &Path, round: usize) -> Daemon {
     Daemon::start(&format!("{config}threads = {threads}\n"), &[])
 }
 
-#[test]
-fn a_guest_under_load_outlives_three_kills_and_three_restarts_of_the_daemon() {
-    let Some(image) = Image::build() else { return };
+pub fn outlives_kills_and_restarts_under_load(guest: &mut Guest) {
     let dir = tempdir();
     File::create(dir.path().join("disk")).unwrap().set_len(256 << 20).unwrap();
     let mut daemon = start(dir.path(), 0);
-    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    guest.plug(&dir.path().join("vm"), Reconnect::EverySecond);
     // Nothing writes to this area again.
     guest.succeed("yes 'as it was before' | head -c 8388608 >/tmp/before");
     guest.succeed("dd if=/tmp/before of=/dev/vda bs=1M seek=200 conv=fsync");
@@ -89,19 +87,19 @@ fn a_guest_under_load_outlives_three_kills_and_three_restarts_of_the_daemon() {
     let (mut done, mut writes_hung) = (0, 0);
     let ends = [Daemon::kill9, Daemon::terminate].repeat(3);
     for (round, end) in ends.into_iter().enumerate() {
-        goes_on(&mut guest, done);
+        goes_on(guest, done);
         let status = end(&mut daemon);
         println!("{status}: {}", daemon.stderr());
         // Every other end is one that was asked for.
         assert!(round % 2 == 0 || status.success(), "{status}");
-        let [reads, writes] = hangs(&mut guest);
+        let [reads, writes] = hangs(guest);
         println!("{reads} reads and {writes} writes in flight");
         writes_hung += writes;
-        done = completed(&mut guest);
+        done = completed(guest);
         daemon = start(dir.path(), round + 1);
     }
     assert!(writes_hung > 0, "writes were in flight at least once");
-    goes_on(&mut guest, done);
+    goes_on(guest, done);
     guest.succeed("touch /tmp/stop");
     let said = guest.finish("fio", Duration::from_secs(180));
     assert!(said.contains("err= 0"), "{said}");
@@ -112,7 +110,7 @@ fn a_guest_under_load_outlives_three_kills_and_three_restarts_of_the_daemon() {
     let expected: Vec<u8> = b"as it was before\n".iter().copied().cycle().take(1 << 20).collect();
     assert!(nbd.read(200 << 20, 1 << 20).unwrap() == expected);
     guest.assert_no_complaints();
-    drop(guest);
+    guest.unplug();
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }
 
@@ -124,15 +122,13 @@ fn block(guest: &mut Guest) -> String {
     guest.succeed("dd if=/dev/vda bs=4096 count=1 iflag=direct 2>/dev/null | head -c 1")
 }
 
-#[test]
-fn a_guest_hears_by_its_next_fsync_that_a_killed_daemon_lost_what_was_not_flushed() {
-    let Some(image) = Image::build() else { return };
+pub fn hears_by_its_next_fsync_what_was_lost(guest: &mut Guest) {
     let dir = tempdir();
     File::create(dir.path().join("disk")).unwrap().set_len(64 << 20).unwrap();
     let cache = "[volume.cache]\nsize = \"32m\"\ndirty-age = \"600s\"\n[server]";
     let cached = |backend| config(dir.path(), backend).replace("[server]", cache);
     let mut daemon = Daemon::start(&cached(backends()[0]), &[]);
-    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    guest.plug(&dir.path().join("vm"), Reconnect::EverySecond);
     let write = |guest: &mut Guest, byte: char, then: &str| {
         guest.succeed(&format!(
             "yes {byte} | tr -d '\\n' | dd of=/dev/vda bs=4096 count=1 iflag=fullblock \
@@ -141,16 +137,16 @@ fn a_guest_hears_by_its_next_fsync_that_a_killed_daemon_lost_what_was_not_flushe
     };
     let fsync = |guest: &mut Guest| guest.run_within(FSYNC, RECOVERY_LIMIT).0;
     for (backend, kills) in [(backends()[0], true), ("epoll", true), (backends()[0], false)] {
-        write(&mut guest, 'A', ",fsync");
-        write(&mut guest, 'B', "");
-        assert_eq!(block(&mut guest), "B");
+        write(guest, 'A', ",fsync");
+        write(guest, 'B', "");
+        assert_eq!(block(guest), "B");
         let status = if kills { daemon.kill9() } else { daemon.terminate() };
         assert!(kills || status.success(), "{status}: {}", daemon.stderr());
         daemon = Daemon::start(&cached(backend), &[]);
-        assert_eq!(block(&mut guest), if kills { "A" } else { "B" });
+        assert_eq!(block(guest), if kills { "A" } else { "B" });
         // Once, as from a disk that lost its cache; never after a stop that was asked for.
-        assert_eq!(fsync(&mut guest) != 0, kills, "{}", daemon.stderr());
-        assert_eq!(fsync(&mut guest), 0);
+        assert_eq!(fsync(guest) != 0, kills, "{}", daemon.stderr());
+        assert_eq!(fsync(guest), 0);
         let said = daemon.stderr();
         assert_eq!(
             said.contains("the last daemon ended before it flushed writes"),
@@ -158,21 +154,19 @@ fn a_guest_hears_by_its_next_fsync_that_a_killed_daemon_lost_what_was_not_flushe
             "{said}"
         );
     }
-    drop(guest);
+    guest.unplug();
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }
 
 /// Its disk is `write through` there, so that it sends no flushes.
-#[test]
-fn a_guest_of_another_server_loses_nothing_that_it_synced_under_a_cache() {
+pub fn loses_nothing_synced_under_a_cache(guest: &mut Guest) {
     millrace_tests::require_clients!("qemu-storage-daemon");
-    let Some(image) = Image::build() else { return };
     let dir = tempdir();
     let disk = dir.path().join("disk");
     File::create(&disk).unwrap().set_len(64 << 20).unwrap();
     let cache = "[volume.cache]\nsize = \"32m\"\ndirty-age = \"600s\"\n[server]";
     let other = StorageDaemon::start(dir.path());
-    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    guest.plug(&dir.path().join("vm"), Reconnect::EverySecond);
     assert_eq!(guest.succeed("cat /sys/block/vda/cache_type").trim(), "write through");
     drop(other);
     for (place, backend) in backends().iter().enumerate() {
@@ -188,6 +182,7 @@ fn a_guest_of_another_server_loses_nothing_that_it_synced_under_a_cache() {
         let synced = &written[place << 16..][..1 << 16];
         assert!(synced.iter().all(|byte| *byte == b'0' + place as u8), "{backend}");
     }
+    guest.unplug();
 }
 
 /// Writes, flushes and discards of a file system, until they are told to stop.
@@ -195,9 +190,7 @@ const FILES: &str = "cd /tmp; until test -e stop; do fio --name=f --directory=/m
     --bs=4k --size=4m --rate_iops=40 --fsync=4 --verify=crc32c --verify_fatal=1 --unlink=1 --time_based \
     --runtime=3 || exit 1; done";
 
-#[test]
-fn a_file_system_outlives_a_daemon_that_is_stopped_for_longer_than_its_timeout() {
-    let Some(image) = Image::build() else { return };
+pub fn outlives_pauses_longer_than_the_timeout(guest: &mut Guest) {
     let dir = tempdir();
     File::create(dir.path().join("disk")).unwrap().set_len(256 << 20).unwrap();
     let start = |backend| {
@@ -208,7 +201,7 @@ fn a_file_system_outlives_a_daemon_that_is_stopped_for_longer_than_its_timeout()
         Daemon::start(&config.replace("[[volume]]", "timeout = \"2s\"\n[[volume]]"), &[])
     };
     let mut daemon = start(backends()[0]);
-    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    guest.plug(&dir.path().join("vm"), Reconnect::EverySecond);
     guest.succeed("mkfs.ext4 -q /dev/vda && mount -t ext4 -o discard /dev/vda /mnt");
     guest.start("fio", FILES);
     for (round, backend) in backends().iter().enumerate() {
@@ -230,6 +223,6 @@ fn a_file_system_outlives_a_daemon_that_is_stopped_for_longer_than_its_timeout()
     assert!(said.contains("err= 0"), "{said}");
     guest.succeed("umount /mnt && e2fsck -fn /dev/vda");
     guest.assert_no_complaints();
-    drop(guest);
+    guest.unplug();
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use millrace_tests::guest::{Guest, Image, StorageDaemon, config};
+use millrace_tests::guest::{Guest, Image, Reconnect, StorageDaemon, config};
 use millrace_tests::{Daemon, tempdir};
 
 /// Writes, all of it verified, by both queues.
@@ -16,8 +16,8 @@ const FIO: &str = "cd /tmp && fio --name=verify --filename=/dev/vda --ioengine=l
     --cpus_allowed=0,1 --cpus_allowed_policy=split";
 
 /// The guest's part; what is said of its limits.
-fn replugs(image: &Image, dir: &Path) {
-    let mut guest = Guest::boot_in_a_slot(image, &dir.join("vm"));
+fn replugs(guest: &mut Guest, dir: &Path) {
+    guest.plug(&dir.join("vm"), Reconnect::Never);
     guest.succeed("yes 'before it was unplugged' | head -c 1048576 >/tmp/lines");
     guest.succeed("dd if=/tmp/lines of=/dev/vda bs=64k seek=32 conv=fsync");
     for _ in 0..3 {
@@ -35,13 +35,12 @@ fn replugs(image: &Image, dir: &Path) {
     assert!(fs::read(dir.join("disk")).unwrap()[4 << 20..5 << 20] == expected);
 }
 
-#[test]
-fn a_disk_that_is_unplugged_and_plugged_in_again_on_one_connection_goes_on() {
-    let Some(image) = Image::build() else { return };
+pub fn goes_on_after_replugs(guest: &mut Guest) {
     let dir = tempdir();
     File::create(dir.path().join("disk")).unwrap().set_len(256 << 20).unwrap();
     let mut daemon = Daemon::start(&config(dir.path(), "auto"), &[]);
-    replugs(&image, dir.path());
+    replugs(guest, dir.path());
+    guest.unplug();
     let said = daemon.stderr();
     assert!(!said.contains("refused"), "{said}");
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
@@ -55,5 +54,7 @@ fn the_same_steps_pass_with_qemus_own_server() {
     let dir = tempdir();
     File::create(dir.path().join("disk")).unwrap().set_len(256 << 20).unwrap();
     let _server = StorageDaemon::start(dir.path());
-    replugs(&image, dir.path());
+    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    guest.unplug();
+    replugs(&mut guest, dir.path());
 }
