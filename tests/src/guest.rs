@@ -50,7 +50,7 @@ pub struct Guest {
     dir: TempDir,
 }
 
-/// What QEMU does when the server of a guest's disk goes away.
+/// QEMU's reaction when the server of a guest's disk goes away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reconnect {
     /// Tries to connect every second.

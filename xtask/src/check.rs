@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::{primitives, tidy, tree};
 
-/// Selects if the tests are part of the check; CI has just run them.
+/// Selects if the tests and `tidy` are part of the check; CI has run them before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TestSelection {
     /// Run them.
@@ -29,42 +29,33 @@ pub struct CargoStep {
 }
 
 const LINTS: [CargoStep; 5] = [
-    CargoStep { name: "fmt", args: "fmt --all --check", env: None },
-    CargoStep {
-        name: "clippy",
-        args: "clippy --workspace --all-targets -- -D warnings",
-        env: None,
-    },
+    step("fmt", "fmt --all --check"),
+    step("clippy", "clippy --workspace --all-targets -- -D warnings"),
     // A workspace build always has the feature `tls`, because the program enables it.
+    step("clippy without tls", "clippy -pmillrace --features serve --lib -- -D warnings"),
     CargoStep {
-        name: "clippy without tls",
-        args: "clippy -pmillrace --features serve --lib -- -D warnings",
-        env: None,
-    },
-    CargoStep {
-        name: "doc",
-        args: "doc --workspace --no-deps",
         env: Some(("RUSTDOCFLAGS", "-D warnings")),
+        ..step("doc", "doc --workspace --no-deps")
     },
     // Packages all publishable crates without building them or using the network.
-    CargoStep {
-        name: "package",
-        args: "package --quiet --offline --no-verify --allow-dirty --exclude-lockfile \
-               -pmillrace -pmillrace-block -pmillrace-cache -pmillrace-checker -pmillrace-drives \
-               -pmillrace-exports -pmillrace-machine -pmillrace-nbd -pmillrace-random \
-               -pmillrace-reactor -pmillrace-runtime -pmillrace-simulator -pmillrace-tls",
-        env: None,
-    },
+    step(
+        "package",
+        "package --quiet --offline --no-verify --allow-dirty --exclude-lockfile \
+         -pmillrace -pmillrace-block -pmillrace-cache -pmillrace-checker -pmillrace-drives \
+         -pmillrace-exports -pmillrace-machine -pmillrace-nbd -pmillrace-random \
+         -pmillrace-reactor -pmillrace-runtime -pmillrace-simulator -pmillrace-tls",
+    ),
 ];
 
 const TESTS: [CargoStep; 2] = [
-    CargoStep { name: "test", args: "test --workspace", env: None },
-    CargoStep {
-        name: "test without tls",
-        args: "test -pmillrace-drives --lib nbd::settings",
-        env: None,
-    },
+    step("test", "test --workspace"),
+    step("test without tls", "test -pmillrace-drives --lib nbd::settings"),
 ];
+
+/// Makes a step that sets no variable.
+pub const fn step(name: &'static str, args: &'static str) -> CargoStep {
+    CargoStep { name, args, env: None }
+}
 
 /// Runs every step in `root`; returns true if all passed.
 pub fn run(root: &Path, tests: TestSelection) -> Result<bool> {
@@ -77,10 +68,8 @@ pub fn run(root: &Path, tests: TestSelection) -> Result<bool> {
             return Ok(false);
         }
     }
-    if !timed("primitives", || primitives::run(root))? {
-        return Ok(false);
-    }
-    timed("tidy", || tidy::run(root))
+    Ok(timed("primitives", || primitives::run(root))?
+        && (tests == TestSelection::Skip || timed("tidy", || tidy::run(root))?))
 }
 
 pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
@@ -113,8 +102,8 @@ mod tests {
     #[test]
     fn a_step_passes_exactly_when_cargo_succeeds() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let good = CargoStep { name: "good", args: "--version", env: None };
-        let bad = CargoStep { name: "bad", args: "no-such-verb-of-cargo", env: None };
+        let good = step("good", "--version");
+        let bad = step("bad", "no-such-verb-of-cargo");
         assert!(timed("good", || cargo(root, &good)).unwrap());
         assert!(!timed("bad", || cargo(root, &bad)).unwrap());
     }

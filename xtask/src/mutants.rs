@@ -75,7 +75,9 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
         true => list::read(&root.join("xtask/mutants/short.txt"))?,
         false => Vec::new(),
     };
-    let place = MutantFolders::new(root);
+    let target = root.join("target/mutants");
+    let (tree, reports) = (target.join("tree"), target.join("reports"));
+    let place = MutantFolders { tree, target, reports };
     tree::mirror(root, &place.tree, &BTreeMap::new())?;
     let mut clean = true;
     let mut table = String::from("| part | caught | timeout | missed | unviable | killed |\n");
@@ -97,16 +99,8 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
 /// Folders in which mutants are made, built and reported.
 struct MutantFolders {
     tree: PathBuf,
-    /// Target folder of the workspace, where the dependencies are already built.
     target: PathBuf,
     reports: PathBuf,
-}
-
-impl MutantFolders {
-    fn new(root: &Path) -> Self {
-        let target = root.join("target");
-        Self { tree: target.join("mutants/tree"), reports: target.join("mutants/reports"), target }
-    }
 }
 
 fn plant(
@@ -135,7 +129,10 @@ fn plant(
         command.args(["--shard", shard, "--sharding=round-robin"]);
     }
     command.args(wanted.iter().map(|entry| format!("--re={}", entry.key.pattern())));
-    // `--cargo-arg` applies to building, too; arguments after `--` apply to running only.
+    // `--cargo-arg` applies to building, too; arguments after `--` apply to running only. These two
+    // packages are selected for the features that they give the dependencies: with the same ones as
+    // for `cargo test`, CI can copy the dependencies from target/debug.
+    command.args(["--cargo-arg=--package=millrace-cli", "--cargo-arg=--package=millrace-tls"]);
     command.args(group.words("tests").iter().map(|target| format!("--cargo-arg={target}")));
     command.args(["--", "--"]);
     let slow = if choice.short { group.words("slow") } else { &[] };

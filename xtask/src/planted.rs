@@ -23,6 +23,8 @@ use names::{CACHE_PLANTS, PLANTS};
 use patch::Patch;
 
 const CACHE: &[&str] = &["--cache"];
+/// Argument of cargo for all builds of the patched copy.
+const PROFILE: &str = "--config=xtask/models.toml";
 /// Target folder of all builds of the patched copy.
 const TARGET: &str = "target/planted";
 
@@ -46,7 +48,9 @@ pub fn run(root: &Path) -> Result<bool> {
     let (tree, target) = (patched_tree(root)?, target(root));
     let lists = patch::read(root, patch::PLANTED)?;
     let built = tree::cargo()
-        .args(["build", "--profile=checked", "--package", "millrace-lab"])
+        .args(["build", PROFILE, "--bin=millrace-lab", "--package=millrace-lab"])
+        // Selected for the features that they give the dependencies.
+        .args(["--package=millrace-cli", "--package=millrace-tls"])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(tree)
         .status()
@@ -54,7 +58,7 @@ pub fn run(root: &Path) -> Result<bool> {
     if !built.success() {
         bail!("the program with seeded bugs does not build; see above");
     }
-    let program = target.join("checked/millrace-lab");
+    let program = target.join("debug/millrace-lab");
     let mut all = true;
     for (subject, more) in [("the layer", &[][..]), ("the cache", CACHE)] {
         let clean = explore(&program, more)?;

@@ -1,7 +1,7 @@
 //! Tests that boot a Ceph cluster or a guest.
 //!
-//! They take longest, and the test program starts its tests in the order of their names: under the
-//! name of this module they run beside all others instead of after them.
+//! These tests take longest, and the test program starts tests in the order of their names: under
+//! the name of this module they run beside all others instead of after them.
 
 mod rbd_cluster;
 mod vhost_guest;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::spanned::Spanned;
-use syn::{Attribute, Fields, Generics, ImplItem, Item, ItemImpl, TraitItem, Type, Visibility};
+use syn::{Attribute, Generics, ImplItem, Item, ItemImpl, TraitItem, Type, Visibility};
 
 use super::tree::{CrateTree, PathTarget, join, name_of};
 use crate::syntax::{is_test, leaves};
@@ -127,30 +127,22 @@ impl Listing<'_> {
     /// Lists an item with its fields, variants, methods and traits, if it is public.
     fn item(&mut self, module: &str, item: &Item, name: &str, when: &str) {
         let (vis, attrs, head) = match item {
-            Item::Const(item) => {
-                (&item.vis, &item.attrs, format!("const {}: {}", item.ident, source(&item.ty)))
+            Item::Const(i) => (&i.vis, &i.attrs, typed("const", &i.ident, &i.ty)),
+            Item::Static(i) => (&i.vis, &i.attrs, typed("static", &i.ident, &i.ty)),
+            Item::Fn(i) => (&i.vis, &i.attrs, source(&i.sig)),
+            Item::Type(i) => {
+                let head = headed("type", &i.ident, &i.generics);
+                (&i.vis, &i.attrs, format!("{head} = {}", source(&i.ty)))
             }
-            Item::Static(item) => {
-                (&item.vis, &item.attrs, format!("static {}: {}", item.ident, source(&item.ty)))
-            }
-            Item::Fn(item) => (&item.vis, &item.attrs, source(&item.sig)),
-            Item::Type(item) => {
-                let head = headed("type", &item.ident, &item.generics);
-                (&item.vis, &item.attrs, format!("{head} = {}", source(&item.ty)))
-            }
-            Item::Struct(item) => {
-                (&item.vis, &item.attrs, headed("struct", &item.ident, &item.generics))
-            }
-            Item::Enum(item) => {
-                (&item.vis, &item.attrs, headed("enum", &item.ident, &item.generics))
-            }
-            Item::Trait(item) => {
-                let mut head = headed("trait", &item.ident, &item.generics);
-                if !item.supertraits.is_empty() {
-                    head.push_str(&format!(": {}", source(&item.supertraits)));
+            Item::Struct(i) => (&i.vis, &i.attrs, headed("struct", &i.ident, &i.generics)),
+            Item::Enum(i) => (&i.vis, &i.attrs, headed("enum", &i.ident, &i.generics)),
+            Item::Trait(i) => {
+                let kind = if i.unsafety.is_some() { "unsafe trait" } else { "trait" };
+                let mut head = headed(kind, &i.ident, &i.generics);
+                if !i.supertraits.is_empty() {
+                    head.push_str(&format!(": {}", source(&i.supertraits)));
                 }
-                let safety = if item.unsafety.is_some() { "unsafe " } else { "" };
-                (&item.vis, &item.attrs, format!("{safety}{head}"))
+                (&i.vis, &i.attrs, head)
             }
             _ => return,
         };
@@ -162,16 +154,23 @@ impl Listing<'_> {
         let when = also(when, attrs);
         self.line(name, LineRank::Item, format!("{head}{open}{when}"));
         match item {
-            Item::Struct(item) => self.fields(name, &item.fields, &when),
+            Item::Struct(item) => {
+                for (index, field) in item.fields.iter().enumerate() {
+                    let own = field.ident.as_ref().map_or(index.to_string(), ToString::to_string);
+                    let text = format!("field {own}: {}", source(&field.ty));
+                    if is_public(&field.vis, &field.attrs) {
+                        self.part(name, &text, &field.attrs, &when);
+                    }
+                }
+            }
             Item::Enum(item) => {
                 for variant in &item.variants {
-                    let fields = source(&variant.fields);
-                    let text = format!("variant {}{fields}{when}", variant.ident);
-                    self.line(name, LineRank::Part, text);
+                    let text = format!("variant {}{}", variant.ident, source(&variant.fields));
+                    self.part(name, &text, &[], &when);
                 }
             }
             Item::Trait(item) => {
-                item.items.iter().for_each(|part| self.of_trait(name, part, &when))
+                item.items.iter().for_each(|part| self.of_trait(name, part, &when));
             }
             _ => return,
         }
@@ -183,18 +182,8 @@ impl Listing<'_> {
         }
     }
 
-    fn fields(&mut self, name: &str, fields: &Fields, when: &str) {
-        for (index, field) in fields.iter().enumerate() {
-            if is_public(&field.vis, &field.attrs) {
-                let own = field.ident.as_ref().map_or(index.to_string(), ToString::to_string);
-                let when = also(when, &field.attrs);
-                self.line(
-                    name,
-                    LineRank::Part,
-                    format!("field {own}: {}{when}", source(&field.ty)),
-                );
-            }
-        }
+    fn part(&mut self, name: &str, text: &str, attrs: &[Attribute], when: &str) {
+        self.line(name, LineRank::Part, format!("{text}{}", also(when, attrs)));
     }
 
     fn derives(&mut self, name: &str, attrs: &[Attribute], when: &str) {
@@ -212,19 +201,15 @@ impl Listing<'_> {
 
     fn of_trait(&mut self, name: &str, part: &TraitItem, when: &str) {
         let (attrs, text, provided) = match part {
-            TraitItem::Fn(part) => (&part.attrs, source(&part.sig), part.default.is_some()),
-            TraitItem::Const(part) => {
-                let text = format!("const {}: {}", part.ident, source(&part.ty));
-                (&part.attrs, text, part.default.is_some())
-            }
-            TraitItem::Type(part) => {
-                (&part.attrs, source(part).trim_end_matches(';').to_owned(), part.default.is_some())
+            TraitItem::Fn(i) => (&i.attrs, source(&i.sig), i.default.is_some()),
+            TraitItem::Const(i) => (&i.attrs, typed("const", &i.ident, &i.ty), i.default.is_some()),
+            TraitItem::Type(i) => {
+                (&i.attrs, source(i).trim_end_matches(';').to_owned(), i.default.is_some())
             }
             _ => return,
         };
         let provided = if provided { " { .. }" } else { "" };
-        let when = also(when, attrs);
-        self.line(name, LineRank::Part, format!("{text}{provided}{when}"));
+        self.part(name, &format!("{text}{provided}"), attrs, when);
     }
 
     fn of_impl(&mut self, name: &str, block: &ItemImpl, when: &str) {
@@ -238,16 +223,12 @@ impl Listing<'_> {
         let within = if head.contains('<') { format!(" in {head}") } else { String::new() };
         for part in &block.items {
             let (vis, attrs, text) = match part {
-                ImplItem::Fn(part) => (&part.vis, &part.attrs, source(&part.sig)),
-                ImplItem::Const(part) => {
-                    let text = format!("const {}: {}", part.ident, source(&part.ty));
-                    (&part.vis, &part.attrs, text)
-                }
+                ImplItem::Fn(i) => (&i.vis, &i.attrs, source(&i.sig)),
+                ImplItem::Const(i) => (&i.vis, &i.attrs, typed("const", &i.ident, &i.ty)),
                 _ => continue,
             };
             if is_public(vis, attrs) {
-                let when = also(&when, attrs);
-                self.line(name, LineRank::Part, format!("{text}{within}{when}"));
+                self.part(name, &format!("{text}{within}"), attrs, &when);
             }
         }
     }
@@ -274,6 +255,10 @@ fn also(when: &str, attrs: &[Attribute]) -> String {
         }
     }
     all
+}
+
+fn typed(kind: &str, ident: &syn::Ident, of: &Type) -> String {
+    format!("{kind} {ident}: {}", source(of))
 }
 
 fn headed(kind: &str, ident: &syn::Ident, generics: &Generics) -> String {

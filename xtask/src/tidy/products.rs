@@ -7,10 +7,10 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use super::Finding;
 use super::source::numbered;
+use super::{Finding, relative, walk};
 
 const PRODUCT: &str = "crates";
 const LABORATORY: &str = "lab";
@@ -25,17 +25,12 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
 /// Returns paths from the root, and texts, of the manifests of a folder's crates.
 fn manifests(root: &Path, folder: &str) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
-    let entries =
-        fs::read_dir(root.join(folder)).with_context(|| format!("cannot list {folder}"))?;
-    for entry in entries {
-        let crate_name = entry?.file_name().to_string_lossy().into_owned();
-        let path = format!("{folder}/{crate_name}/Cargo.toml");
-        if root.join(&path).is_file() {
-            let text = fs::read_to_string(root.join(&path))
-                .with_context(|| format!("cannot read {path}"))?;
-            found.push((path, text));
+    walk(&root.join(folder), &mut |path| {
+        if path.ends_with("Cargo.toml") {
+            found.push((relative(root, path), fs::read_to_string(path)?));
         }
-    }
+        Ok(())
+    })?;
     found.sort();
     Ok(found)
 }

@@ -63,9 +63,11 @@ mod tests {
         let read = |range: Range<u64>| {
             assert!(range.end - range.start <= 4096 && range.start.is_multiple_of(512));
             assert!(unknown.iter().any(|all| all.start <= range.start && range.end <= all.end));
-            let mut bytes = vec![0; (range.end - range.start) as usize];
+            // Zeroes behind the byte are left out, as are ranges without it: one test reads 80 GB.
+            let mut bytes = Vec::new();
             if range.contains(&at) {
-                bytes[(at - range.start) as usize] = 1;
+                bytes.resize((at - range.start) as usize, 0);
+                bytes.push(1);
             }
             Ok::<_, Infallible>(bytes)
         };
