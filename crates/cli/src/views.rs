@@ -3,12 +3,12 @@
 //! protocol.rs defines the lines on the control socket and answers them from a table of verbs;
 //! requests.rs has the verbs with their arguments; report.rs is the JSON of the counters (groups.rs
 //! for groups, caches.rs for caches, locks.rs for locks, history.rs for samples of the last hour),
-//! prometheus.rs the same for Prometheus in the format of metrics_page.rs. thread.rs serves both sockets from one thread that sleeps
-//! while nobody asks; metrics_listener.rs is the page's socket, which may be replaced; session.rs
-//! is one client, http.rs its subset of HTTP. client.rs is the other end of the control socket.
-//! `serve` starts the thread and answers ([`Answers`]) with the table of verbs/ctl.rs. Nothing here
-//! is on the path of an I/O: counters are read, never written. docs/control.md describes the
-//! protocol.
+//! prometheus.rs the same for Prometheus, in the format of metrics_page.rs. thread.rs serves both
+//! sockets from one thread that sleeps while nobody asks; metrics_listener.rs is the page's socket,
+//! which may be replaced; session.rs is one client, http.rs its subset of HTTP. client.rs is the
+//! other end of the control socket. `serve` starts the thread and answers ([`Answers`]) with the
+//! table of verbs/ctl.rs. Nothing here is on the path of an I/O: counters are read, never written.
+//! docs/control.md describes the protocol.
 
 pub mod caches;
 pub mod client;

@@ -26,10 +26,11 @@ use super::locks::{HeldFileLock, lock};
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS, format};
-use crate::common::dry_run::{DryDriver, DryRun};
+use crate::common::dry_run::DryRun;
 use crate::common::place::{DataPlace, file_identity};
 use crate::common::store_file::{OTHER_KIND, clear_flag, may_access, open_store};
 use crate::common::units::size_text;
+use crate::null::DryDriver;
 use crate::open::{DriveSettings, OpenOptions as DriveOptions, Opened};
 use crate::spec::SpecError;
 

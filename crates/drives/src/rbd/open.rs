@@ -21,9 +21,9 @@ use super::control::{ControlThread, EXCLUSIVE_LOCK, KnownImage, UNWATCHED_PERIOD
 use super::image::RbdImage;
 use super::{HeldImage, HoleMap, ImageFacts, OpenImage, RbdConfig, RbdDriver, RbdState, library};
 use crate::common::cancel;
-use crate::common::dry_run::DryDriver;
 use crate::common::place::two_numbers;
 use crate::common::units::size_text;
+use crate::null::DryDriver;
 use crate::open::Opened;
 
 /// Size to which librbd rounds discards unless configured otherwise, in bytes.
