@@ -232,9 +232,8 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
         }
         Some(libc::EACCES | libc::EROFS) if config.path.symlink_metadata().is_err() => {
             let text = format!(
-                "{path}: cannot make it ({error}): its directory takes no new files; change that, \
-                 or \
-                 name another one"
+                "{path}: cannot create it ({error}): no file can be created in its directory; \
+                 change that, or name another file"
             );
             Error::system(text, errno)
         }
@@ -270,7 +269,7 @@ fn geometry_of(
     let size_bytes = size_of(&geometry, config, notes)?;
     if geometry.read_only && !config.read_only {
         return wrong(format!(
-            "{path}: the device takes no writes; serve it read-only: \
+            "{path}: the device is read-only; serve it read-only: \
              read-only=on, or `serve --read-only`"
         ));
     }
@@ -305,8 +304,8 @@ fn size_of(
     // interrupted start leaves such files behind.
     if size_bytes > found && found > 0 && !config.grow {
         return wrong(format!(
-            "{path}: it has {has} and size={asked}; lower or remove the size, or say grow=on to \
-             have the file made longer"
+            "{path}: it has {has} and size={asked}; lower or remove the size, or add grow=on to \
+             extend the file"
         ));
     }
     if size_bytes < found {
