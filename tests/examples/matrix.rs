@@ -102,7 +102,7 @@ struct Sample {
     cpu_us: f64,
 }
 
-/// Length and number of runs, and the folder for their files.
+/// Length and number of runs, and the directory for their files.
 struct Setting {
     seconds: u64,
     rounds: usize,

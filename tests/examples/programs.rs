@@ -50,7 +50,8 @@ Needs root, fuse and loop devices, and the Debian packages libnbd-bin, fuse3, e2
 a guest needs no root, but linux-image-amd64, qemu-system-x86, busybox-static, e2fsprogs and fio, and
 copies at most 64 MiB.
 MILLRACE_BIN names the program to measure, such as target/release/millrace [default: that of this
-build]. Takes about a minute, most of a gigabyte of memory, and as much of the temporary folder.";
+build]. Takes about a minute, most of a gigabyte of memory, and as much of the temporary \
+directory.";
 
 /// Programs of other packages that this runs.
 const CLIENTS: [&str; 6] = ["nbdfuse", "fusermount3", "mkfs.ext4", "mount", "losetup", "tar"];

@@ -40,7 +40,7 @@ pub struct Program {
     package: &'static str,
     /// The environment variable that names another one.
     variable: &'static str,
-    /// Folders of the workspace that the program is built from.
+    /// Directories of the workspace that the program is built from.
     sources: &'static [&'static str],
     path: OnceLock<PathBuf>,
 }

@@ -1,7 +1,7 @@
 //! A connection to the control socket of a daemon, for verbs that have no command of their own.
 //!
-//! Pure but for the socket, which is `c` in the daemon's folder. Called by the tests of locks and
-//! recordings.
+//! Pure but for the socket, which is `c` in the daemon's directory. Called by the tests of locks
+//! and recordings.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! Runs a command to its end, but never for ever.
+//! Runs a command to its end, but never forever.
 //!
 //! Output goes to files, not pipes, so that a chatty or forking child can neither block nor keep
 //! the test waiting for a pipe to close. Called by the tests and by `binary`.

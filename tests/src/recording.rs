@@ -1,7 +1,7 @@
 //! `millrace trace record` while something runs.
 //!
-//! The daemon's control socket is `c` in its folder, and recordings lie there, too. Called by tests
-//! of recordings and by `programs`.
+//! The daemon's control socket is `c` in its directory, and recordings lie there, too. Called by
+//! tests of recordings and by `programs`.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::control::Control;
 use crate::{Daemon, millrace, poll_within, run};
 
-/// `trace record` with these arguments, of this daemon, in its folder.
+/// `trace record` with these arguments, of this daemon, in its directory.
 #[must_use]
 pub fn record(daemon: &Daemon, arguments: &str) -> Command {
     let mut command = millrace();

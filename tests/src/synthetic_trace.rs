@@ -38,7 +38,7 @@ struct Writer {
     open: Vec<Record>,
 }
 
-/// Writes the trace `name` with about `ios` I/Os into a folder.
+/// Writes the trace `name` with about `ios` I/Os into a directory.
 ///
 /// # Panics
 /// If a file cannot be written.
@@ -62,7 +62,7 @@ pub fn write(dir: &Path, name: &str, ios: u32, seed: u64) {
     }
     for (cpu, bytes) in writer.files.iter().enumerate() {
         let file = dir.join(format!("{name}.blktrace.{cpu}"));
-        std::fs::write(file, bytes).expect("a test's folder is writable");
+        std::fs::write(file, bytes).expect("a test's directory is writable");
     }
 }
 

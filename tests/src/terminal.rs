@@ -24,7 +24,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Runs `command` on a new terminal. Only its program, arguments and folder are used.
+    /// Runs `command` on a new terminal. Only its program, arguments and directory are used.
     ///
     /// # Panics
     ///

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::{millrace, run, tempdir};
 
-/// The folder of traces that a Linux 6.1 recorded with blktrace.
+/// The directory of traces that a Linux 6.1 recorded with blktrace.
 pub fn kernel_traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data")
 }
@@ -68,7 +68,7 @@ fn btt(dir: &Path, names: &[&str]) -> String {
     let dump = tempdir();
     let file = dump.path().join("dump");
     text(Command::new("blkparse").args(["-q", "-O", "-d"]).arg(&file).args(names).current_dir(dir));
-    // btt leaves files in its current folder.
+    // btt leaves files in its current directory.
     text(Command::new("btt").arg("-i").arg(&file).current_dir(dump.path()))
 }
 

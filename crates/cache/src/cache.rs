@@ -1,9 +1,9 @@
 //! `Cache`: the state that all queues and the flusher of a cache share.
 //!
-//! The cache owns the memory, the shards, and words that all threads read: the epoch (number of
-//! flushes so far), the number of dirty pages, and the epoch up to which the flusher must write.
-//! Lock order: a thread locks one shard at a time and takes no other lock while it holds it.
-//! Queues, the flusher and readers of statistics call this.
+//! The cache owns the memory, the shards, and atomic counters that all threads read: the epoch
+//! (number of flushes so far), the number of dirty pages, and the epoch up to which the flusher
+//! must write. Lock order: a thread locks one shard at a time and takes no other lock while it
+//! holds it. Queues, the flusher and readers of statistics call this.
 
 pub(crate) mod clearing;
 pub(crate) mod failed_writes;
@@ -35,7 +35,8 @@ const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
 /// Stripe chunks of fewer sectors (32 KiB) count as small.
 const CHUNK_SECTORS_MIN: u64 = 64;
-/// Above this number of extents, a range is handled by walking over all extents that the cache has.
+/// A range of more extents than this is handled by a walk over all extents in the cache, instead of
+/// a lookup of each extent of the range.
 const RANGE_EXTENTS_MAX: u64 = 4096;
 
 /// A page cache in memory over a volume.
@@ -65,7 +66,7 @@ pub(crate) struct FlusherCall<M: Machine> {
     until: M::Word,
     /// 1 if a writer waits for memory.
     is_short: M::Word,
-    /// 1 if something changed since the flusher last looked.
+    /// 1 if the flusher was woken since it last read its requests.
     is_rung: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
 }
@@ -94,7 +95,7 @@ impl<M: Machine> FlusherCall<M> {
         *self.bell.lock() = bell;
     }
 
-    /// Returns true if the cache has a flusher.
+    /// Returns true if a flusher serves this cache.
     pub(crate) fn is_there(&self) -> bool {
         self.bell.lock().is_some()
     }
@@ -126,13 +127,13 @@ impl<M: Machine> FlusherCall<M> {
         self.ring();
     }
 
-    /// Returns true if something changed since the flusher last looked.
+    /// Returns true if the flusher was woken since it last read its requests.
     pub(crate) fn is_rung(&self) -> bool {
         self.is_rung.load(Order::Acquire) != 0
     }
 
-    /// Returns the first epoch that need not be written, and whether a writer lacks memory. Clears
-    /// the wake-up and the lack of memory. Called by the flusher.
+    /// Returns the first epoch that need not be written, and whether a writer lacks memory. Resets
+    /// the wake-up flag and the flag for lack of memory. Only the flusher calls this.
     pub(crate) fn look(&self) -> (u64, bool) {
         // AcqRel pairs with the swap in `ring`, so requests made before the ring are visible here.
         self.is_rung.swap(0, Order::AcqRel);
@@ -205,7 +206,7 @@ impl<M: Machine> Cache<M> {
     /// Returns the cache's counters.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
-        // Relaxed: statistics, which nothing depends on.
+        // Relaxed: these are statistics; no other memory access depends on them.
         let of = |word: &M::Word| word.load(Order::Relaxed);
         let mut stats = CacheStats {
             page_bytes: self.page.bytes() as u64,
@@ -225,7 +226,7 @@ impl<M: Machine> Cache<M> {
     /// without taking a lock.
     #[must_use]
     pub fn written_back(&self) -> u64 {
-        // Relaxed: statistics, which nothing depends on.
+        // Relaxed: these are statistics; no other memory access depends on them.
         self.counts.written_back.load(Order::Relaxed)
     }
 
@@ -233,8 +234,8 @@ impl<M: Machine> Cache<M> {
     #[inline]
     pub(crate) fn shard(&self, extent: u64) -> &M::Lock<Shard> {
         let bits = self.shards.len().trailing_zeros();
-        // Uses other bits than the hash table inside the shard, which takes the lowest and the
-        // topmost bits.
+        // The shard's index is taken from bits 40 and up of the hash, because the hash table inside
+        // the shard uses the lowest and the topmost bits.
         &self.shards[(hash_of(extent) >> 40) as usize & ((1 << bits) - 1)]
     }
 
@@ -324,7 +325,8 @@ impl<M: Machine> Cache<M> {
                 extent.writing != 0 || extent.is_dirty()
             })
         };
-        // The count of dirty pages cannot tell: it may be briefly too low (see `dirty_pages`).
+        // The count of dirty pages cannot answer this, because it may briefly be too low (see
+        // `dirty_pages`).
         if last - first < RANGE_EXTENTS_MAX {
             return (first..=last).any(|number| owes(&self.shard(number).lock(), number));
         }

@@ -12,15 +12,16 @@ use crate::memory::page::PageSize;
 /// Point at which a write is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheMode {
-    /// When it is in memory. A flush, a FUA write or the flusher brings it to the volume later.
+    /// A write is acknowledged when it is in memory. A flush, a FUA write or the flusher brings it
+    /// to the volume later.
     #[default]
     WriteBack,
-    /// When it is on the volume. Reads are still answered from memory.
+    /// A write is acknowledged when it is on the volume. Reads are still answered from memory.
     WriteThrough,
 }
 
 /// Policy for registering the cache's memory with drives in advance, instead of mapping it for each
-/// I/O. Registered memory that drives use is locked.
+/// I/O. Registered memory is locked in RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Registered {
     /// Leaves the decision to the program that creates the cache. The cache itself treats this as

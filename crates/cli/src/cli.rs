@@ -1,7 +1,7 @@
 //! The command line of `millrace`: verbs and their arguments.
 //!
-//! Owns the list of verbs, of which each calls one function. Called by main. Exit status 2 means
-//! wrong arguments or an error of a verb; a verb itself returns 0 or 1.
+//! This module owns the list of verbs, and calls one function for each. `main` calls it. Exit
+//! status 2 means wrong arguments or a verb's error; a verb itself returns 0 or 1.
 
 use std::process::ExitCode;
 
@@ -96,7 +96,8 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Prints the error of a wrong command line. Exits if it is the parser's.
+/// Prints the error of a wrong command line. Exits the process if the error comes from the argument
+/// parser.
 fn refuse(error: &clap::Error) -> ExitCode {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     match former_verbs::answer(error, &words.collect::<Vec<_>>()) {

@@ -1,8 +1,8 @@
 //! Configuration of `serve`: turns a TOML text into a plan that can be opened.
 //!
-//! Two steps: sections.rs reads sections and values, check.rs resolves names and finds
-//! contradictions. All mistakes are reported at once, each with file, line, key and remedy. Touches
-//! no file but the configuration itself. Called by `verbs::serve`.
+//! Loading has two steps: sections.rs reads sections and values, check.rs resolves names and finds
+//! contradictions. All mistakes are reported at once, each with file, line, key and remedy. No file
+//! but the configuration itself is read. `verbs::serve` calls this module.
 
 mod check;
 mod controller;

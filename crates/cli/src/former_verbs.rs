@@ -1,12 +1,13 @@
-//! Verbs that have moved to millrace-lab, and the answer to an old command line.
+//! Verbs that have moved to millrace-lab, and the message for a command line that still uses them.
 //!
-//! Owns the table of these verbs. The command-line definition does not have them, so neither help
-//! nor completions nor manual pages show them. Called by cli.rs with an error of the parser.
+//! This module owns the table of these verbs. The command-line definition does not have them, so
+//! help, completions and manual pages do not show them. cli.rs calls this module with an error of
+//! the parser.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use millrace_console::{shell_word, visible};
 
-/// Former verbs, as the words that named them.
+/// Former verbs, each as the words that a user typed.
 const MOVED: [&[&str]; 6] = [
     &["bench"],
     &["explore"],

@@ -1,4 +1,4 @@
-//! The verbs of the command line, a module each. Called by cli.rs.
+//! The verbs of the command line, one module each. cli.rs calls them.
 
 pub mod connect;
 pub mod ctl;

@@ -41,12 +41,12 @@ pub use requests::{
 };
 pub use thread::{Sockets, ViewThread};
 
-/// Access of the views to the daemon.
+/// Functions of the daemon that the views call.
 pub trait Answers: Send + Sync {
     /// Returns the first line of the control socket.
     fn greeting(&self) -> Value;
 
-    /// Makes the question for a verb and its arguments.
+    /// Creates the question for a verb and its arguments.
     ///
     /// # Errors
     /// Returns a refusal if there is no such verb, or it does not take these arguments.

@@ -1,8 +1,8 @@
-//! Settings of a volume's cache: `[volume.cache]` in a configuration, `--cache` of `millrace-lab
-//! bench`.
+//! Settings of a volume's cache, which are `[volume.cache]` in a configuration and `--cache` of
+//! `millrace-lab bench`.
 //!
-//! Owns the one table of keys and of the functions that parse their values. Called by the daemon's
-//! configuration and by the laboratory's command line. Pure.
+//! This module owns the only table of the keys and of the functions that parse their values. The
+//! daemon's configuration and the laboratory's command line call it. All functions are pure.
 
 use millrace::{CacheConfig, CacheMode, Registered, unknown_word};
 use std::time::Duration;
@@ -16,7 +16,8 @@ pub type CacheKey = (&'static str, fn(&mut CacheConfig, &str) -> Result<(), Stri
 pub const KEYS: [CacheKey; 6] = [
     ("size", |cache, text| {
         cache.size_bytes = words::size(text)?;
-        // Limits read-ahead to a quarter of a small cache. A later `read-ahead` overrides this.
+        // The read-ahead of a small cache is limited to a quarter of it. A `read-ahead` that
+        // follows overrides this.
         cache.read_ahead_bytes = cache.read_ahead_bytes.min(cache.size_bytes / 4);
         Ok(())
     }),
@@ -63,13 +64,13 @@ pub fn of_text(text: &str) -> Result<CacheConfig, String> {
     let mut config = CacheConfig::default();
     let parts = text.split(',').map(|part| part.split_once('=').unwrap_or(("size", part)));
     let mut parts: Vec<(&str, &str)> = parts.collect();
-    // Sorts `size` first, since it limits the default of `read-ahead`.
+    // `size` comes first, because it limits the default of `read-ahead`.
     parts.sort_by_key(|(key, _)| *key != KEYS[0].0);
     for (key, value) in parts {
         let Some((_, read)) = KEYS.iter().find(|(known, _)| *known == key) else {
             let names = KEYS.map(|(name, _)| name);
             let (all, meant) = (names.join(", "), nearest(key, names));
-            return Err(format!("{key} is no setting of a cache ({all}){meant}"));
+            return Err(format!("a cache has no setting {key}; choose from {all}{meant}"));
         };
         read(&mut config, value).map_err(|text| format!("{key}: {text}"))?;
     }

@@ -1,7 +1,8 @@
 //! The verb `completions`: prints a shell's completion script, generated from a program's
 //! command-line definition.
 //!
-//! Owns the list of shells. Called by each program's cli.rs, which passes its definition.
+//! This module owns the list of shells. The cli.rs of each program calls it with the program's
+//! definition.
 
 use std::process::ExitCode;
 
@@ -10,7 +11,7 @@ use clap::{Command, ValueEnum};
 use clap_complete::{Shell, generate};
 
 /// Shells whose completion scripts are tested.
-// The variants have no docs, since clap would print them in the help, next to the same words.
+// The variants have no docs, because clap would print them in the help, next to the same words.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TargetShell {
@@ -29,7 +30,7 @@ pub struct Args {
 /// Prints the completion script.
 ///
 /// # Errors
-/// Never fails; returns a `Result` as every verb does.
+/// Never fails, but returns a `Result`, as every verb does.
 pub fn run(args: &Args, command: Command) -> Result<ExitCode> {
     crate::say(&script(args.shell, command));
     Ok(ExitCode::SUCCESS)

@@ -2,7 +2,7 @@
 //! accept them.
 //!
 //! A document shows a command on an indented line of its own, with at least two spaces before its
-//! explanation. Pure; called by tests only.
+//! explanation. Pure functions, called only by tests.
 
 use clap::Command;
 
@@ -29,7 +29,7 @@ pub fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Returns the commands of `program` that `texts` show. `cargo` is the command that runs the
+/// Returns the commands of `program` that `texts` contain. `cargo` is the command that runs the
 /// program from its sources.
 #[must_use]
 pub fn shown(texts: &[String], program: &str, cargo: &str) -> Vec<String> {

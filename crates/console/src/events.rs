@@ -1,7 +1,7 @@
 //! `for_each_event`: reads a trace event by event and shows a progress bar.
 //!
-//! Called by the verbs of `trace`, which handle each event. Prints the reader's notes to standard
-//! error before and after the events, and the damage of files that could not be read to the end.
+//! The verbs of `trace` call this and handle each event. Before and after the events, the reader's
+//! notes are printed to standard error, and the damage of files that could not be read to the end.
 #![allow(clippy::print_stderr)]
 
 use std::io::ErrorKind;
@@ -15,12 +15,12 @@ use crate::ProgressBar;
 
 /// Number of events between two checks of the clock.
 const EVENTS_A_LOOK: u32 = 4_096;
-/// Least time between two updates of the progress bar.
+/// Minimum time between two updates of the progress bar.
 const BAR_EVERY: Duration = Duration::from_millis(100);
 
 /// Passes each event of a reader to `each` until the trace ends or `each` returns `Stop`, and shows
-/// the progress in `bar`. Only verbs that print nothing meanwhile may show a bar, since it would
-/// break up lines on the same terminal.
+/// the progress in `bar`. Only verbs that print nothing meanwhile may show a bar, because the bar
+/// would break up lines on the same terminal.
 ///
 /// # Errors
 /// Fails if the trace cannot be read. A trace that can be read in part is reported as damaged
@@ -47,7 +47,7 @@ pub fn for_each_event(
     Ok(EventWalk { names: reader.names().clone(), notes, damage: ReadDamage::tell(damage) })
 }
 
-/// Names, notes and damage, known once all events of a trace were read.
+/// Names, notes and damage of a trace, complete once all its events were read.
 #[derive(Debug)]
 pub struct EventWalk {
     /// Names of the processes and devices in the trace.
@@ -64,7 +64,7 @@ pub struct EventWalk {
 pub struct ReadDamage(Vec<String>);
 
 impl ReadDamage {
-    /// Prints a line to standard error for each damaged file.
+    /// Prints a line to standard error for each damaged file, and returns the damage.
     pub fn tell(damage: Vec<String>) -> ReadDamage {
         damage.iter().for_each(|damage| eprintln!("error: {damage}"));
         ReadDamage(damage)
@@ -83,7 +83,7 @@ impl ReadDamage {
     }
 }
 
-/// Tells `for_each_event` whether to go on.
+/// Tells `for_each_event` whether to continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventFlow {
     /// Read the next event.
@@ -116,7 +116,7 @@ impl Drop for Progress {
     }
 }
 
-/// Returns true if the reader of our output, such as `head`, has closed the pipe.
+/// Returns true if the program that reads our output, such as `head`, has closed the pipe.
 #[must_use]
 pub fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::BrokenPipe

@@ -1,15 +1,15 @@
-//! Wraps the examples and notes below a help text at 80 columns, so that clap does not break their
+//! Wraps the examples and notes below a help text at 80 columns, because clap would break their
 //! columns.
 //!
-//! clap wraps what follows a help text at the width of the terminal, without regard to columns. At
-//! 80 columns here every line fits, on a terminal, in a pipe and on a manual page. Pure; called by
-//! each program's cli.rs.
+//! clap wraps the text after the help at the width of the terminal, without regard to columns.
+//! Wrapped at 80 columns here, every line fits on a terminal, in a pipe and on a manual page. Pure
+//! functions; each program's cli.rs calls them.
 
 use clap::Command;
 
 use crate::grid::{WIDTH, wrapped};
 
-/// Spaces before the second line of a command that is broken.
+/// Number of spaces before the second line of a command that is broken into lines.
 const COMMAND_INDENT: usize = 6;
 
 /// Wraps the text below the help of a command and of all its subcommands.
@@ -32,7 +32,7 @@ fn wrapped_text(text: &str) -> String {
     let mut rows: Vec<String> = Vec::new();
     for line in text.lines() {
         let indent = indent_of(line);
-        // A table row goes on in the next line, which begins below the row's last column.
+        // A table row continues in the next line, which begins below the row's last column.
         match rows.last_mut() {
             Some(row)
                 if indent > 2

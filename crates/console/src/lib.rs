@@ -1,10 +1,10 @@
 //! Shared parts of the command lines of `millrace` and `millrace-lab`.
 //!
-//! Owns the output to a person: errors with their causes and results (`speech`), the log
+//! This crate owns the output to a person: errors with their causes and results (`speech`), the log
 //! (`logging`), queues that keep a daemon from blocking on its output (`output_queue`), tables
-//! (`grid`), wrapped help texts (`help`) and a progress bar. Also owns the grammar of sizes, times
-//! and settings (`words`, `cache`), completions and manual pages generated from a program's
-//! definition, and a loop over the events of a trace. Called by crates/cli and lab/cli only.
+//! (`grid`), wrapped help texts (`help`) and a progress bar. It also owns the grammar of sizes,
+//! times and settings (`words`, `cache`), completions and manual pages generated from a program's
+//! definition, and a loop over the events of a trace. Only crates/cli and lab/cli call it.
 
 pub mod cache;
 pub mod completions;

@@ -1,7 +1,8 @@
 //! Lock statistics as a table with lockmeter's columns: 80 columns wide, or with all columns.
 //!
-//! Formats the statistics only, with times in microseconds. The row of a place that took a lock
-//! stands indented below the row of that lock. Called by `bench --locks` and `millrace locks`.
+//! This module only formats the statistics, with times in microseconds. The row of a place in the
+//! code that takes a lock stands indented below the row of that lock. `bench --locks` and `millrace
+//! locks` call it.
 
 use millrace_trace::LockLine;
 
@@ -43,7 +44,8 @@ fn label(lock: &LockLine, form: Form) -> String {
     if form == Form::Whole {
         return format!("  {whole}");
     }
-    // Drops `/src/`, which is in every path, and then leading folders until the rest fits.
+    // `/src/`, which is in every path, is dropped first, and then leading directories until the
+    // rest fits.
     let short = whole.replacen("/src/", "/", 1);
     let mut place = short.as_str();
     while place.len() > NAME_WIDTH - 2

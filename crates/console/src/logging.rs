@@ -1,11 +1,11 @@
 //! Logging: messages of the program through `tracing`, on standard error.
 //!
-//! Owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, the filter that a client of
-//! the daemon can change, and the format of a line. Results of a verb go to standard output and
-//! never through here. On a terminal a line is the message alone; elsewhere it begins with the time
-//! and the level; a JSON line also has the event's fields (drive, op, sector). program.rs installs
-//! logging once, before the verb runs. A daemon's lines go through a queue (output_queue.rs), so
-//! that logging never waits for a reader.
+//! This module owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, the filter that
+//! a client of the daemon can change, and the format of a line. Results of a verb go to standard
+//! output, never through this module. On a terminal a line is the message alone; elsewhere it
+//! begins with the time and the level; a JSON line also has the event's fields (drive, op, sector).
+//! program.rs installs logging once, before the verb runs. A daemon's lines go through a queue
+//! (output_queue.rs), so that logging never waits for a reader.
 
 use std::fmt::{self, Write};
 use std::io::{self, IsTerminal};
@@ -33,17 +33,17 @@ use crate::{name, output_queue};
 /// Environment variable with the filter that applies without `-v`.
 const VARIABLE: &str = "MILLRACE_LOG";
 
-/// Crates that log, as the module paths of a filter begin with them.
+/// Crates that log, written as the module paths of a filter begin.
 pub const LOGGING_CRATES: [&str; 3] = ["millrace", "millrace_console", "millrace_exports"];
 
 /// Log levels as `MILLRACE_LOG` takes them.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Filter that log lines must pass, and its text, once logging is installed.
+/// Filter that log lines must pass, and its text. Set once logging is installed.
 static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
 
-/// Format of log lines, once logging is installed. The error that ends the program is printed in it
-/// too.
+/// Format of log lines, set once logging is installed. The error that ends the program is also
+/// printed in this format.
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
 /// Format of a log line.
@@ -56,16 +56,16 @@ pub enum Format {
     Json,
 }
 
-/// File that log lines report on, once [`report_on`] was called.
+/// File to which log lines refer, set once [`report_on`] was called.
 static REPORTED_FILE: OnceLock<String> = OnceLock::new();
 
-/// Prints text lines as a compiler prints its findings about `file` from now on:
-/// `my.toml:12: warning: ...`, without time and program name. JSON lines do not change.
+/// Prints all later text lines as a compiler prints its findings about `file`: `my.toml:12:
+/// warning: ...`, without time and program name. JSON lines do not change.
 pub fn report_on(file: &str) {
     REPORTED_FILE.get_or_init(|| visible(file).into_owned());
 }
 
-/// Inserts the severity of a message behind the position in `file` that the message begins with.
+/// Inserts the severity of a message after the position in `file` with which the message begins.
 fn finding(file: &str, level: Level, text: &str) -> String {
     let severity = match level {
         Level::ERROR => "error",
@@ -176,7 +176,7 @@ pub fn set_level(text: &str) -> anyhow::Result<String> {
             bail!(unknown_word("module", &visible(module), &LOGGING_CRATES));
         }
     }
-    let Some((handle, now)) = FILTER.get() else { bail!("log-level: there is no log") };
+    let Some((handle, now)) = FILTER.get() else { bail!("log-level: logging is not installed") };
     let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
     handle.reload(targets).context("log-level: cannot change the filter")?;
     Ok(std::mem::replace(&mut *now, text.to_owned()))
@@ -192,9 +192,9 @@ fn filter(verbose: u8, variable: Option<&str>) -> &str {
     }
 }
 
-/// Parses a filter: LEVEL for all modules, MODULE=LEVEL for one. `source` names its origin in
-/// errors. A single word is never taken as a module, since a misspelt level would then silence all
-/// other messages, even warnings of failing drives.
+/// Parses a filter: LEVEL for all modules, MODULE=LEVEL for one. `source` names the filter's origin
+/// in errors. A single word is never taken for a module, because a misspelt level would then
+/// silence all other messages, even warnings about failing drives.
 fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
     let mut targets = Targets::new().with_default(LevelFilter::INFO);
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -221,7 +221,7 @@ fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
 
 /// Formats a log line as text.
 struct TextFormat {
-    /// Begin the line with the time in UTC and the level.
+    /// True if a line begins with the time in UTC and the level.
     stamped: bool,
 }
 
@@ -256,7 +256,8 @@ where
     }
 }
 
-/// Message of an event. Text lines omit the event's fields, since the message says the same.
+/// Message of an event. Text lines omit the event's fields, because the message contains the same
+/// information.
 #[derive(Default)]
 struct Message {
     text: String,

@@ -1,7 +1,7 @@
 //! The verb `man`: manual pages generated from a program's command-line definition.
 //!
-//! Writes one page for the program and one for each verb, as git does, to standard output or into a
-//! folder. Called by each program's cli.rs, which passes its definition with the examples.
+//! This verb writes one page for the program and one for each verb, as git does, to standard output
+//! or into a directory. Each program's cli.rs calls it with its definition, including the examples.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,15 +15,15 @@ use crate::{counted, say};
 /// Arguments of `man`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Folder to write all pages to, created if missing; without it, the page of the program goes
-    /// to standard output
+    /// Directory to write all pages to, created if missing; without it, the page of the program
+    /// goes to standard output
     dir: Option<PathBuf>,
 }
 
-/// Prints the program's page, or writes all pages into a folder.
+/// Prints the program's page, or writes all pages into a directory.
 ///
 /// # Errors
-/// Fails if the folder cannot be written.
+/// Fails if the directory cannot be written.
 pub fn run(args: &Args, command: Command) -> Result<ExitCode> {
     let pages = pages(command)?;
     match &args.dir {
@@ -51,7 +51,7 @@ fn write(dir: &Path, pages: &[(String, String)]) -> Result<()> {
 /// # Errors
 /// Fails if a page cannot be rendered.
 pub fn pages(mut command: Command) -> Result<Vec<(String, String)>> {
-    // Sets the display names of the verbs, such as `millrace-serve`.
+    // This sets the display names of the verbs, such as `millrace-serve`.
     command.build();
     let mut pages = Vec::new();
     add(&command, &mut pages)?;
@@ -68,7 +68,7 @@ fn add(command: &Command, pages: &mut Vec<(String, String)>) -> Result<()> {
     verbs.filter(|verb| !verb.is_hide_set()).try_for_each(|verb| add(verb, pages))
 }
 
-/// Keeps the line breaks and columns of the examples, which roff would otherwise fill.
+/// Keeps the line breaks and columns of the examples, which roff would otherwise join.
 fn as_it_stands(page: &str) -> String {
     let Some((before, extra)) = page.split_once(".SH EXTRA\n") else { return page.to_owned() };
     let (extra, after) = match extra.split_once(".SH ") {

@@ -1,6 +1,6 @@
 //! Name of the running program, which begins its lines on standard error.
 //!
-//! Set once by `program::run`; read by every function that writes there.
+//! `program::run` sets the name once; every function that writes to standard error reads it.
 
 use std::sync::OnceLock;
 

@@ -1,10 +1,10 @@
 //! `OutputQueue`: a daemon's standard output or standard error, written by a thread of its own.
 //!
-//! A pipe that nobody reads, a stopped terminal or a log file on a hung file system blocks its
-//! writer. So the threads that serve or stop a daemon only add to a bounded queue, and one thread
-//! for each output writes. Bytes that find the queue full are dropped and counted, and the count is
-//! logged once a reader is back. Started by `serve` before it opens anything; called by logging.rs
-//! for the log and by speech.rs for results.
+//! A write to a pipe that nobody reads, to a stopped terminal or to a log file on a hung file
+//! system blocks. So the threads that serve or stop a daemon only add to a bounded queue, and one
+//! thread for each output writes. Bytes that find the queue full are dropped and counted, and the
+//! count is logged once the output can be written again. `serve` starts the queues before it opens
+//! anything; logging.rs calls them for the log and speech.rs for results.
 //!
 //! Invariant: the lock of a queue is never held during a write.
 
@@ -21,9 +21,9 @@ use rustix::io::{Errno, write};
 
 use crate::name;
 
-/// Most bytes that a queue holds.
+/// Maximum number of bytes that a queue holds.
 const BYTES_MAX: usize = 1 << 20;
-/// Longest wait at the end of the process: without any progress of the reader, and in all.
+/// Maximum wait at the end of the process: first without any progress of the reader, then in total.
 const FINISH: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 static OUT: OnceLock<&OutputQueue> = OnceLock::new();
@@ -56,13 +56,13 @@ pub fn log() -> Option<&'static OutputQueue> {
     LOG.get().copied()
 }
 
-/// Sends both outputs through queues from now on, panic messages too. `failed` is called with each
-/// error of standard output.
+/// Sends both outputs through queues from now on, including panic messages. `failed` is called with
+/// each error of standard output.
 ///
 /// # Errors
 /// Fails if a thread cannot be started.
 pub fn start(failed: fn(io::Error)) -> io::Result<()> {
-    // There is nowhere left to report an error of the log itself.
+    // An error of the log itself cannot be reported anywhere.
     spawn("millrace-log", &LOG, io::stderr(), ("the log", |_| ()))?;
     spawn("millrace-out", &OUT, io::stdout(), ("standard output", failed))?;
     std::panic::set_hook(Box::new(|panic| {
@@ -94,11 +94,11 @@ fn spawn(
     fd: impl AsFd + Send + 'static,
     (what, failed): (&'static str, fn(io::Error)),
 ) -> io::Result<()> {
-    // Leaked on purpose: queue and thread live as long as the process.
+    // The queue is leaked on purpose: it and its thread exist as long as the process.
     let queue: &'static OutputQueue = Box::leak(Box::new(OutputQueue::new()));
     let run = move || queue.run(|bytes| write_all(&fd, bytes).unwrap_or_else(failed), what);
     Native::try_spawn(name, None, run)?;
-    // Published only now that a thread empties the queue.
+    // The queue is published only now, when a thread empties it.
     place.get_or_init(|| queue);
     Ok(())
 }
@@ -120,7 +120,7 @@ impl OutputQueue {
         self.changed.notify_all();
     }
 
-    /// Writes what is added. Never returns.
+    /// Writes the bytes that are added. Never returns.
     fn run(&self, mut write: impl FnMut(&[u8]), what: &str) {
         loop {
             let mut state = self.lock();
@@ -138,14 +138,14 @@ impl OutputQueue {
             drop(state);
             if dropped > 0 {
                 tracing::warn!(
-                    "{what}: {dropped} lines were dropped, since nobody read it for a time"
+                    "{what}: {dropped} lines were dropped, because nobody read it for some time"
                 );
             }
         }
     }
 
-    /// Waits until everything is written, or until nothing was written for `silence`, or until
-    /// `longest` is over.
+    /// Waits until everything is written, but only until nothing was written for `silence`, or for
+    /// `longest` in total.
     fn finish(&self, [silence, longest]: [Duration; 2]) {
         let end = Instant::now() + longest;
         let mut state = self.lock();
@@ -166,8 +166,8 @@ impl OutputQueue {
     }
 }
 
-/// Writes directly to the descriptor. A thread that is blocked in a write of its own may hold the
-/// lock of the standard library's buffer.
+/// Writes directly to the descriptor, because a thread that is blocked in a write may hold the lock
+/// of the standard library's buffer.
 fn write_all(fd: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match write(fd, bytes) {

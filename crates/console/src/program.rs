@@ -1,7 +1,7 @@
 //! One run of a program: starts the log, runs one verb, sets the exit status and flushes the
 //! output.
 //!
-//! Called by the `cli.rs` of each program with the verb that its command line names.
+//! The `cli.rs` of each program calls this with the verb that its command line names.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::{complain, has_lost_output, logging, name, output_queue};
 /// Exit status of a run that ended with an error.
 pub const ERROR: u8 = 2;
 
-/// Runs a verb of the program called `name`. The verb returns exit status 0 or 1. An error is
-/// printed and exits with 2, and so does output that could not be written.
+/// Runs a verb of the program called `name`. The verb returns exit status 0 or 1. If it returns an
+/// error, the error is printed and the exit status is 2; so it is if output could not be written.
 pub fn run(
     name: &'static str,
     logging: logging::Args,
@@ -36,8 +36,8 @@ pub fn run(
     if has_lost_output() { ExitCode::from(ERROR) } else { code }
 }
 
-/// Ignores SIGXFSZ, so that a write beyond the file size limit (RLIMIT_FSIZE) fails with EFBIG. The
-/// signal would end the process and with it the service of all clients.
+/// Ignores SIGXFSZ, so that a write beyond the file size limit (RLIMIT_FSIZE) fails with EFBIG.
+/// Otherwise the signal would end the process and disconnect all its clients.
 fn survive_file_limit() -> anyhow::Result<()> {
     flag::register(SIGXFSZ, Arc::default()).context("cannot catch SIGXFSZ")?;
     Ok(())

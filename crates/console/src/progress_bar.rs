@@ -1,7 +1,7 @@
-//! `ProgressBar`: one line on a terminal that shows how far a long run has got.
+//! `ProgressBar`: one line on a terminal that shows the progress of a long run.
 //!
-//! Made by verbs that print nothing while they run. Writes to standard error, and only if that is a
-//! terminal.
+//! Verbs that print nothing while they run create one. It writes to standard error, and only if
+//! that is a terminal.
 #![allow(clippy::print_stderr)]
 
 use std::io::{IsTerminal, Write};
@@ -11,11 +11,11 @@ use crate::grid::WIDTH;
 
 const BAR_WIDTH: usize = 20;
 
-/// Shows on one line of a terminal how far a run has got.
+/// Line on a terminal that shows how much of a run is done.
 pub struct ProgressBar {
     rows: usize,
     shown: bool,
-    /// When the work began.
+    /// Time at which the work began.
     start: Instant,
 }
 
@@ -48,10 +48,11 @@ impl ProgressBar {
         let full = ((whole * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
         let (done, rest) = ("#".repeat(full), ".".repeat(BAR_WIDTH - full));
         let label = format!("{} {label}", percent_and_rest(whole, self.start.elapsed()));
-        // A label that wrapped onto a second line could not be erased.
+        // The label is truncated, because a label that wrapped onto a second line could not be
+        // erased.
         let label: String = label.chars().take(WIDTH - BAR_WIDTH - 4).collect();
         eprint!("\r\x1b[K[{done}{rest}] {label}");
-        // An error means that the terminal is gone, and the run goes on without a bar.
+        // An error means that the terminal is gone; the run continues without a bar.
         let _ = std::io::stderr().flush();
     }
 
@@ -63,8 +64,8 @@ impl ProgressBar {
     }
 }
 
-/// How much is done, and how long the rest takes if it goes on as until now: `42 %, 1m05s left`.
-/// Nothing about the rest before there is something to judge by.
+/// Returns how much is done, and how long the rest takes at the same pace: `42 %, 1m05s left`.
+/// Leaves out the rest as long as it cannot be estimated.
 fn percent_and_rest(whole: f64, elapsed: Duration) -> String {
     let percent = format!("{:3.0} %", whole.min(1.0) * 100.0);
     if !(0.01..1.0).contains(&whole) || elapsed < Duration::from_secs(1) {

@@ -1,6 +1,6 @@
 //! Output to a person: errors with their causes, counts, and results.
 //!
-//! Owns the flag that standard output has failed. Called by the verbs and by `program::run`.
+//! This module owns the flag that standard output has failed. The verbs and `program::run` call it.
 #![allow(clippy::print_stderr)]
 
 use std::error::Error;
@@ -10,12 +10,14 @@ use std::sync::OnceLock;
 use crate::visible::visible_lines;
 use crate::{logging, name, output_queue};
 
-/// Prints to standard error why a verb failed: as text, or as a line of JSON if the log is JSON.
+/// Prints to standard error the reason why a verb failed: as text, or as a line of JSON if the log
+/// is JSON.
 pub fn complain(error: &anyhow::Error) {
     match logging::is_json() {
         true => tracing::error!("{}", reasons(error.as_ref())),
         false => {
-            // An error, such as a full disk below standard error, must not cause a panic.
+            // Errors are ignored, because a failure of standard error, such as a full disk, must
+            // not cause a panic.
             let text = format!("{}: {}\n", name::name(), visible_lines(&reasons(error.as_ref())));
             let _ = logging::Log.write_all(text.as_bytes());
         }

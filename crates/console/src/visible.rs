@@ -1,7 +1,7 @@
-//! Makes text from elsewhere, such as names and paths, safe to print.
+//! Makes texts from users and peers, such as names and paths, safe to print.
 //!
-//! A line feed in such a text could pass for a message of its own, and an escape sequence could
-//! control the terminal. Pure; called wherever such a text goes into a message.
+//! A line feed in such a text could make it look like a separate message, and an escape sequence
+//! could control the terminal. Pure functions, called wherever such a text is put into a message.
 
 use std::borrow::Cow;
 

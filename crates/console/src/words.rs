@@ -1,9 +1,9 @@
 //! Grammar of settings and flags: sizes, times, numbers and fixed sets of words.
 //!
 //! Pure functions that parse a text into a value or an error, and format a value as text. An error
-//! names the rule that the text breaks and a text that works. The grammar of sizes, rates, counts
-//! and times is that of drive specs, from millrace-drives. Called by the verbs and by the daemon's
-//! configuration.
+//! states the rule that the text breaks and a valid text. The grammar of sizes, rates, counts and
+//! times is that of drive specs, from millrace-drives. The verbs and the daemon's configuration
+//! call them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub fn whole<T: TryFrom<u64>>(
 /// Returns the value that a word of a setting stands for.
 ///
 /// # Errors
-/// The word is unknown: the text names all words of the setting.
+/// Fails if the word is unknown. The text lists all words of the setting.
 pub fn word<T: Words>(text: &str) -> Result<T, String> {
     let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
     T::from_word(text).ok_or_else(|| unknown_word(T::NOUN, text, &names))

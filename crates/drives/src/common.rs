@@ -1,4 +1,5 @@
-//! Code that several drivers share: queues of I/O threads, memory, values of specs, and /proc.
+//! Code that several drivers share: queues of I/O threads, memory, values of drive specs, and
+//! information from /proc.
 //!
 //! This module uses the block layer and the reactor, and knows no driver.
 

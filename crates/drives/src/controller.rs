@@ -18,7 +18,7 @@ use crate::spec::{Spec, SpecError};
 /// defaults to `controller`, and `node` to unknown. Does not check whether the node exists.
 ///
 /// # Errors
-/// `Controller`, with what is wrong and what to write.
+/// Returns `SpecError::Controller` with the mistake and a valid form.
 pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
     let wrong = |what: String| SpecError::Controller { spec: text.into(), what };
     let (name, rest) = text.split_once(':').unwrap_or((text, ""));
@@ -53,7 +53,7 @@ pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
             key => return Err(wrong(format!("it has no key `{key}`"))),
         };
         if twice {
-            return Err(wrong(format!("{key} is given twice; leave one out")));
+            return Err(wrong(format!("{key} is given twice; remove one of them")));
         }
     }
     let Some(tags) = tags else { return Err(wrong("it needs tags=N".into())) };

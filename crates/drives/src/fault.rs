@@ -75,9 +75,9 @@ impl FaultDriver {
         Ok(FaultDriver { inner, control, cache: config.cache })
     }
 
-    /// Returns true if the holes that the drive below reports may be passed on. A client does not
+    /// Returns true if the fault drive may report the holes of the drive below. A client does not
     /// read a hole, so while any read may fail, everything must count as data. So must the content
-    /// of a cache.
+    /// of a volatile cache.
     fn vouches_for_holes(&self) -> bool {
         self.cache == FaultCache::Inner && !self.control.state.may_strike()
     }
@@ -141,7 +141,7 @@ impl Driver<Native> for FaultDriver {
         self.inner.map(ctx, ctxs, hctxs)
     }
 
-    /// Never: a rule may delay or drop any completion.
+    /// Returns false, because a rule may delay or drop any completion.
     fn is_immediate(&self) -> bool {
         false
     }

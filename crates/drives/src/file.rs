@@ -73,7 +73,7 @@ pub enum Aio {
     Auto,
     /// io_uring; the drive's queues fail to open without it.
     Uring,
-    /// Thread pool of the process, of which each drive has a share.
+    /// Thread pool of the process, from which each drive gets a share of the threads.
     Threads,
     /// The I/O thread itself, which executes each operation at submission and waits for it. Meant
     /// for the page cache, where io_uring hands writes to worker threads.
@@ -178,17 +178,18 @@ impl FileCounters {
 /// State that all queues of a drive share.
 pub(crate) struct FileState {
     pub(crate) file: File,
-    /// Declared after the file, so that the file is closed before the lock counts as free.
+    /// Lock on the file. This field is declared after the file, so that the file is closed before
+    /// the lock counts as free.
     _held: Option<HeldFileLock>,
     /// Number of operations in flight that change the allocation. The kernel holds the file's lock
-    /// during each, so queries about holes would wait.
+    /// during each of them, so queries about holes would wait.
     pub(crate) allocating: AtomicU64,
     pub(crate) geometry: Geometry,
     /// Current size of the drive in bytes; the last sector may be partial.
     pub(crate) size_bytes: AtomicU64,
     /// Masks of the bits that must be clear in memory addresses and lengths.
     pub(crate) memory_masks: (usize, usize),
-    /// Transfers end at multiples of this, in bytes.
+    /// Unit in bytes: every transfer ends at a multiple of it.
     pub(crate) transfer_unit: u64,
     pub(crate) bounce_bytes: usize,
     /// Buffer of zeroes, shared by all drives, for file systems that cannot zero a range.
@@ -250,9 +251,9 @@ impl FileDriver {
         self.shared.geometry.identity
     }
 
-    /// Returns what a queue of `depth` tags needs from its thread's reactor.
+    /// Returns the resources that a queue of `depth` tags needs from its thread's reactor.
     fn demand(&self, depth: u32) -> FileDemand {
-        // Discards and zeroing of a block device are ioctls.
+        // Only block devices that may be written get discards and zeroing as ioctls.
         let ioctls = self.shared.geometry.is_block && !self.config.read_only;
         FileDemand { operations: depth, ioctls, threads: self.config.aio == Aio::Threads }
     }
@@ -287,7 +288,7 @@ impl Driver<Native> for FileDriver {
     }
 
     fn size_bytes(&self) -> u64 {
-        // Relaxed: a number for people.
+        // Relaxed: the value is only shown to people.
         self.shared.size_bytes.load(Ordering::Relaxed)
     }
 
@@ -333,8 +334,8 @@ impl Driver<Native> for FileDriver {
     }
 
     fn may_open_late(&self) -> bool {
-        // The start must refuse a drive that requires io_uring or threads if they are not
-        // available.
+        // A drive that requires io_uring or threads must be refused when it is opened, if they are
+        // not available.
         !matches!(self.config.aio, Aio::Uring | Aio::Threads)
     }
 
@@ -373,7 +374,7 @@ impl Driver<Native> for FileDriver {
     }
 
     fn take_news(&self) -> Vec<String> {
-        // News of the whole process is reported by whichever drive is asked first.
+        // Log lines about the whole process are returned by the first drive that is queried.
         let mut news = self.shared.lent.take_news();
         news.extend(take_thread_refusal());
         news
@@ -396,11 +397,11 @@ impl Driver<Native> for FileDriver {
 
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         let Some(map) = self.shared.map() else { return false };
-        // Relaxed: reading an old value costs a wait.
+        // Relaxed: an old value only makes the query wait.
         if self.shared.allocating.load(Ordering::Relaxed) > 0 {
             return false;
         }
-        // Known zeroes reach up to the end of the hole, or of the file, which may have been
+        // The known zeroes end at the end of the hole, or of the file, which may have been
         // truncated.
         let next = probe::next_data(map, sector << 9);
         let known = next.map(|next| match next {
@@ -419,7 +420,8 @@ fn extents_of(map: &File, sector: Sector, nr_sectors: u64) -> Option<Vec<Extent>
     while at < end && list.len() < MOST {
         let (start, stop) = match probe::next_data(map, at << 9).ok()? {
             NextData::Data(start) => (start >> 9, probe::data_end(map, start).ok()?.div_ceil(512)),
-            // Nothing can be read behind the end of a truncated file.
+            // The file was truncated. Sectors after its end cannot be read, so they do not count as
+            // a hole.
             NextData::End(size_bytes) => (size_bytes >> 9, end),
         };
         let (start, stop) = (start.clamp(at, end), stop.min(end));

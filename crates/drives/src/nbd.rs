@@ -2,13 +2,14 @@
 //!
 //! Hardware queues belong to I/O threads, and each has connections of its own. There is one queue
 //! with one connection unless the server says that a flush covers all connections (`multi-conn`);
-//! then there is a queue for each thread. If the server accepts fewer connections, queues without
-//! one send their requests through queues with one (`siblings.rs`). A lost connection is made again
-//! (`reconnect=`), and the requests in flight are sent again. That is safe because the block layer
-//! never has two overlapping writes in flight whose order matters, so a write that is sent twice
-//! overwrites nothing that was acknowledged after it. Writes that the server acknowledged, did not
-//! flush, and lost when it ended are lost, as with a disk that loses power. This file owns the
-//! state that all queues share. Kernel counterpart: drivers/block/nbd.c.
+//! then there is a queue for each thread. If the server accepts fewer connections, queues without a
+//! connection send their requests through queues that have one (`siblings.rs`). After a connection
+//! is lost, the drive reconnects (`reconnect=`) and sends the requests in flight again. That is
+//! safe because the block layer never has two overlapping writes in flight whose order matters, so
+//! a write that is sent twice overwrites nothing that was acknowledged after it. Writes that a
+//! server acknowledged and lost before a flush, because it ended, are lost, as with a disk that
+//! loses power. This file owns the state that all queues share. Kernel counterpart:
+//! drivers/block/nbd.c.
 
 mod backoff;
 mod dial;
@@ -63,14 +64,14 @@ use trouble::ConnectFailure;
 
 /// Maximum length of a read or write, in sectors.
 const MAX_SECTORS: u32 = 2048;
-/// Maximum length of a read or write made by merging, in sectors.
+/// Maximum length of a request made by merging reads or writes, in sectors.
 const MERGE_SECTORS: u32 = 512;
 /// Maximum length of a discard or write-zeroes, in sectors. Servers that implement them by writing
 /// must finish within the request timeout.
 const MAX_RANGE_SECTORS: u32 = 64 << 11;
 /// Maximum number of connections of a drive.
 const CONNECTIONS_MAX: u64 = 64;
-/// Time limit for the first connections.
+/// Time limit for the connections that are made while a drive is opened.
 const START: Duration = Duration::from_secs(10);
 
 /// Settings of an NBD drive.
@@ -97,7 +98,7 @@ pub struct NbdConfig {
     pub tls: Option<NbdTls>,
     /// Number of I/O threads, each with a queue of its own.
     pub io_threads: u16,
-    /// Ends waits for the server early, while the drive is opened.
+    /// Flag that ends waits for the server early while the drive is opened.
     pub cancel: Cancel,
 }
 
@@ -151,8 +152,8 @@ impl NbdConfig {
 }
 
 /// Behaviour of a drive that reconnects after its server had acknowledged writes which no flush
-/// covers. A restarted server may have lost them, but it cannot be told from one that was only
-/// unreachable.
+/// covers. A server that was restarted may have lost them; the drive cannot distinguish it from a
+/// server that was only unreachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnServerRestart {
     /// Assumes that nothing is lost.
@@ -262,7 +263,7 @@ impl NbdDriver {
         let shared = &self.shared;
         let first = lock(&shared.first).take();
         let (connected, generation) = match first {
-            // This connection was made before any was lost.
+            // A connection that was made when the drive was opened belongs to generation 0.
             Some(connected) => (connected, 0),
             None if lock(&shared.reports.trouble).exists() => {
                 return Ok((None, shared.generation()));
@@ -329,7 +330,7 @@ fn look(config: &NbdConfig) -> Result<Opened, Error> {
 /// Asks the server about the export as it is now.
 fn ask(config: &NbdConfig) -> Result<Connected, Error> {
     let target = config.target()?;
-    // A server without OPT_INFO is asked by starting a connection as for I/O.
+    // A server without OPT_INFO is queried by starting a connection as for I/O.
     let asked = target.dial(Purpose::Ask, START);
     asked.or_else(|error| match error.kind() {
         ErrorKind::NotSupported => target.dial(Purpose::Transmit, START),
@@ -343,7 +344,7 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn size_bytes(&self) -> u64 {
-        // Relaxed: a number for people.
+        // Relaxed: the value is only shown to people.
         self.shared.promise.size_bytes.load(Ordering::Relaxed)
     }
 
@@ -354,10 +355,11 @@ impl Driver<Native> for NbdDriver {
             return Err(self.config.error(ErrorKind::NotSupported, text));
         }
         let now_bytes = ask(&self.config)?.session.size_bytes;
-        // Relaxed: this is the only writer, and the layer calls it from one thread at a time.
+        // Relaxed: only this function writes the size, and the block layer calls it from one thread
+        // at a time.
         let before = self.shared.promise.size_bytes.load(Ordering::Relaxed);
         if now_bytes > before {
-            // Relaxed: the epoch below publishes it.
+            // Relaxed: the epoch counter below publishes the new size.
             self.shared.promise.size_bytes.store(now_bytes, Ordering::Relaxed);
             // Release pairs with the Acquire loads of the links.
             self.shared.epoch.fetch_add(1, Ordering::Release);
@@ -415,7 +417,8 @@ impl Driver<Native> for NbdDriver {
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         let data = vec![Extent { nr_sectors, hole: false, zero: false }];
-        // Another connection may not see what was written on this one.
+        // A second connection may not see what was written on the first, if the server has no
+        // `multi-conn`.
         let is_blind = !self.has(TransmissionFlags::MULTI_CONN) || self.shared.siblings.is_sole();
         if !self.is_read_only() && is_blind {
             return data;
@@ -430,7 +433,7 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn is_reconnecting(&self) -> bool {
-        // Relaxed: a hint that is read again and again.
+        // Relaxed: the number is a hint that the caller reads repeatedly.
         self.shared.searching.load(Ordering::Relaxed) > 0
     }
 
@@ -443,7 +446,7 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn prepare_stop(&self) {
-        // Relaxed: the flush that must see it is submitted later.
+        // Relaxed: the flush for which this flag is set is submitted later.
         self.shared.durability.stopping.store(true, Ordering::Relaxed);
     }
 

@@ -18,7 +18,7 @@ use millrace_machine::{Machine, Native, Topology, nanoseconds};
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row in the table of drivers.
+/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "null",
     keys: &["size", "delay", "queues", "depth", "block"],
@@ -166,7 +166,7 @@ struct NullQueue {
 impl<M: Machine> DriverQueue<M> for NullQueue {
     #[inline]
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
-        // There are at most as many requests as tags.
+        // `done` is as long as the queue has tags, and each request has a tag.
         self.done[self.len] = rq.tag();
         self.len += 1;
         Dispatch::Queued
@@ -200,7 +200,8 @@ impl<M: Machine> DriverQueue<M> for NullQueue {
     }
 }
 
-/// Queue that completes requests after a delay. They arrive in the order of their deadlines.
+/// Queue that completes requests after a fixed delay. Their deadlines are in the order of
+/// submission.
 #[derive(Debug)]
 struct DelayQueue<M> {
     waiting: VecDeque<(u64, Tag)>,

@@ -26,9 +26,10 @@ pub(crate) struct DriverRow {
     pub main_key: Option<&'static str>,
     /// Keys whose value is the path of a file.
     pub path_keys: &'static [&'static str],
-    /// Threads that may run its queues. A wrapping drive has those of the drive inside.
+    /// Kind of threads that may run the driver's queues. For a wrapping driver, the wrapped drive
+    /// decides.
     pub queues: QueueKind,
-    /// Parses and checks all values; opens nothing.
+    /// Function that parses and checks all values; it opens nothing.
     pub settings: fn(&Spec) -> Result<Box<dyn DriveSettings>, SpecError>,
 }
 
@@ -114,7 +115,7 @@ pub fn file_place(spec: &Spec) -> Result<Option<DataPlace>, SpecError> {
 
 /// Parses the settings of a spec's drive.
 pub(crate) fn settings_of(spec: &Spec) -> Result<Box<dyn DriveSettings>, SpecError> {
-    // Checks the keys again, because the fields are public and may not have been checked.
+    // The keys are checked again, because the spec's fields are public and may have been changed.
     let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;
     let row = crate::driver(&spec.driver).expect("from_pairs knows the driver");
     (row.settings)(spec)

@@ -17,7 +17,7 @@ use crate::common::store::SparseStore;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row in the table of drivers.
+/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "ram",
     keys: &["size", "block", "depth"],
@@ -50,8 +50,8 @@ pub(crate) fn settings_of(spec: &Spec) -> Result<RamConfig, SpecError> {
     let Some(size_bytes) = spec.size("size")? else { return Err(spec.missing("size")) };
     if let Some(has_bytes) = memory_bytes().filter(|has_bytes| size_bytes > *has_bytes) {
         let text = format!(
-            "this machine has {} MiB of memory and swap, and a ram drive keeps there what is \
-             written to it; lower the size, or take a file",
+            "this machine has {} MiB of memory and swap, and a ram drive stores its data there; \
+             lower the size, or use a file",
             has_bytes >> 20
         );
         return Err(spec.invalid("size", &text));

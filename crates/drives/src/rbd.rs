@@ -114,8 +114,7 @@ fn held() -> MutexGuard<'static, Vec<(u64, u64)>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Entry of an image that a drive of this process writes to, in the list as long as the image is
-/// open.
+/// Entry of an image in `HELD`. It is removed when the drive closes the image.
 struct HeldImage((u64, u64));
 
 impl HeldImage {
@@ -144,8 +143,8 @@ impl Drop for HeldImage {
     }
 }
 
-/// An image that is closed by its drive's control thread, because a lost cluster never answers.
-/// Before that thread exists, the thread that drops the image closes it.
+/// An open image. Its drive's control thread closes it, because a close never returns if the
+/// cluster is lost. Before that thread exists, the thread that drops the image closes it.
 struct OpenImage {
     image: Option<Box<RbdImage>>,
     held: Option<HeldImage>,
@@ -174,9 +173,9 @@ impl Drop for OpenImage {
     fn drop(&mut self) {
         if let (Some(control), Some(image)) = (self.control.get(), self.image.take()) {
             let (sender, closed) = mpsc::channel();
-            // If the close is not completed in time, the process goes on, and the cluster releases
-            // the lock later. If the thread does not exist, the order is dropped, and the image
-            // with it.
+            // If the close takes too long, the process continues, and the cluster releases the lock
+            // later. If the thread does not exist, the image is dropped here together with the
+            // order.
             let _ = control.send(ControlOrder::Close(image, self.held.take(), sender));
             wait_for_end(&closed);
         }
@@ -196,7 +195,7 @@ pub(crate) struct RbdState {
     limit_bytes: AtomicU64,
     /// True once a write was acknowledged.
     has_written: AtomicBool,
-    /// True once the log says what the cluster did to this client.
+    /// True once the reason for failing I/O was logged.
     told: AtomicBool,
     news: Mutex<Vec<String>>,
 }
@@ -239,8 +238,8 @@ impl RbdState {
 
     /// Records that a write was acknowledged.
     fn note_write(&self) {
-        // Relaxed: a flush that covers the write comes after its completion. Stored only once,
-        // because all queues read this cache line.
+        // Relaxed: a flush that covers the write comes after its completion. The flag is stored
+        // only once, because all queues read this cache line.
         if !self.has_written.load(Ordering::Relaxed) {
             self.has_written.store(true, Ordering::Relaxed);
         }
@@ -292,13 +291,13 @@ impl RbdState {
     #[cold]
     fn fail(&self, why: &str) {
         self.limit(0);
-        // Relaxed: it orders nothing.
+        // Relaxed: no other memory access depends on this value.
         if !self.told.swap(true, Ordering::Relaxed) {
-            self.say(&format!("{why}; once that is mended, restart millrace"));
+            self.say(&format!("{why}; solve this, then restart millrace"));
         }
     }
 
-    /// Logs, once, what an errno of an I/O says about the image.
+    /// Logs the problem of the image that the errno of an I/O indicates. Logs only once.
     #[cold]
     fn tell(&self, errno: c_int) {
         match errno {
@@ -312,7 +311,7 @@ impl RbdState {
             libc::ENOENT | libc::ENOTCONN => self.fail(
                 "the image or its pool was removed, or its connection is closed, so all I/O fails",
             ),
-            // Relaxed: it orders nothing.
+            // Relaxed: no other memory access depends on this value.
             libc::EROFS if !self.told.swap(true, Ordering::Relaxed) => self.say(
                 "another client has the image's exclusive lock and keeps it, so writes fail until \
                  that client gives it back (lock=off: this drive has no lock of its own)",
@@ -360,9 +359,9 @@ impl RbdDriver {
     /// Connects, opens the image, and takes its lock.
     ///
     /// # Errors
-    /// `NotSupported` if librbd is missing or too old, `Busy` if another client has the image's
-    /// lock or a drive of this process uses the image, `System` for other errors of the cluster.
-    /// The text names the image.
+    /// Returns `NotSupported` if librbd is missing or too old, `Busy` if another client has the
+    /// image's lock or a drive of this process uses the image, and `System` for other errors of the
+    /// cluster. The text names the image.
     pub fn open(config: RbdConfig) -> Result<RbdDriver, Error> {
         open::open(config)
     }

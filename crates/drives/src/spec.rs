@@ -1,11 +1,11 @@
 //! `Spec`: a drive as users write it: `driver:key=value,key=value`, or `driver@controller:...`.
 //!
-//! Plain data and its text form; `open.rs` makes drives of it. A value that holds commas stands in
-//! parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. A plain path is a
-//! `file` drive, and an NBD URL is an `nbd` drive. Configuration
-//! files give the keys one by one, to `from_pairs`. Called by the binary and by tests. Invariant: a
-//! `Spec` names a driver of the table `crate::DRIVERS` and only keys of that driver, each once;
-//! values are checked when the drive is opened.
+//! Plain data and its text form; `open.rs` creates drives from it. A value that contains commas
+//! stands in parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. A plain
+//! path is a `file` drive, and an NBD URL is an `nbd` drive. `from_pairs` takes the keys of a
+//! configuration file one by one. The binary and tests call this. Invariant: a `Spec` names a
+//! driver of the table `crate::DRIVERS` and only keys of that driver, each once; values are checked
+//! when the drive is opened.
 
 mod keys;
 
@@ -44,7 +44,7 @@ pub enum SpecError {
     Syntax {
         /// Text of the spec.
         spec: String,
-        /// Fault of the text.
+        /// Mistake in the text.
         what: String,
     },
     /// No such driver.
@@ -64,7 +64,7 @@ pub enum SpecError {
         nearest: Option<&'static str>,
     },
     /// A key is given twice.
-    #[error("driver {driver}: key `{key}` is given twice; leave one out")]
+    #[error("driver {driver}: key `{key}` is given twice; remove one of them")]
     DuplicateKey {
         /// Name of the driver.
         driver: String,
@@ -80,7 +80,7 @@ pub enum SpecError {
         key: &'static str,
     },
     /// The value is not valid for the key.
-    #[error("driver {driver}: {key}={value} is wrong; {expected}")]
+    #[error("driver {driver}: {key}={value} is invalid; {expected}")]
     InvalidValue {
         /// Name of the driver.
         driver: String,
@@ -99,7 +99,7 @@ pub enum SpecError {
     Controller {
         /// Text of the controller.
         spec: String,
-        /// Fault of the text.
+        /// Mistake in the text.
         what: String,
     },
     /// A drive names a controller that does not exist.
@@ -134,7 +134,7 @@ fn list(driver: &str) -> String {
     known_keys(driver).unwrap_or_default().join(", ")
 }
 
-/// The drivers that there are.
+/// Returns the names of all drivers.
 pub fn drivers() -> impl Iterator<Item = &'static str> {
     crate::DRIVERS.iter().map(|row| row.name)
 }
@@ -286,10 +286,11 @@ impl Spec {
         if controller == Some("") {
             return Err(wrong("a controller's name follows the @".into()));
         }
-        // Checked first, because the rest of an unknown driver's spec may have any form.
+        // The driver is checked first, because the rest of an unknown driver's spec may have any
+        // form.
         Spec::of_pairs(driver, std::iter::empty())?;
         let Some(pieces) = split_outside(rest, ',') else {
-            return Err(wrong("its parentheses do not match".into()));
+            return Err(wrong("its parentheses are not balanced".into()));
         };
         let mut pairs = Vec::new();
         for piece in pieces.into_iter().filter(|_| !rest.is_empty()) {
@@ -459,7 +460,7 @@ mod tests {
         for key in ["range=0-4k", "op=write"] {
             let spec: Spec = format!("fault:drive=(ram:size=1m),{key}").parse().unwrap();
             let error = crate::check(&spec).unwrap_err().to_string();
-            assert!(error.contains("not the fault; add status"), "{error}");
+            assert!(error.contains("names no fault; add status"), "{error}");
             let spec: Spec =
                 format!("fault:drive=(ram:size=1m),{key},latency=1ms").parse().unwrap();
             assert_eq!(crate::check(&spec), Ok(()));

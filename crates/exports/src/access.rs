@@ -3,8 +3,8 @@
 //! The servers call this when they bind a socket and when they accept a connection. The peer's
 //! credentials come from getsockopt.
 //!
-//! Invariant: a peer is judged by the credentials it had when it connected. It cannot forge them,
-//! and a later change of its user does not alter them.
+//! Invariant: a peer is judged by the credentials that it had when it connected. It cannot forge
+//! them, and a later change of its user does not alter them.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -15,13 +15,14 @@ const GROUPS_MAX: usize = 1024;
 /// Owner, group and mode of a Unix socket's file, and the users that may connect to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// Mode of the socket's file, set before anybody can connect. `None` leaves it to the umask.
+    /// Mode of the socket's file, set before any client can connect. `None` leaves the mode to the
+    /// umask.
     pub mode: Option<u32>,
-    /// User ID of the file's owner. `None` leaves it to the process that makes the socket.
+    /// User ID of the file's owner. `None` leaves the owner to the process that creates the socket.
     pub owner: Option<u32>,
-    /// Group ID of the file. `None` leaves it to the process that makes the socket.
+    /// Group ID of the file. `None` leaves the group to the process that creates the socket.
     pub group: Option<u32>,
-    /// Users and groups that may connect. `None` admits everybody who may open the file.
+    /// Users and groups that may connect. `None` allows everybody who may open the file.
     pub allow: Option<AllowedPeers>,
 }
 
@@ -46,7 +47,7 @@ impl SocketAccess {
     }
 }
 
-/// Users and groups that may connect. A peer needs to match only one of them.
+/// Users and groups that may connect. A peer may connect if it matches one of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedPeers {
     /// User IDs.
@@ -62,7 +63,7 @@ impl AllowedPeers {
     /// Returns a text with the peer's process, user and group if it may not connect.
     pub fn check(&self, socket: RawFd) -> Result<(), String> {
         let Some(peer) = credentials(socket) else {
-            return Err("the system does not say who it is".to_owned());
+            return Err("the system does not report which process it is".to_owned());
         };
         let is_in = |group: &u32| self.groups.contains(group);
         if self.users.contains(&peer.uid) || is_in(&peer.gid) {
@@ -83,11 +84,11 @@ fn credentials(socket: RawFd) -> Option<libc::ucred> {
     let result = unsafe {
         libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut len)
     };
-    // Only Unix sockets have peer credentials.
+    // Only Unix sockets report the credentials of a peer.
     (result == 0 && peer.uid != u32::MAX).then_some(peer)
 }
 
-/// Returns the peer's supplementary groups; empty if the kernel does not report them.
+/// Returns the peer's supplementary groups, or an empty list if the kernel does not report them.
 fn groups(socket: RawFd) -> Vec<u32> {
     let mut groups = vec![0u32; GROUPS_MAX];
     let mut len = (groups.len() * size_of::<u32>()) as u32;

@@ -1,11 +1,11 @@
 //! `ClientGroup`: the I/O group of an export's clients, either one for all or one for each client.
 //!
 //! With a group for each client, [`PerClientGroups`] creates child groups of the export's group on
-//! demand and reuses those of clients that left, so there are never more of them than there were
-//! simultaneous clients. The limits and the latency target of the export's group then apply to each
-//! client, its weight and priority to all clients together. Called when a client is granted an
-//! export and when it disconnects, never on the I/O path. Lock order: the seats, then the table of
-//! groups.
+//! demand and reuses those of clients that have left, so there are never more child groups than
+//! there were simultaneous clients. The limits and the latency target of the export's group then
+//! apply to each client; its weight and priority apply to all clients together. The server calls
+//! this when a client is granted an export and when it disconnects, never on the I/O path. Lock
+//! order: the seats, then the table of groups.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -72,9 +72,9 @@ pub struct PerClientGroups {
 }
 
 struct MembershipTable {
-    /// Settings of the parent group as configured, including the limits that its children get.
+    /// Settings of the parent group as configured. Its limits apply to each child group.
     config: GroupConfig,
-    /// Each child group with the number of its present clients.
+    /// Each child group with the number of clients that use it at present.
     seats: Vec<(GroupId, u32)>,
 }
 
@@ -120,7 +120,8 @@ impl PerClientGroups {
     /// Changes the settings of the parent group and of its clients' groups.
     ///
     /// # Errors
-    /// As [`Groups::set`], and if `config` names a parent. Nothing changes on an error.
+    /// The errors of [`Groups::set`], and an error if `config` names a parent. Nothing changes on
+    /// an error.
     pub fn set(&self, config: GroupConfig) -> Result<(), Error> {
         if config.parent.is_some() || self.group == GroupId::DEFAULT {
             let name = &config.name;
@@ -151,15 +152,15 @@ impl PerClientGroups {
         let mut state = lock(&self.state);
         let free = state.seats.iter().position(|(_, clients)| *clients == 0);
         let at = free.or_else(|| self.open(&mut state));
-        // If no more groups can be opened, clients share the group that has the fewest.
+        // If no more groups can be opened, new clients share the group that has the fewest clients.
         let fewest = || (0..state.seats.len()).min_by_key(|at| state.seats[*at].1);
         let Some(at) = at.or_else(fewest) else {
             return GroupMembership { group: self.group, seats: None };
         };
         let group = state.seats[at].0;
         if free.is_some() {
-            // Undo settings that an operator made for the group's previous client alone. They
-            // cannot be refused, since the export's group has the same ones.
+            // Resets settings that an operator changed for the group's previous client alone. The
+            // call cannot fail, because the export's group has the same settings.
             let _ = self.groups.set(group, self.of_client(&state, String::new()));
         }
         state.seats[at].1 += 1;

@@ -1,6 +1,6 @@
 //! Report of one client for operators: an NBD client, or the frontend of a virtual machine.
 //!
-//! Made by nbd/clients.rs and vhost/frontends.rs for the owner of the servers.
+//! nbd/clients.rs and vhost/frontends.rs create the reports for the owner of the servers.
 
 use millrace_block::GroupId;
 
@@ -12,17 +12,19 @@ pub struct ClientReport {
     pub number: u16,
     /// `nbd` or `vhost-user-blk`.
     pub protocol: &'static str,
-    /// Process and user, or the address, followed by the name in its certificate if it has one.
+    /// Process and user, or the address, of the client, followed by the name in its certificate if
+    /// it has one.
     pub peer: String,
     /// Name of the client's export; empty during the negotiation.
     pub export: String,
-    /// Time since it connected, in nanoseconds.
+    /// Time since the client connected, in nanoseconds.
     pub connected_ns: u64,
-    /// Number of requests that the client sent; for a virtual machine, of those that completed.
+    /// Number of requests that the client sent. For a virtual machine, number of requests that
+    /// completed.
     pub requests: u64,
     /// Bytes read and written by the client.
     pub bytes: u64,
-    /// Requests not answered yet.
+    /// Number of requests that are not answered yet.
     pub in_flight: u32,
     /// I/O group of the client.
     pub group: GroupId,

@@ -89,7 +89,7 @@ macro_rules! counter_table {
     };
 }
 
-/// Counters with one writer thread, alone on their cache lines.
+/// Counters that one thread writes, alone on their cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct PublishedCounters<const N: usize>([AtomicU64; N]);
@@ -113,7 +113,7 @@ impl<const N: usize> PublishedCounters<N> {
     pub(crate) fn read<C: CounterTable<N>>(&self) -> C {
         let mut counters = C::default();
         for (cell, field) in self.0.iter().zip(counters.fields()) {
-            // Relaxed: statistics, which order nothing.
+            // Relaxed: these are statistics; no other memory access depends on them.
             *field = cell.load(Ordering::Relaxed);
         }
         counters

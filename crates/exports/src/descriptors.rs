@@ -1,25 +1,28 @@
-//! File descriptors of the process: growth of the table ahead of time, and reports of shortages.
+//! Grows the process's table of file descriptors in advance, and reports shortages.
 //!
 //! The kernel doubles the descriptor table when it is full. In a process with several threads it
-//! then waits for an RCU grace period (`expand_fdtable` in fs/file.c): milliseconds, or seconds if
-//! all CPUs are busy. An I/O thread that accepts a connection would stall all its clients
-//! meanwhile. The NBD server therefore grows the table when it starts.
+//! then waits for an RCU grace period (`expand_fdtable` in fs/file.c), which takes milliseconds, or
+//! seconds if all CPUs are busy. An I/O thread that accepts a connection would stall all its
+//! clients during this time. The NBD server therefore grows the table when it starts.
 //!
-//! The frontend of a virtual machine passes descriptors in its messages. The kernel drops those for
-//! which there is no room, and the message then looks malformed. So the vhost-user server checks
-//! the limit when it starts, and its control thread looks for a shortage when a message fails.
+//! The frontend of a virtual machine passes descriptors in its messages. The kernel drops
+//! descriptors for which there is no room, and the message then looks malformed. So the vhost-user
+//! server checks the limit when it starts, and its control thread checks for a shortage when a
+//! message fails.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
 use std::os::fd::AsFd;
 
-/// Descriptors needed apart from connections: drives, rings, sockets, timers.
+/// Number of descriptors needed in addition to connections: drives, rings, sockets, timers.
 const OTHERS: u32 = 256;
-/// Limit of the descriptors to make room for. The table then takes 512 KiB of kernel memory.
+/// Maximum number of descriptors for which the table is grown. The table then takes 512 KiB of
+/// kernel memory.
 const MOST: u32 = 1 << 16;
-/// Free descriptors below which a shortage is reported: one message of a frontend, and a margin.
+/// Number of free descriptors below which a shortage is reported: those of one message of a
+/// frontend, and a margin.
 const MESSAGE: u64 = 40;
-/// Most descriptors in one message of a frontend: one for each of 8 memory regions.
+/// Maximum number of descriptors in one message of a frontend: one for each of 8 memory regions.
 const IN_ONE_MESSAGE: usize = 8;
 const ADVICE: &str = "raise LimitNOFILE= of its unit (`ulimit -n` of a shell)";
 
@@ -27,7 +30,8 @@ const ADVICE: &str = "raise LimitNOFILE= of its unit (`ulimit -n` of a shell)";
 pub(crate) fn make_room(connections: u32) {
     let Ok(any) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
     let mut count = connections.saturating_add(OTHERS).min(MOST);
-    // The table keeps the size needed for the highest number ever in use.
+    // The kernel's table never shrinks, so it keeps the size for the highest descriptor number ever
+    // used.
     while count >= OTHERS / 2 && rustix::io::fcntl_dupfd_cloexec(&any, count as i32 - 1).is_err() {
         count /= 2;
     }
@@ -35,7 +39,7 @@ pub(crate) fn make_room(connections: u32) {
 
 /// Returns the number of open descriptors, or `None` if no descriptor is left to count them with.
 fn in_use() -> Option<u64> {
-    // Not counting the descriptor of the directory itself.
+    // The descriptor of the directory itself is not counted.
     std::fs::read_dir("/proc/self/fd").ok().map(|all| all.count().saturating_sub(1) as u64)
 }
 

@@ -1,7 +1,7 @@
-//! I/O errors of an export, as monitoring sees them.
+//! Counts I/O errors of an export, for monitoring.
 //!
-//! The I/O threads of both servers count them when requests complete; observers read them.
-//! Invariant: only failures of drives count, never requests that were invalid.
+//! The I/O threads of both servers count the errors when requests complete; observers read the
+//! counts. Invariant: only failures of drives count, never requests that were invalid.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ pub struct ExportErrors {
     pub last: &'static str,
 }
 
-/// Counter of an export's I/O errors, shared by all threads since errors are rare.
+/// Counter of an export's I/O errors. All threads share it, because errors are rare.
 #[derive(Debug, Default)]
 pub(crate) struct IoErrorCounter {
     count: AtomicU64,
@@ -39,13 +39,13 @@ impl IoErrorCounter {
         ) {
             return;
         }
-        // Relaxed: statistics, which order nothing.
+        // Relaxed: these are statistics; no other memory access depends on them.
         self.last_errno.store(status.errno(), Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn report(&self, export: &str) -> ExportErrors {
-        // Relaxed: statistics, which order nothing.
+        // Relaxed: these are statistics; no other memory access depends on them.
         let count = self.count.load(Ordering::Relaxed);
         let errno = self.last_errno.load(Ordering::Relaxed);
         let last = if errno == 0 { "" } else { Status::from_errno(errno).text() };

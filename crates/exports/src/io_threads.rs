@@ -1,8 +1,8 @@
-//! The I/O threads of a server: started together, watched, joined.
+//! The I/O threads of a server: starts them together, watches them, and joins them.
 //!
-//! Each thread makes its own [`Service`], since a ring belongs to the thread that made it. It
-//! reports whether that worked, serves until the server stops (stop.rs), and sends a final report.
-//! Called when either server starts and stops.
+//! Each thread creates its own [`Service`], because a ring belongs to the thread that created it.
+//! It reports whether that succeeded, serves until the server stops (stop.rs), and sends a final
+//! report. Either server calls this when it starts and stops.
 //!
 //! Invariant: if a thread panics or its service fails, [`FailedFlag`] is set before
 //! [`IoThreads::wait`] sees the thread end.
@@ -17,7 +17,7 @@ use millrace_block::{Error, ErrorKind};
 use millrace_machine::{CpuId, Native, NativeThread};
 use millrace_runtime::{JoinOutcome, join_within};
 
-/// Time limit for threads to end after their final report. Their rings wait up to 5 s for drives.
+/// Maximum time for threads to end after their final report. Their rings wait up to 5 s for drives.
 const LET_GO: Duration = Duration::from_secs(6);
 
 /// Work of one I/O thread, from start to final report.
@@ -42,7 +42,7 @@ pub(crate) trait Service {
     fn let_go(self, left_ns: u64);
 }
 
-/// Flag of a server: an I/O thread panicked, or ended before it was told to stop.
+/// Flag of a server that is set if an I/O thread panicked, or ended before it was told to stop.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FailedFlag(Arc<AtomicBool>);
 
@@ -82,22 +82,23 @@ pub(crate) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
     (!cpus.is_empty()).then(|| CpuId(cpus[index % cpus.len()]))
 }
 
-/// Senders of an I/O thread: the result of its start, with an optional note for the operator; its
-/// final report; and a sender that is only dropped, when the thread ends.
+/// Senders of an I/O thread: one for the result of its start, with an optional note for the
+/// operator; one for its final report; and one that sends nothing and is dropped when the thread
+/// ends.
 type Reporter<R> = (Sender<Result<Option<String>, Error>>, Sender<R>, Sender<()>);
 
 /// The I/O threads of a server or of one export, with final reports of type `R`.
 pub(crate) struct IoThreads<R> {
     threads: Vec<NativeThread>,
     ended: Receiver<R>,
-    /// Disconnects when all threads have ended.
+    /// Receiver that disconnects when all threads have ended.
     alive: Receiver<()>,
 }
 
 impl<R: Send + 'static> IoThreads<R> {
     /// Starts a thread at each place and returns when all of them serve or one has failed to start.
     /// Returns the threads, and either their notes for the operator or the first error. After an
-    /// error the other threads run until they are told to stop.
+    /// error the other threads run until they are stopped.
     pub(crate) fn start<S, F>(
         failed: &FailedFlag,
         places: impl Iterator<Item = (ThreadPlace, F)>,
@@ -134,7 +135,7 @@ impl<R: Send + 'static> IoThreads<R> {
 
     /// Waits until all threads have ended, for `limit` at most. Returns true if they have.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
-        // Nothing is ever sent: the last thread to end disconnects the channel.
+        // Nothing is ever sent on this channel: the last thread to end disconnects it.
         self.alive.recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
     }
 
@@ -169,13 +170,14 @@ where
     F: FnOnce() -> Result<S, Error> + Send + 'static,
 {
     let body = move || {
-        // Dropped last, so that `FailedFlag` is visible once all threads are seen to have ended.
+        // Dropped last, so that `FailedFlag` is visible once a thread is seen to have ended.
         let (started, ended, _alive) = reporter;
         let _on_panic = PanicGuard(failed.clone());
         let mut service = match make() {
             Ok(service) => service,
             Err(error) => {
-                // The receiver is gone if start-up already failed because of another thread.
+                // The receiver no longer exists if the start has already failed because of another
+                // thread.
                 let _ = started.send(Err(error));
                 return;
             }
@@ -200,7 +202,7 @@ where
 pub(crate) mod tests {
     use super::*;
 
-    /// A service that does at once what its name says.
+    /// A service for tests, which ends immediately in the way that its name says.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Played {
         Serves,
@@ -231,7 +233,7 @@ pub(crate) mod tests {
         fn let_go(self, _: u64) {}
     }
 
-    /// Threads with these services, and whether one of them failed.
+    /// Starts threads with these test services. Returns them, and whether one of them failed.
     pub(crate) fn played(services: &[Played]) -> (IoThreads<Vec<String>>, FailedFlag) {
         let (failed, place) =
             (FailedFlag::default(), || ThreadPlace { name: "t".to_owned(), cpu: None });
@@ -251,7 +253,7 @@ pub(crate) mod tests {
         ] {
             let (mut threads, failed) = played(&services);
             assert!(!threads.is_empty());
-            assert!(threads.wait(Duration::from_secs(20)), "all of them end by themselves");
+            assert!(threads.wait(Duration::from_secs(20)), "all these services end by themselves");
             let joined = if whole { JoinOutcome::Ended } else { JoinOutcome::Panicked };
             assert_eq!((threads.join(), failed.is_set()), (joined, fails), "{services:?}");
             let mut found: Vec<usize> = threads.reports().map(|report| report.len()).collect();
@@ -271,7 +273,7 @@ pub(crate) mod tests {
         assert!(threads.reports().next().is_none());
     }
 
-    /// A service that serves until the test hangs up.
+    /// A test service that serves until the sender is dropped.
     struct Waits(Receiver<()>);
 
     impl Service for Waits {

@@ -60,10 +60,10 @@ impl LastFlush {
 }
 
 /// Flushes a volume of which no other thread has a queue. Waits up to `time` for drives that do not
-/// answer, and as long as a cache makes progress in writing its dirty pages.
+/// answer, but as long as necessary while a cache makes progress in writing its dirty pages.
 ///
 /// # Errors
-/// Returns the reason as text if the flush fails.
+/// Returns a text with the reason if the flush fails.
 pub fn flush_volume(
     volume: &Arc<Volume<Native>>,
     reactor: Config,

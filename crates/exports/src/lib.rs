@@ -1,4 +1,4 @@
-//! Servers that make the volumes of this process reachable from outside: NBD and vhost-user-blk.
+//! Servers that export the volumes of this process over NBD and vhost-user-blk.
 //!
 //! Each server owns its wire protocol and the translation between its requests and block requests.
 //! The protocol code is sans-I/O (bytes in, bytes out), so that sockets, the simulator and the

@@ -1,10 +1,10 @@
 //! `Mailbox`: a queue of messages to one I/O thread, which is woken by a doorbell.
 //!
-//! It carries accepted connections and orders from a device's control thread. These are rare, so a
-//! list under a lock is fast enough. Used by both servers.
+//! A mailbox carries accepted connections, and orders from a device's control thread. Messages are
+//! rare, so a list under a lock is fast enough. Both servers use it.
 //!
-//! Lock order: its lock is taken alone and briefly. Invariant: checking for messages costs the
-//! owner one relaxed load.
+//! Lock order: the mailbox's lock is taken alone and briefly. Invariant: a check for messages costs
+//! the owner one relaxed load.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,13 +47,14 @@ impl<T> Mailbox<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: a hint. The lock orders the contents, and the doorbell's fence the last check.
+        // Relaxed: the value is a hint. The lock orders the contents, and the doorbell's fence
+        // orders the last check before a sleep.
         self.count.load(Ordering::Relaxed) == 0
     }
 
     /// Sets the doorbell that wakes the owning thread.
     pub(crate) fn set_bell(&self, bell: Arc<Doorbell<Native>>) {
-        // Called once, by the only owner.
+        // The bell is set only once, because there is only one owner.
         let _ = self.bell.set(bell);
     }
 

@@ -1,6 +1,7 @@
-//! The order to stop a server, and the time limits of its I/O threads for obeying it.
+//! `StopOrder`: the order to stop a server, and the time limits within which its I/O threads must
+//! obey.
 //!
-//! Given once by the owner of the server, checked by its threads. Used by both servers.
+//! The owner of the server gives the order once; its threads check for it. Both servers use it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,23 +15,23 @@ pub(crate) const FLUSH_USER_DATA: u64 = 1 << 32;
 pub(crate) const TURN_NS: u64 = 10_000_000;
 /// Time limit of a volume's final flush, in nanoseconds.
 pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
-/// Time after which drives below a cache that complete nothing count as stuck, in nanoseconds.
-/// Their data were acknowledged, so a disk that stalls for some seconds is waited for.
+/// Time in nanoseconds after which drives below a cache that complete nothing count as stuck. Their
+/// data were acknowledged to clients, so a disk that stalls for some seconds is waited for.
 const STUCK_NS: u64 = 10_000_000_000;
 
 /// Interval between checks of a flush's progress, and delay before a failed flush is retried, in
 /// nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
 
-/// Time without a completion, with requests in flight, after which an error text calls a drive
-/// silent, in nanoseconds.
+/// Time in nanoseconds without a completion, while requests are in flight, after which an error
+/// text says that a drive does not answer.
 const SILENT_NS: u64 = FLUSH_NS / 2;
 
 /// Progress of a volume's final flush. The flush of a cache takes as long as its drives need for
-/// the dirty pages, so it has time as long as pages are written, or more of them are tried. It
-/// fails with the first failed write below it and is then retried, since a drive that refuses some
-/// pages takes the rest. After a failed flush of a drive there is no retry: it might succeed
-/// although data are lost.
+/// the dirty pages, so it may continue as long as pages are written, or more of them are tried. It
+/// fails with the first failed write below the cache and is then retried, because a drive that
+/// refuses some pages may accept the others. A failed flush of a drive is not retried: the retry
+/// might succeed although data are lost.
 #[derive(Debug)]
 pub(crate) struct Progress {
     least: Unwritten,
@@ -40,20 +41,21 @@ pub(crate) struct Progress {
     completed: Vec<(u64, u64)>,
     /// Status of the flush that failed last.
     last: Option<Status>,
-    /// Time of the last check, and below it the limit that the progress seen then allows.
+    /// Time of the last check. The next field is the deadline that follows from the progress seen
+    /// then.
     looked_ns: u64,
     limit: Deadline<Native>,
 }
 
 impl Progress {
-    /// Starts to watch a volume that is about to be flushed for the last time, and tells its drives
-    /// so.
+    /// Starts to watch a volume that is about to be flushed for the last time, and informs its
+    /// drives that it is.
     pub(crate) fn of(volume: &Volume<Native>) -> Progress {
         volume.drives().iter().for_each(|disk| prepare_stop(disk));
         Progress::watched(volume)
     }
 
-    /// Starts to watch a volume that others flush, or that still serves requests.
+    /// Starts to watch a volume that other code flushes, or that still serves requests.
     pub(crate) fn watched(volume: &Volume<Native>) -> Progress {
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let limit = Deadline::after_ns(if least.pages > 0 { STUCK_NS } else { 0 });
@@ -62,8 +64,9 @@ impl Progress {
         Progress { least, before, completed, last: None, looked_ns: now_ns, limit }
     }
 
-    /// Returns true if the time for the flush is over: `given_ns`, left in any case, is 0, and
-    /// `more_ns` have passed since its progress last allowed more time. Must be called every turn.
+    /// Returns true if the time for the flush has expired: `given_ns`, which is left in any case,
+    /// is 0, and `more_ns` have passed since progress last extended the deadline. Call this every
+    /// turn.
     pub(crate) fn is_over(&mut self, volume: &Volume<Native>, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
@@ -99,7 +102,7 @@ impl Progress {
 
     /// Describes how the flush of a volume failed.
     pub(crate) fn failure(&self, volume: &Volume<Native>) -> String {
-        // A drive that completed something recently does answer, even with requests in flight.
+        // A drive that has completed an I/O recently does answer, even with requests in flight.
         let now_ns = Native::now();
         let is_silent = |disk: &Disk<Native>, (ios, since_ns): (u64, u64)| {
             let (stats, quiet_ns) = (disk.stats(), now_ns.saturating_sub(since_ns));
@@ -108,7 +111,7 @@ impl Progress {
         let drives = volume.drives().iter().zip(&self.completed);
         let silent = drives.filter(|(disk, completed)| is_silent(disk, **completed));
         let silent = silent.map(|(disk, _)| disk.name()).collect::<Vec<_>>().join(", ");
-        // Only drives with new failures can be the reason.
+        // Only drives with new failures can have caused the error.
         let names = |count: fn(&Failures) -> u64| -> String {
             let drives = volume.drives().iter().zip(self.before.iter().zip(failures(volume)));
             let has_failed = drives.filter(|(_, (before, now))| count(now) > count(before));
@@ -127,8 +130,8 @@ impl Progress {
         if !refused.is_empty() {
             text.push_str(&format!(": writes to {refused} failed"));
         }
-        // A drive that refuses writes has requests in flight because they are retried again and
-        // again.
+        // A drive that refuses writes has requests in flight because the cache retries them, so it
+        // is not listed again.
         let is_known = |name: &&str| [&refused, &failed].iter().any(|all| has(all, name));
         let silent: Vec<&str> =
             silent.split(", ").filter(|name| !name.is_empty() && !is_known(name)).collect();
@@ -158,12 +161,12 @@ pub(crate) fn goes_on(
     given_ns: u64,
 ) -> bool {
     let all = progress.iter_mut().zip(volumes);
-    // No short-circuit: each `is_over` must be called every turn.
+    // The fold does not stop early, because `is_over` must be called for each volume every turn.
     all.fold(false, |goes, (one, volume)| !one.is_over(volume, given_ns, 0) | goes)
 }
 
-/// Time that an I/O thread may take to flush and report after the stop's deadline, or after the
-/// time limit of a cache's flush, in nanoseconds.
+/// Maximum time in nanoseconds for an I/O thread to flush and report after the stop's deadline, or
+/// after the time limit of a cache's flush.
 pub(crate) const REPORT_NS: u64 = 8_000_000_000;
 
 /// Time limit for the I/O threads of a stopping server, extended while caches of its volumes make
@@ -186,7 +189,7 @@ impl StopLimit {
         StopLimit { volumes: volumes.collect(), limit: Deadline::after(time) }
     }
 
-    /// Returns true if threads that still run must be left behind. Must be called every turn.
+    /// Returns true if threads that still run must be abandoned. Call this every turn.
     pub(crate) fn is_over(&mut self) -> bool {
         let left_ns = self.limit.left_with_ns(REPORT_NS);
         let is_over = |over, (volume, progress): &mut (Arc<Volume<Native>>, Progress)| {
@@ -227,8 +230,8 @@ fn failures(volume: &Volume<Native>) -> impl Iterator<Item = Failures> {
 pub(crate) struct StopOrder(OnceLock<Duration>);
 
 impl StopOrder {
-    /// Gives the order. Requests still in flight after `time` are abandoned. Only the first call
-    /// counts.
+    /// Gives the order. Requests that are still in flight after `time` are abandoned. Only the
+    /// first call has an effect.
     pub(crate) fn give(&self, time: Duration) {
         let _ = self.0.set(time);
     }
@@ -240,8 +243,8 @@ impl StopOrder {
         self.0.get().is_some()
     }
 
-    /// Returns the time to abandon requests in flight, counted from now for the calling thread; at
-    /// once if no order was given.
+    /// Returns the time at which requests in flight must be abandoned, counted from now for the
+    /// calling thread; now if no order was given.
     pub(crate) fn deadline(&self) -> Deadline<Native> {
         Deadline::after(self.0.get().copied().unwrap_or_default())
     }
@@ -269,7 +272,7 @@ mod tests {
         channel.submit(Bio::read(0, Buffer::new(512))).unwrap();
         channel.poll(|_| ());
         let mut progress = Progress::of(&volume);
-        // Another drive's flush has failed by now.
+        // Another drive's flush has failed in the meantime.
         progress.last = Some(Status::IoError);
         assert!(!progress.failure(&volume).contains("did not answer"), "it has had no time");
         std::thread::sleep(Duration::from_nanos(SILENT_NS));

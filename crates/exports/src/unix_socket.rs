@@ -1,15 +1,16 @@
 //! Unix sockets: bound before any thread starts, removed when their server ends.
 //!
-//! Called when either server starts, and by the program for its control socket. A socket file left
-//! by a dead server is replaced: connections to it are refused, since no process accepts there. A
-//! file whose server answers is left alone.
+//! Either server calls this when it starts, and the program for its control socket. A socket file
+//! that a dead server left is replaced: connections to it are refused, because no process accepts
+//! there. A file whose server answers is not touched.
 //!
-//! Invariants: only a socket file made here is removed, and only while the path still refers to it.
-//! A process that checks, removes or binds `PATH` holds a lock on `PATH.lock` meanwhile, and leaves
-//! its process mark there while it listens, which needs no open descriptor. Marks of running
-//! processes are respected, marks of dead ones are not. After locking, a process checks that the
-//! path still refers to the locked file, and otherwise tries again with the new one. So the lock
-//! file can be removed, and two servers never own a path at the same time.
+//! Invariants: only a socket file that this process created is removed, and only while the path
+//! still leads to it. A process that checks, removes or binds `PATH` holds a lock on `PATH.lock`
+//! during this time, and leaves its process mark in that file while it listens, which needs no open
+//! descriptor. Marks of running processes are respected, marks of dead ones are not. After locking,
+//! a process checks that the path still leads to the locked file, and otherwise tries again with
+//! the new file. So the lock file can be removed, and two servers never own a path at the same
+//! time.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
@@ -30,29 +31,30 @@ use crate::mailbox::lock as lock_list;
 /// Socket files and mark files of this process, by path.
 static FILES: Mutex<BTreeMap<PathBuf, OwnFileId>> = Mutex::new(BTreeMap::new());
 
-/// Removes the files of all sockets that this process listens on, for a process that exits without
-/// dropping its servers because it cannot wait for its threads.
+/// Removes the files of all sockets that this process listens on. Called when the process exits
+/// without dropping its servers, because it cannot wait for their threads.
 pub fn remove_socket_files() {
     for (path, file) in std::mem::take(&mut *lock_list(&FILES)) {
         if file.is_at(&path) {
-            // If this fails, the next server finds connections refused and replaces the file.
+            // If removing fails, the next server finds that connections are refused, and replaces
+            // the file.
             let _ = std::fs::remove_file(&path);
         }
     }
 }
 
-/// Identity of a file made here, to notice if another file has replaced it.
+/// Identity of a file that this process created, by which a replacement of the file is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OwnFileId {
-    /// A socket, by device and inode, which stay its own while it is open.
+    /// A socket, identified by device and inode, which do not change while it is open.
     Socket((u64, u64)),
-    /// A mark file, by device and inode. It is closed, so its inode may be reused; its contents
-    /// tell if it is still this one.
+    /// A mark file, identified by device and inode. It is closed, so its inode may be reused; its
+    /// contents show whether it is still the same file.
     Mark((u64, u64)),
 }
 
 impl OwnFileId {
-    /// Returns true if the path refers to this file.
+    /// Returns true if the path leads to this file.
     fn is_at(self, path: &Path) -> bool {
         let (OwnFileId::Socket(id) | OwnFileId::Mark(id)) = self;
         let has_mark = || std::fs::read(path).is_ok_and(|text| text == process_mark().as_bytes());
@@ -60,7 +62,7 @@ impl OwnFileId {
     }
 }
 
-/// A socket file or mark file, removed on drop.
+/// A socket file or mark file. Dropping it removes the file.
 #[derive(Debug)]
 struct OwnFile {
     path: PathBuf,
@@ -78,7 +80,8 @@ impl OwnFile {
 impl Drop for OwnFile {
     fn drop(&mut self) {
         if self.id.is_some_and(|id| id.is_at(&self.path)) {
-            // If this fails, the next server finds connections refused and replaces the file.
+            // If removing fails, the next server finds that connections are refused, and replaces
+            // the file.
             let _ = std::fs::remove_file(&self.path);
         }
         lock_list(&FILES).remove(&self.path);
@@ -87,7 +90,7 @@ impl Drop for OwnFile {
 
 /// Upper limit of a mark's length in bytes.
 const MARK_BYTES_MAX: u64 = 100;
-/// Length of the queue of connections to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// A listening Unix socket. Dropping it removes its file.
@@ -100,7 +103,8 @@ pub struct UnixSocket {
     _mark: OwnFile,
 }
 
-/// The lock file of a socket's path with the mark of this process, held while the socket is made.
+/// Lock file of a socket's path, which contains the mark of this process. It is locked while the
+/// socket is created.
 #[derive(Debug)]
 struct LockFile {
     /// Declared first, so that the file is removed while it is locked.
@@ -192,8 +196,8 @@ pub fn socket_refusal(path: &Path) -> Option<String> {
 fn who_is_at(path: &Path) -> String {
     let kind = std::fs::symlink_metadata(path).map(|meta| meta.file_type());
     if let Some(kind) = kind.ok().filter(|kind| !kind.is_socket()) {
-        let what = if kind.is_dir() { "a folder" } else { "a file that is no socket" };
-        return format!("there is {what}; move it away, or choose another path");
+        let what = if kind.is_dir() { "a directory" } else { "a file that is not a socket" };
+        return format!("{what} exists at this path; move it away, or choose another path");
     }
     match socket_holder(path) {
         Some(holder) if holder.is_this() => {
@@ -204,20 +208,20 @@ fn who_is_at(path: &Path) -> String {
     }
 }
 
-/// Explains why no file can be made at a path, and what to do about it.
+/// Explains why no file can be created at a path, and what to do about it.
 fn why_not_at(path: &Path, error: &io::Error) -> String {
     let shown = folder_of(path).display();
     match error.kind() {
         io::ErrorKind::NotFound => {
-            format!("its folder {shown} is not there; make it, or choose another path")
+            format!("its directory {shown} does not exist; create it, or choose another path")
         }
-        io::ErrorKind::NotADirectory => format!("{shown} is no folder; choose another path"),
+        io::ErrorKind::NotADirectory => format!("{shown} is not a directory; choose another path"),
         io::ErrorKind::PermissionDenied => format!(
-            "this user may not make files in the folder {shown}; change its mode, or choose \
+            "this user may not make files in the directory {shown}; change its mode, or choose \
              another path"
         ),
         io::ErrorKind::StorageFull => {
-            format!("the file system of {shown} is full; make room, or choose another path")
+            format!("the file system of {shown} is full; free some space, or choose another path")
         }
         _ => format!("cannot listen: {error}"),
     }
@@ -231,12 +235,12 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// Listens at a path with the given access. Linux gives a socket file the mode of the socket, so
-/// the mode is set before the file exists. A umask would affect files that other threads make
-/// meanwhile.
+/// the mode is set before the file exists. Changing the umask instead would affect files that other
+/// threads create at the same time.
 fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     let kind = (net::SocketType::STREAM, net::SocketFlags::CLOEXEC);
     let socket = net::socket_with(net::AddressFamily::UNIX, kind.0, kind.1, None)?;
-    // Until its owner is set, only this user may use the file.
+    // Only this user may use the file until its owner is set.
     let first = if access.owner.or(access.group).is_some() { Some(0o600) } else { access.mode };
     if let Some(mode) = first {
         fchmod(&socket, Mode::from_bits_truncate(mode))?;
@@ -244,8 +248,8 @@ fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
     if access.owner.or(access.group).is_some() {
         std::os::unix::fs::lchown(path, access.owner, access.group).map_err(|error| {
-            // A leftover file would block nobody, but nobody would remove it before the next start
-            // either.
+            // A leftover file would block no server, but it is removed here because no later start
+            // is certain.
             let _ = std::fs::remove_file(path);
             io::Error::other(format!(
                 "its owner or group cannot be set: {error}; only root may change a file's owner, and \
@@ -253,7 +257,8 @@ fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
             ))
         })?;
     }
-    // The umask has removed bits of the mode. No client can connect before the socket listens.
+    // The umask has removed bits of the mode, so the mode is set again. No client can connect
+    // before the socket listens.
     let mode = access.mode.unwrap_or(0o660);
     std::fs::set_permissions(path, Permissions::from_mode(mode))?;
     net::listen(&socket, BACKLOG)?;
@@ -276,11 +281,11 @@ fn beside(path: &Path) -> PathBuf {
 #[must_use]
 pub fn socket_holder(path: &Path) -> Option<Holder> {
     let file = open_store(&beside(path), OpenOptions::new().read(true), 0).ok()?;
-    // Servers of older versions keep the file locked instead.
+    // Servers of older versions write no mark and keep the file locked instead.
     read_mark(&file).or_else(|| flock_holder(&file))
 }
 
-/// Returns the process whose mark is in a file, if it still runs.
+/// Returns the process whose mark is in a file, if the process is still running.
 fn read_mark(file: &File) -> Option<Holder> {
     let mut mark = String::new();
     file.take(MARK_BYTES_MAX).read_to_string(&mut mark).ok()?;
@@ -319,7 +324,7 @@ fn is_stale(path: &Path) -> bool {
     is_socket && refuses(path)
 }
 
-/// Takes the lock of an open file without waiting. It lasts until the file is closed.
+/// Takes the lock of an open file without waiting. The lock lasts until the file is closed.
 ///
 /// # Errors
 /// `WouldBlock` if another open file has it.
@@ -392,7 +397,7 @@ mod tests {
         let path = dir.path().join("s");
         std::fs::write(&path, "precious").unwrap();
         let error = UnixSocket::bind_private(&path).unwrap_err().to_string();
-        assert!(error.contains("there is a file that is no socket"), "{error}");
+        assert!(error.contains("a file that is not a socket exists at this path"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path()).collect();
         assert_eq!(left, [path]);
@@ -402,7 +407,7 @@ mod tests {
     fn a_missing_folder_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let error = UnixSocket::bind_private(&dir.path().join("no/s")).unwrap_err().to_string();
-        let folder = format!("its folder {} is not there", dir.path().join("no").display());
+        let folder = format!("its directory {} does not exist", dir.path().join("no").display());
         assert!(error.contains(&folder), "{error}");
     }
 
@@ -431,7 +436,7 @@ mod tests {
     #[test]
     fn what_is_no_socket_is_named_and_a_lock_of_nobody_is_somebodys() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(who_is_at(dir.path()).contains("there is a folder"));
+        assert!(who_is_at(dir.path()).contains("a directory exists at this path"));
         let path = dir.path().join("s");
         let _live = UnixListener::bind(&path).unwrap();
         assert_eq!(who_is_at(&path), "in use by another server; choose another path");
@@ -443,16 +448,18 @@ mod tests {
     fn every_reason_not_to_listen_is_told_with_what_to_do() {
         let (folder, bare) = (Path::new("/run/x/s"), Path::new("s"));
         let said = |kind: io::ErrorKind, path| why_not_at(path, &kind.into());
-        assert!(said(io::ErrorKind::NotFound, folder).contains("its folder /run/x is not there"));
-        assert!(said(io::ErrorKind::NotFound, bare).contains("its folder . is not there"));
-        assert!(said(io::ErrorKind::NotADirectory, folder).contains("/run/x is no folder"));
+        assert!(
+            said(io::ErrorKind::NotFound, folder).contains("its directory /run/x does not exist")
+        );
+        assert!(said(io::ErrorKind::NotFound, bare).contains("its directory . does not exist"));
+        assert!(said(io::ErrorKind::NotADirectory, folder).contains("/run/x is not a directory"));
         assert!(said(io::ErrorKind::PermissionDenied, folder).contains("may not make files"));
         assert!(said(io::ErrorKind::StorageFull, folder).contains("of /run/x is full"));
         assert!(said(io::ErrorKind::TimedOut, folder).contains("cannot listen: "));
         let error = cannot_listen(Path::new("/no/s"), &io::ErrorKind::NotFound.into());
         assert_eq!(error.kind(), ErrorKind::System);
         let text = error.to_string();
-        assert!(text.contains("unix:/no/s: its folder /no is not there"), "{text}");
+        assert!(text.contains("unix:/no/s: its directory /no does not exist"), "{text}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! vhost-user-blk server: volumes for virtual machines, optionally with an I/O thread for each
-//! queue.
+//! vhost-user-blk server: exports volumes to virtual machines, optionally with an I/O thread for
+//! each queue.
 //!
 //! [`VhostServer::start`] binds the sockets, starts the I/O threads and control threads of all
 //! exports, and returns when they serve. An I/O thread has a ring, a channel to the export's volume
@@ -8,7 +8,7 @@
 //!
 //! Path of a request: io_thread.rs (loop) -> queue.rs (slots) -> ring.rs (virtqueue) -> blk.rs
 //! (request) -> channel of the block layer -> queue.rs (answer). The drives access guest memory
-//! directly. The crate `vhost` implements the protocol (device.rs), on a thread that does no I/O
+//! directly. The crate `vhost` parses the protocol for device.rs, on a thread that does no I/O
 //! (control.rs). Paper: \[MIOT\]: a dedicated queue and I/O thread for each vCPU.
 
 mod device;
@@ -56,7 +56,7 @@ pub use self::thread_count::{QUEUES_MAX, Threads};
 const THREAD_NAME_BYTES: usize = 15;
 
 /// Returns a thread's name as shown by `ps -T` and `top -H`: `role` and the end of the export's
-/// name, since export names mostly differ at the end.
+/// name, because export names mostly differ at the end.
 fn thread_name(role: &str, export: &str) -> String {
     // A thread name cannot contain a zero byte.
     let export = export.replace('\0', "");
@@ -71,21 +71,21 @@ pub const POLL_MAX: Duration = Duration::from_micros(200);
 /// Default of the longest wait for more requests: 10 us.
 pub const WAIT_MAX: Duration = Duration::from_micros(10);
 
-/// Time before a stop signals I/O threads that hang, and interval of further signals.
+/// Time after which a stop signals I/O threads that hang, and interval of further signals.
 const SIGNAL_TIMES: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
 
 /// File descriptors of a queue: kick, call, error.
 const QUEUE_FDS: u64 = 3;
-/// File descriptors of a frontend: its connection three times, the channel back to it, and those in
-/// one message.
+/// Number of file descriptors of a frontend: three for its connection, one for the channel back to
+/// it, and those in one message.
 const FRONTEND_FDS: u64 = 4 + 8;
 
 /// Socket of an export, and the side that listens on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VhostSocket {
-    /// The server listens, and frontends connect if they may.
+    /// The server listens, and allowed frontends connect.
     Listen(PathBuf, SocketAccess),
-    /// The server connects to the frontend, and reconnects when it goes away.
+    /// The server connects to the frontend, and reconnects when the connection is lost.
     Connect(PathBuf),
 }
 
@@ -106,7 +106,8 @@ pub struct VhostExport {
     pub threads: Threads,
     /// CPUs that threads are pinned to, round-robin. Empty if threads are not pinned.
     pub cpus: Vec<u32>,
-    /// Index of its first I/O thread among all threads that have hardware queues of the drives.
+    /// Index of the export's first I/O thread among all threads that have hardware queues of the
+    /// drives.
     pub first_thread: u16,
     /// Serial number shown to the guest, at most 20 bytes.
     pub serial: String,
@@ -116,7 +117,7 @@ pub struct VhostExport {
     pub wait_max: Duration,
     /// Offer EVENT_IDX; without it notifications are suppressed by flags only.
     pub event_idx: bool,
-    /// Tenant that the export's I/O is accounted to.
+    /// Tenant to which the export's I/O is accounted.
     pub tenant: u16,
     /// I/O group of the virtual machine.
     pub group: ClientGroup,
@@ -137,7 +138,7 @@ pub struct VhostConfig {
     pub exports: Vec<VhostExport>,
     /// I/O interface to the kernel: io_uring or epoll.
     pub backend: Backend,
-    /// Receives messages for the operator.
+    /// Function that receives messages for the operator.
     pub say: Say,
 }
 
@@ -148,7 +149,7 @@ struct RunningExport {
     link: Arc<FrontendLink>,
     threads: IoThreads<Vec<String>>,
     control: Option<NativeThread>,
-    /// Keeps guests informed of size changes of the volume.
+    /// Informs guests of size changes of the volume.
     _size: SizeWatch<Native>,
     tenant: u16,
     seat: GroupMembership,
@@ -200,7 +201,8 @@ impl VhostServer {
         let endpoint = bind(&export.socket)?;
         let before = self.exports.len();
         let started = self.start_threads(export).and_then(|()| {
-            let running = self.exports.last_mut().expect("an export that starts is in the list");
+            let running =
+                self.exports.last_mut().expect("an export that is being started is in the list");
             running.start_control(export, endpoint)
         });
         if started.is_err() {
@@ -264,8 +266,8 @@ impl VhostServer {
         &self.notes
     }
 
-    /// Returns true if an I/O thread panicked or lost its ring, so that its queues are stuck.
-    /// Cheap.
+    /// Returns true if an I/O thread panicked or lost its ring, so that its queues are stuck. The
+    /// call is cheap.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.failed.is_set()
@@ -286,8 +288,8 @@ impl VhostServer {
         self.halt(drain_timeout)
     }
 
-    /// Does the same as [`VhostServer::stop`] for an owner that keeps the server, which then has no
-    /// exports.
+    /// Stops the server like [`VhostServer::stop`], for an owner that keeps it. The server then has
+    /// no exports.
     #[must_use]
     pub fn halt(&mut self, drain_timeout: Duration) -> Vec<String> {
         end_exports(std::mem::take(&mut self.exports), drain_timeout)
@@ -311,7 +313,7 @@ fn end_exports(exports: Vec<RunningExport>, drain_timeout: Duration) -> Vec<Stri
         } else if let Err(text) = export.threads.join().in_words() {
             failures.push(format!("export {name}: {text}"));
         }
-        // After the threads, so that guests are notified of the last completions.
+        // Shut down after the threads, so that guests are notified of the last completions.
         export.link.shut_down();
         if !export.control.into_iter().fold(true, |whole, thread| thread.join() & whole) {
             failures.push(format!("export {name}: its control thread panicked"));
@@ -420,7 +422,8 @@ struct SignalledThread {
 }
 
 impl SignalledThread {
-    /// Makes the calling thread I/O thread `number` of those with hardware queues of the drives.
+    /// Makes the calling thread I/O thread `number` of the threads with hardware queues of the
+    /// drives.
     fn new(
         common: &Arc<ExportContext>,
         state: Arc<ThreadState>,

@@ -1,7 +1,8 @@
-//! Constants of virtio, for both sides of a ring: the device here and the drivers that test it.
+//! Constants of virtio, for both sides of a ring: the device in this crate and the drivers that
+//! test it.
 //!
-//! Names are the specification's. Used by `vhost`, which is the device, and by the clients of
-//! `millrace-clients`, which act as drivers.
+//! The names are those of the specification. `vhost`, which is the device, uses them, and the
+//! clients of `millrace-clients`, which act as drivers.
 //!
 //! Source: virtio 1.2, sections 2.7 (rings) and 5.2 (the block device).
 #![allow(missing_docs)] // A number's name is its document.
@@ -20,7 +21,7 @@ pub mod feature {
     pub const WRITE_ZEROES: u64 = 1 << 14;
     pub const INDIRECT_DESC: u64 = 1 << 28;
     pub const EVENT_IDX: u64 = 1 << 29;
-    /// Of vhost-user, not virtio: protocol features can be negotiated.
+    /// Feature of vhost-user, not of virtio: protocol features can be negotiated.
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub const VERSION_1: u64 = 1 << 32;
 
@@ -32,7 +33,7 @@ pub mod feature {
         (EVENT_IDX, "EVENT_IDX"),
     ];
 
-    /// Lists the features of a set for messages, unnamed ones as a number.
+    /// Lists the features of a set for messages. Features without a name are listed as a number.
     #[must_use]
     pub fn names(set: u64) -> String {
         let named = NAMES.iter().filter(|(bit, _)| set & bit != 0);
@@ -53,7 +54,7 @@ pub mod kind {
     pub const WRITE_ZEROES: u32 = 13;
 }
 
-/// Status values, found in the last byte of a request.
+/// Status values, which the device writes to the last byte of a request.
 pub mod status {
     pub const OK: u8 = 0;
     pub const IOERR: u8 = 1;
@@ -85,7 +86,7 @@ pub mod config {
     pub const MAX_WRITE_ZEROES_SECTORS: usize = 48;
     pub const MAX_WRITE_ZEROES_SEG: usize = 52;
     pub const WRITE_ZEROES_MAY_UNMAP: usize = 56;
-    /// Length in bytes, up to the fields of virtio 1.1.
+    /// Length in bytes of the configuration space up to the fields of virtio 1.1.
     pub const BYTES: usize = 60;
 }
 
@@ -94,15 +95,15 @@ pub const NO_INTERRUPT: u16 = 1;
 /// Flag of the used ring: the device wants no kicks.
 pub const NO_NOTIFY: u16 = 1;
 
-/// Bytes of a descriptor.
+/// Length of a descriptor in bytes.
 pub const DESCRIPTOR_BYTES: usize = 16;
-/// Bytes of a request's header: type, reserved, sector.
+/// Length in bytes of a request's header: type, reserved, sector.
 pub const HEADER_BYTES: usize = 16;
-/// Bytes of the range in a discard or write-zeroes request.
+/// Length in bytes of the range in a discard or write-zeroes request.
 pub const RANGE_BYTES: usize = 16;
-/// Bytes of a serial number.
+/// Length of a serial number in bytes.
 pub const ID_BYTES: usize = 20;
-/// Flag of a write-zeroes range: the device may unmap it.
+/// Flag of a write-zeroes range: the device may unmap the range.
 pub const RANGE_UNMAP: u32 = 1;
 
 /// Returns the sizes in bytes of a ring's areas with `size` entries: descriptor table, avail ring,

@@ -1,6 +1,6 @@
 //! Writes and reads a volume of two files: `cargo run -p millrace --example file_volume -- FOLDER`.
 //!
-//! Creates `a.img` and `b.img` of 64 MiB in the folder and stripes over them. Writes 1024 blocks
+//! Creates `a.img` and `b.img` of 64 MiB in the directory and stripes over them. Writes 1024 blocks
 //! with 32 in flight, flushes, and reads them back.
 #![allow(clippy::print_stdout)]
 

@@ -1,9 +1,9 @@
-//! Opens drives from their specs and makes volumes of them: shared by `serve`, `bench` and
-//! programs.
+//! Opens drives from their specs and creates volumes from them, for `serve`, `bench` and programs.
 //!
-//! Owns the default queue settings of a drive. Calls the drives crate to open a spec, and the block
-//! layer to make disks and volumes. Remarks of either (a fallback to another I/O engine, unused
-//! space of unequal drives) are returned as notes, since a library does not print.
+//! This module owns the default queue settings of a drive. It calls the drives crate to open a
+//! spec, and the block layer to create disks and volumes. Remarks of either (a fallback to another
+//! I/O engine, unused space of unequal drives) are returned as notes, because a library does not
+//! print.
 
 pub(crate) mod places;
 
@@ -29,11 +29,11 @@ use crate::space::VolumeSpace;
 pub struct DriveOptions {
     /// Design of the block layer that the drive's queues follow.
     pub stack: Stack,
-    /// Scheduler that orders waiting requests. Stacks other than `mq` only take `None`.
+    /// Scheduler that orders waiting requests. Stacks other than `mq` accept only `None`.
     pub scheduler: SchedulerKind,
-    /// Software queues: one for each core, one for each node, or one in all.
+    /// Number of software queues: one for each core, one for each node, or one in total.
     pub software_queues: Spread,
-    /// Hardware queues, up to the number that the driver has.
+    /// Number of hardware queues, up to the number that the driver has.
     pub hardware_queues: Spread,
     /// Tags of a tag set, 1 to 65,536; `None` takes the driver's depth. Behind a controller with
     /// more tags, this limits the requests in flight in each hardware queue.
@@ -72,7 +72,7 @@ pub struct VolumeOptions {
     pub drive: DriveOptions,
     /// Number of I/O threads that will own queues of file drives; 0 counts as 1.
     pub io_threads: u16,
-    /// Controllers that the specs of its drives may name.
+    /// Controllers that the specs of the volume's drives may name.
     pub controllers: Vec<ControllerConfig>,
     /// Groups that share the drives. Without groups, I/O is not accounted by group and costs less.
     pub groups: Vec<GroupConfig>,
@@ -115,12 +115,12 @@ pub struct OpenContext {
     pub tracer: Option<Arc<Tracer<Native>>>,
     /// Cancels the opening of a drive, and tells where files are found.
     pub open: OpenOptions,
-    /// Driver of the next drive, if it was opened beforehand.
+    /// Driver of the next drive, if it was already opened.
     pub(crate) opened: Option<millrace_drives::Opened>,
 }
 
 impl OpenContext {
-    /// Makes a context for `io_threads` I/O threads and these controllers, with all their tags
+    /// Creates a context for `io_threads` I/O threads and these controllers, whose tags are all
     /// free.
     ///
     /// # Errors
@@ -152,10 +152,10 @@ pub struct OpenedDrive {
     pub disk: Arc<Disk<Native>>,
     /// Remarks to show to a person.
     pub notes: Vec<String>,
-    /// Likely mistakes, such as a file that holds a qcow2 image.
+    /// Texts about likely mistakes, such as a file that holds a qcow2 image.
     pub warnings: Vec<String>,
-    /// Identity of the drive's data: device and inode of a file, or that of a server's export.
-    /// `None` if no other drive can have the same data.
+    /// Identity of the drive's data: device and inode of a file, or the identity of a server's
+    /// export. `None` if no other drive can have the same data.
     pub identity: Option<(u64, u64)>,
     /// File that opening the drive created, if any.
     pub created: Created,
@@ -163,7 +163,8 @@ pub struct OpenedDrive {
     pub fault: Option<FaultControl>,
 }
 
-/// Reason why drives could not be opened or did not make a volume. `Display` has the whole cause.
+/// Reason why drives could not be opened or could not form a volume. `Display` shows the whole
+/// cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
@@ -182,7 +183,7 @@ pub enum SetupError {
          of its own"
     )]
     SameFile {
-        /// Name of the drive that was refused.
+        /// Name of the drive that cannot be opened.
         name: String,
         /// Index of the other drive, in the order of opening.
         other: usize,
@@ -195,8 +196,7 @@ pub enum SetupError {
 }
 
 impl SetupError {
-    /// The kind of error: of the drive, of the volume, or `InvalidSetting` for a spec that is
-    /// wrong.
+    /// Returns the kind of the drive's or volume's error, or `InvalidSetting` for an invalid spec.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -205,7 +205,7 @@ impl SetupError {
         }
     }
 
-    /// The Linux errno, if the operating system refused something.
+    /// Returns the Linux errno, if the operating system refused an operation.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         self.layer_error().and_then(Error::errno)
@@ -224,7 +224,7 @@ impl SetupError {
 /// Opens the drive that a spec names and makes a disk of it.
 ///
 /// # Errors
-/// Fails if the drive cannot be opened or the options do not fit it. A file that was created is
+/// Fails if the drive cannot be opened or the options do not fit it. In that case a created file is
 /// removed.
 pub fn open_drive(
     name: &str,
@@ -232,7 +232,7 @@ pub fn open_drive(
     options: &DriveOptions,
     host: &OpenContext,
 ) -> Result<OpenedDrive, SetupError> {
-    // The worker has a queue besides those of the I/O threads.
+    // The worker needs a queue in addition to those of the I/O threads.
     let queues = host.io_threads.max(1).saturating_add(u16::from(options.worker.is_some()));
     let failed = |cause| SetupError::Drive { name: name.to_owned(), cause };
     let makes = Unfinished::before(spec);
@@ -286,11 +286,11 @@ pub(crate) fn assemble_drive(
     Ok(OpenedDrive { disk, notes, warnings, identity, created: Created::default(), fault })
 }
 
-/// Opens drives named `d0`, `d1` and so on, and makes a volume of them. Returns it with remarks for
-/// a person.
+/// Opens drives named `d0`, `d1` and so on, and creates a volume from them. Returns the volume with
+/// remarks for a person.
 ///
 /// # Errors
-/// Fails if a drive cannot be opened or the drives do not make a volume. Files that were created
+/// Fails if a drive cannot be opened or the drives cannot form a volume. Files that were created
 /// are removed.
 pub fn build_volume(
     name: &str,
@@ -415,7 +415,7 @@ mod tests {
         let options = VolumeOptions { drive, serving, ..VolumeOptions::default() };
         let drives = specs(&["null:size=1g", "null:size=1g"]);
         let error = build_volume("v", Layout::Linear, &drives, &options).err().unwrap();
-        let text = "volume v: serving per-drive goes with stack mq only, not sq: use mq, or inline";
+        let text = "volume v: serving per-drive needs stack mq, not sq: use mq, or inline";
         assert_eq!(error.to_string(), text);
     }
 

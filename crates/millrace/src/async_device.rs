@@ -1,11 +1,11 @@
 //! `AsyncDevice`: a volume for async programs, with futures that work on any thread and any
 //! runtime.
 //!
-//! Owns a thread (`millrace-async`) with a ring and a channel, since a channel cannot leave its
-//! thread but tasks move. A task puts a bio on a list and rings the thread's doorbell; the thread
-//! submits the bio and calls the task's waker once it completes. Needs no runtime, only the
-//! standard library. Bios that do not fit the channel wait in order of arrival. Lock order: the
-//! list, then an answer; neither is held while a waker is called.
+//! `AsyncDevice` owns a thread (`millrace-async`) with a ring and a channel, because a channel
+//! cannot leave its thread but tasks move between threads. A task puts a bio on a list and rings
+//! the thread's doorbell; the thread submits the bio and calls the task's waker once it completes.
+//! No runtime is needed, only the standard library. Bios that do not fit the channel wait in order
+//! of arrival. Lock order: the list, then an answer; neither is held while a waker is called.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -77,9 +77,9 @@ pub struct AsyncDevice {
     inbox: Arc<BioQueue>,
     bell: Arc<Doorbell<Native>>,
     thread: Option<<Native as Machine>::Thread>,
-    /// Remarks about the drives for a person.
+    /// Texts about the drives for a person.
     warnings: Vec<String>,
-    /// Group of bios that name no group.
+    /// Group to which bios without a group are accounted.
     group: GroupId,
 }
 
@@ -90,9 +90,9 @@ struct BioQueue(Mutex<BioQueueState>);
 #[derive(Default)]
 struct BioQueueState {
     jobs: VecDeque<QueuedBio>,
-    /// No more bios will come: the thread ends once all are answered.
+    /// True if no more bios will arrive: the thread ends once all are answered.
     is_closed: bool,
-    /// The thread has ended: a task that brings a bio answers it itself.
+    /// True once the thread has ended. A task that adds a bio then answers it itself.
     has_ended: bool,
 }
 
@@ -107,8 +107,8 @@ impl BioQueue {
     }
 }
 
-/// Guard of the device's thread that answers all queued bios when the thread ends, even by a panic
-/// of a driver or waker.
+/// Guard that answers all queued bios when the device's thread ends, even if a driver or waker
+/// panics.
 struct EndGuard<'a>(&'a BioQueue);
 
 impl Drop for EndGuard<'_> {
@@ -130,9 +130,9 @@ struct QueuedBio {
 
 /// Sending half of a bio's answer. If dropped, it answers with `Aborted`.
 struct Promise {
-    /// `None` once the answer was given.
+    /// Answer to fill in. `None` once the bio was answered.
     answer: Option<Arc<Answer>>,
-    /// Number that the program gave the bio.
+    /// Number that the program assigned to the bio.
     user_data: u64,
 }
 
@@ -237,14 +237,14 @@ impl AsyncDevice {
     /// opened, up to three seconds if another process has locked one.
     ///
     /// # Errors
-    /// Fails if a spec is invalid, a drive cannot be opened, or no ring can be made. Files that
+    /// Fails if a spec is invalid, a drive cannot be opened, or no ring can be created. Files that
     /// this call created are removed.
     pub fn stripe(specs: &[impl AsRef<str>]) -> Result<AsyncDevice, StartError> {
         AsyncDevice::of(stripe::open(STRIPED, specs)?)
     }
 
-    /// Opens drives and makes a volume of them that has one after the other. For the rest see
-    /// [`AsyncDevice::stripe`].
+    /// Opens drives and creates a linear volume, which has one drive after the other. All else is
+    /// as for [`AsyncDevice::stripe`].
     ///
     /// # Errors
     /// As [`AsyncDevice::stripe`].
@@ -252,7 +252,7 @@ impl AsyncDevice {
         AsyncDevice::of(stripe::open(Layout::Linear, specs)?)
     }
 
-    /// Opens one drive, written as a spec. For the rest see [`AsyncDevice::stripe`].
+    /// Opens one drive, written as a spec. All else is as for [`AsyncDevice::stripe`].
     ///
     /// # Errors
     /// As [`AsyncDevice::stripe`].
@@ -270,8 +270,8 @@ impl AsyncDevice {
         Ok(device)
     }
 
-    /// Returns remarks about the drives that were opened by their specs: a file holds an image
-    /// format that writes would destroy, or a part of a drive is unused.
+    /// Returns remarks about the drives that were opened: a file holds an image format that writes
+    /// would destroy, or a part of a drive is unused.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -373,7 +373,8 @@ impl AsyncDevice {
         IoRange::FLUSH.outcome(&self.volume, self.submit(Bio::flush()).await.status)
     }
 
-    /// Writes zeroes, without sending them to drives that support that. `len_bytes` is below 2 TiB.
+    /// Writes zeroes. No data is sent to drives that support writing zeroes. `len_bytes` must be
+    /// below 2 TiB.
     ///
     /// # Errors
     /// Returns `InvalidInput` for a range that does not consist of whole blocks, exceeds the device
@@ -389,7 +390,7 @@ impl AsyncDevice {
         }
     }
 
-    /// Discards a range, whose contents are unspecified afterwards. `len_bytes` is below 2 TiB.
+    /// Discards a range. Its contents are unspecified afterwards. `len_bytes` must be below 2 TiB.
     ///
     /// # Errors
     /// Fails as [`AsyncDevice::write_zeroes`] does.
@@ -423,7 +424,8 @@ fn run(volume: &Arc<Volume>, inbox: &BioQueue, up: Sender<Result<Arc<Doorbell<Na
         let channel = io.channel(volume, DEPTH, Stamp::Batch)?;
         Ok((io, channel))
     });
-    // Declared so that the channel drops before the ring through which it drains.
+    // Declared in this order so that the channel is dropped before the ring through which it
+    // drains.
     let (mut io, channel) = match made {
         Ok(made) => made,
         Err(error) => {
@@ -453,7 +455,7 @@ fn run(volume: &Arc<Volume>, inbox: &BioQueue, up: Sender<Result<Arc<Doorbell<Na
     }
 }
 
-/// State of the device's thread: its channel and the bios it handles.
+/// State of the device's thread: its channel and the bios in progress.
 struct SubmitState {
     channel: ThreadChannel,
     /// Bios that did not fit the channel, in order of arrival.
@@ -469,8 +471,8 @@ impl SubmitState {
         self.waiting.is_empty() && self.channel.in_flight() == 0
     }
 
-    /// Submits and reaps until the channel is full or nothing completes. A completion makes room
-    /// for a waiting bio, and nothing else would wake the thread for it.
+    /// Submits and reaps until the channel is full or nothing completes. After a completion there
+    /// is room for a waiting bio, and nothing else would wake the thread to submit it.
     fn turn(&mut self) {
         loop {
             self.submit();
@@ -619,7 +621,8 @@ mod tests {
     #[test]
     fn what_can_never_be_served_is_answered_with_the_reason() {
         let disk = device(&["ram:size=1m"]);
-        let behind_the_end = "volume stripe: 4096 bytes at 1048576 reach behind its end at 1048576";
+        let behind_the_end =
+            "volume stripe: 4096 bytes at 1048576 extend beyond its end at 1048576";
         let error = block_on(disk.read(1 << 20, 4096)).unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string()),

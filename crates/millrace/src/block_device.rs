@@ -1,10 +1,11 @@
 //! `BlockDevice`: a volume as bytes at offsets, for a program that does one I/O after another.
 //!
-//! Owns a channel of the calling thread, and copies between the caller's memory and buffers of its
-//! own, in pieces of which several are in flight at a time. For many I/Os in flight without copies
-//! use [`Channel`]; for futures use [`AsyncDevice`](crate::AsyncDevice). A range must consist of
-//! whole logical blocks: for others it would have to read, change and write back a block, and lose
-//! a concurrent write of another thread. Kernel counterpart: an open block device with `O_DIRECT`.
+//! `BlockDevice` owns a channel of the calling thread, and copies between the caller's memory and
+//! buffers of its own, in pieces of which several are in flight at a time. For many I/Os in flight
+//! without copies use [`Channel`]; for futures use [`AsyncDevice`](crate::AsyncDevice). A range
+//! must consist of whole logical blocks: for any other range the device would have to read, change
+//! and write back a block, and could overwrite a concurrent write of another thread. Kernel
+//! counterpart: an open block device with `O_DIRECT`.
 
 use std::sync::Arc;
 use std::{fmt, io};
@@ -24,13 +25,13 @@ const PIECES_MAX: usize = 8;
 
 /// A volume as bytes at offsets.
 ///
-/// Offsets and lengths are multiples of [`BlockDevice::block_bytes`]; others are refused with
-/// `InvalidInput`, as are ranges behind the end. A write is durable after [`BlockDevice::flush`].
-/// A device stays with the thread that opened it: it is not `Send`. For several threads, open one
-/// on each with [`BlockDevice::open`]. File drives are opened for so many threads at a time:
-/// [`BlockDevice::stripe`] does it for [`STRIPE_THREADS`](crate::STRIPE_THREADS),
-/// [`build_volume`](crate::build_volume) for as many as
-/// [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) says.
+/// Offsets and lengths must be multiples of [`BlockDevice::block_bytes`]; others are refused with
+/// `InvalidInput`, as are ranges beyond the end. A write is durable after [`BlockDevice::flush`]. A
+/// device stays with the thread that opened it: it is not `Send`. For several threads, open one on
+/// each with [`BlockDevice::open`]. File drives are opened for a limited number of threads at a
+/// time: [`BlockDevice::stripe`] opens them for [`STRIPE_THREADS`](crate::STRIPE_THREADS),
+/// [`build_volume`](crate::build_volume) for
+/// [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads).
 ///
 /// # Example
 ///
@@ -62,21 +63,22 @@ impl BlockDevice {
     ///
     /// # Errors
     /// Fails as [`Channel::open`] does: with `Busy` if the volume's file drives have no queue left
-    /// for another thread. The text says for how many threads they were opened.
+    /// for another thread. The error says for how many threads they were opened.
     pub fn open(volume: &Arc<Volume>) -> Result<BlockDevice, Error> {
         let config = ChannelConfig { depth: PIECES_MAX as u32, ..ChannelConfig::default() };
         let channel = Channel::open(volume, config)?;
         Ok(BlockDevice { channel, free: Vec::new(), warnings: Vec::new() })
     }
 
-    /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), and makes a volume of
-    /// them that stripes over them in chunks of 64 KiB; of a single drive, that drive as it is.
+    /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), and creates a volume that
+    /// stripes over them in chunks of 64 KiB. A single drive is used as it is.
     /// [`Spec`](crate::Spec) has a table of all drivers and keys.
     ///
     /// Other threads open devices of their own on [`BlockDevice::volume`] with
-    /// [`BlockDevice::open`]: any number of them, but where a drive is a file no more than
-    /// [`STRIPE_THREADS`](crate::STRIPE_THREADS) at a time, this one included. For more than these,
-    /// open the drives with [`build_volume`](crate::build_volume).
+    /// [`BlockDevice::open`]. If a drive is a file, at most
+    /// [`STRIPE_THREADS`](crate::STRIPE_THREADS) threads, including this one, may do so at a time;
+    /// otherwise any number. For more threads, open the drives with
+    /// [`build_volume`](crate::build_volume).
     ///
     /// # Errors
     /// Fails if a spec is invalid or its drive cannot be opened. Files that this call created are
@@ -85,8 +87,8 @@ impl BlockDevice {
         BlockDevice::of(stripe::open(STRIPED, specs)?)
     }
 
-    /// Opens drives and makes a volume of them that has one after the other. For the rest see
-    /// [`BlockDevice::stripe`].
+    /// Opens drives and creates a linear volume, which has one drive after the other. All else is
+    /// as for [`BlockDevice::stripe`].
     ///
     /// # Errors
     /// As [`BlockDevice::stripe`].
@@ -94,7 +96,7 @@ impl BlockDevice {
         BlockDevice::of(stripe::open(Layout::Linear, specs)?)
     }
 
-    /// Opens one drive, written as a spec. For the rest see [`BlockDevice::stripe`].
+    /// Opens one drive, written as a spec. All else is as for [`BlockDevice::stripe`].
     ///
     /// # Errors
     /// As [`BlockDevice::stripe`].
@@ -112,8 +114,8 @@ impl BlockDevice {
         Ok(device)
     }
 
-    /// Returns remarks about the drives that were opened by their specs: a file holds an image
-    /// format that writes would destroy, or a part of a drive is unused.
+    /// Returns remarks about the drives that were opened: a file holds an image format that writes
+    /// would destroy, or a part of a drive is unused.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -162,7 +164,8 @@ impl BlockDevice {
         )
     }
 
-    /// Writes `from` at `offset_bytes`. After an error, any of its blocks may have been written.
+    /// Writes `from` at `offset_bytes`. After an error, any of the blocks of the range may have
+    /// been written.
     ///
     /// # Errors
     /// Fails as [`BlockDevice::read_at`] does.
@@ -185,7 +188,8 @@ impl BlockDevice {
         self.run(IoRange::FLUSH, Bio::flush())
     }
 
-    /// Writes zeroes, without sending them to drives that support that. `len_bytes` is below 2 TiB.
+    /// Writes zeroes. No data is sent to drives that support writing zeroes. `len_bytes` must be
+    /// below 2 TiB.
     ///
     /// # Errors
     /// Fails as [`BlockDevice::read_at`] does.
@@ -198,7 +202,7 @@ impl BlockDevice {
         self.run(io, Bio::write_zeroes(sector(offset_bytes, 0), nr_sectors))
     }
 
-    /// Discards a range, whose contents are unspecified afterwards. `len_bytes` is below 2 TiB.
+    /// Discards a range. Its contents are unspecified afterwards. `len_bytes` must be below 2 TiB.
     ///
     /// # Errors
     /// Fails as [`BlockDevice::read_at`] does.
@@ -211,8 +215,8 @@ impl BlockDevice {
         self.run(io, Bio::discard(sector(offset_bytes, 0), nr_sectors))
     }
 
-    /// Transfers the range of `io` in pieces. `start` makes the bio of a piece from its offset and
-    /// buffer; `end` gets the buffer of each piece that succeeded.
+    /// Transfers the range of `io` in pieces. `start` creates the bio of a piece from its offset
+    /// and buffer; `end` receives the buffer of each piece that succeeded.
     fn transfer(
         &mut self,
         io: IoRange,
@@ -220,7 +224,8 @@ impl BlockDevice {
         mut end: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
         let len_bytes = io.len_bytes as usize;
-        // Bytes for which pieces were started, and offset and status of the first piece to fail.
+        // `begun` is the number of bytes for which pieces were started. `failed` is the offset and
+        // status of the first piece that failed.
         let (mut begun, mut failed) = (0, None);
         loop {
             let in_flight = self.channel.in_flight() as usize;
@@ -265,12 +270,14 @@ impl BlockDevice {
         io.outcome(self.volume(), outcome)
     }
 
-    /// Submits a bio. The caller made sure that the channel has room.
+    /// Submits a bio. The caller must have checked that the channel has room.
     fn submit(&mut self, bio: Bio) -> Status {
         match self.channel.submit(bio).map_err(|rejected| rejected.reason) {
             Ok(()) => Status::Ok,
             Err(Reject::Invalid(status)) => status,
-            Err(Reject::Full) => unreachable!("the channel takes as many bios as there are pieces"),
+            Err(Reject::Full) => {
+                unreachable!("the channel has room for as many bios as there are pieces")
+            }
         }
     }
 
@@ -294,7 +301,7 @@ pub(crate) fn check_range(volume: &Volume, offset_bytes: u64, len_bytes: u64) ->
     let size_bytes = volume.capacity() << SECTOR_SHIFT;
     if offset_bytes.checked_add(len_bytes).is_none_or(|end_bytes| end_bytes > size_bytes) {
         return wrong(format!(
-            "volume {name}: {len_bytes} bytes at {offset_bytes} reach behind its end at \
+            "volume {name}: {len_bytes} bytes at {offset_bytes} extend beyond its end at \
              {size_bytes}"
         ));
     }
@@ -337,9 +344,9 @@ mod tests {
         let said = "volume stripe: 4096 bytes at 512: offset and length must be multiples of its \
                     logical block of 4096 bytes";
         assert_eq!(text(disk.write_at(512, &[0; 4096])), said);
-        let said = "volume stripe: 8192 bytes at 1044480 reach behind its end at 1048576";
+        let said = "volume stripe: 8192 bytes at 1044480 extend beyond its end at 1048576";
         assert_eq!(text(disk.read_at((1 << 20) - 4096, &mut [0; 8192])), said);
-        assert!(text(disk.discard_at(u64::MAX - 4095, 4096)).contains("behind its end"));
+        assert!(text(disk.discard_at(u64::MAX - 4095, 4096)).contains("beyond its end"));
     }
 
     #[test]

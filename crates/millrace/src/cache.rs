@@ -1,6 +1,6 @@
-//! Puts a page cache between a volume of drives and the volume that clients see.
+//! Creates a page cache between a volume of drives and the volume that clients see.
 //!
-//! Called by `Opening` for volumes with a cache in their configuration, by `bench`, and by
+//! `Opening` calls this for volumes with a cache in their configuration, as do `bench` and
 //! programs. The volume below has one more I/O thread than the cache: the flusher, which the caller
 //! starts.
 
@@ -18,13 +18,13 @@ pub type Cached = (Arc<Volume<Native>>, Arc<Cache<Native>>);
 /// GiB at a time.
 const AUTO_REGISTERED_MAX_BYTES: u64 = 8 << 30;
 
-/// Puts a cache over a volume whose drives were opened for `io_threads` + 1 threads. The first
+/// Creates a cache over a volume whose drives were opened for `io_threads` + 1 threads. The first
 /// `io_threads` threads use the cache; the flusher has queue number `io_threads`
 /// ([`DriveWorkers::add_flusher`](crate::DriveWorkers::add_flusher)). Without a flusher, writers
 /// write dirty pages back themselves.
 ///
 /// # Errors
-/// Fails if a setting is invalid or memory is short.
+/// Fails if a setting is invalid or there is not enough memory.
 ///
 /// # Example
 ///
@@ -62,7 +62,7 @@ pub fn cache_over(
         name: format!("{}-cache", below.name()),
         io_threads: io_threads.max(1),
         groups: below.groups().cloned(),
-        // The drives below have timeouts of their own.
+        // The cached volume needs no timeout, because the drives below have their own.
         timeout_ns: 0,
         ..DiskConfig::default()
     };

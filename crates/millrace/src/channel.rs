@@ -1,10 +1,10 @@
 //! `Channel`: a thread's queue pair to a volume, with the ring that file drives need.
 //!
-//! Owns a channel of the block layer. If a drive of the volume works through the rings of its
-//! users, it also shares the calling thread's I/O context, which the thread's first such channel
-//! creates and its last one drops. The first channel of a thread to a volume claims queues of the
-//! volume's drives, and the last one frees them for other threads. Called by programs; the servers
-//! have I/O contexts of their own.
+//! `Channel` owns a channel of the block layer. If a drive of the volume works through the rings of
+//! its users, it also shares the calling thread's I/O context, which the thread's first such
+//! channel creates and its last one drops. The first channel of a thread to a volume claims queues
+//! of the volume's drives, and the last one releases them for other threads. Programs use it; the
+//! servers have I/O contexts of their own.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -25,8 +25,8 @@ use crate::{ThreadChannel, Volume};
 
 /// A thread's queue pair to a volume: submits bios and reaps their completions.
 ///
-/// Must stay on the thread that opened it: a volume of file drives has a queue for each of as many
-/// threads as its drives were opened for
+/// A channel must stay on the thread that opened it: a volume of file drives has one queue for each
+/// of as many threads as its drives were opened for
 /// ([`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads)), and `poll` and `wait` run the
 /// thread's own ring. It may be stored in a `thread_local!`, and then ends its I/O with the thread.
 ///
@@ -47,10 +47,11 @@ use crate::{ThreadChannel, Volume};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Channel {
-    // Declared before the claim: a dropped channel drains through the thread's ring.
+    // Declared before the claim, because a dropped channel drains through the thread's ring, which
+    // the claim keeps alive.
     inner: ThreadChannel,
     claim: Option<Rc<QueueClaim>>,
-    /// Group of bios that name no group.
+    /// Group to which bios without a group are accounted.
     group: GroupId,
 }
 
@@ -78,8 +79,8 @@ impl ThreadClaims {
 }
 
 thread_local! {
-    /// Has no destructor, so that it outlives channels in other thread-local variables. Dropping
-    /// the last claim frees the memory.
+    /// Claims of this thread. The variable has no destructor, so that it outlives channels in other
+    /// thread-local variables. Dropping the last claim frees the memory.
     static CLAIMS: RefCell<ManuallyDrop<ThreadClaims>> =
         const { RefCell::new(ManuallyDrop::new(ThreadClaims::NONE)) };
 }
@@ -93,7 +94,8 @@ impl ThreadClaims {
         }
     }
 
-    /// Returns the thread's claim on a volume, and makes it for the thread's first channel there.
+    /// Returns the thread's claim on a volume. Creates it for the thread's first channel to the
+    /// volume.
     fn claim(&mut self, volume: &Arc<Volume>) -> Result<Rc<QueueClaim>, Error> {
         let mut claims = self.claims.iter().filter_map(Weak::upgrade);
         if let Some(claim) = claims.find(|claim| Arc::ptr_eq(&claim.volume, volume)) {
@@ -158,7 +160,8 @@ impl Channel {
         Ok(self)
     }
 
-    /// Accounts bios that name no group to `group`, for those submitted from now on.
+    /// Accounts bios that name no group to `group`. Bios that were already submitted are not
+    /// affected.
     pub fn set_group(&mut self, group: GroupId) {
         self.group = group;
     }
@@ -213,7 +216,7 @@ impl Channel {
         self.inner.poll(take)
     }
 
-    /// Polls as [`Channel::poll`] does, for a program that reuses the same buffers: `next` gets
+    /// Polls as [`Channel::poll`] does, for a program that reuses the same buffers: `next` receives
     /// each completed bio in place, and either resubmits or drops it. A resubmitted bio that is
     /// invalid completes at once with the reason as its status.
     ///
@@ -234,10 +237,10 @@ impl Channel {
         self.inner.wait(min, take)
     }
 
-    /// Fails requests that have timed out. `wait` does so by itself. A program that only polls
-    /// should call this whenever a poll finds nothing, which is cheap. A gap of more than a quarter
-    /// of the timeout between two calls counts as a pause of the process, in which no request can
-    /// time out.
+    /// Fails requests that have timed out. `wait` does this by itself. A program that only polls
+    /// should call this whenever a poll finds nothing; the call is cheap. A gap of more than a
+    /// quarter of the timeout between two calls is taken for a pause of the process, in which no
+    /// request can time out.
     pub fn tick(&mut self) {
         self.inner.tick();
     }

@@ -2,7 +2,7 @@
 //!
 //! A program fills them in; the `millrace` program reads them from a configuration file. Pure data:
 //! opening.rs opens the drives, and `serve/config.rs` adds the settings of exports. A drive is part
-//! of its volume's struct, since it belongs to exactly one volume.
+//! of its volume's struct, because it belongs to exactly one volume.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -53,7 +53,7 @@ pub struct VolumeConfig {
 }
 
 impl Default for VolumeConfig {
-    /// Makes a linear volume without a name and without drives.
+    /// Creates a linear volume without a name and without drives.
     fn default() -> VolumeConfig {
         VolumeConfig {
             name: String::new(),
@@ -110,10 +110,10 @@ impl OpenConfig {
         self.volumes.iter().flat_map(|volume| &volume.drives)
     }
 
-    /// Checks for contradictions that opening would find late or never. Touches no file.
+    /// Checks for contradictions that opening would find late or never. Accesses no file.
     ///
     /// # Errors
-    /// Returns the first contradiction, with the part that it is about.
+    /// Returns the first contradiction, with the part of the configuration that causes it.
     pub fn validate(&self) -> Result<(), StartError> {
         unique("controller", self.controllers.iter().map(|one| one.name.as_str()), |_| {
             ConfigPart::Whole
@@ -158,7 +158,7 @@ fn unique<'a>(
     Ok(())
 }
 
-/// ConfigPart of a configuration that an error is about. Numbers count from 0.
+/// Part of a configuration that an error refers to. Numbers count from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigPart {
@@ -180,9 +180,9 @@ pub enum ConfigPart {
 
 /// The reason why a configuration could not be opened or served.
 ///
-/// `Display` has the whole cause, as in `cannot open drive d0: /x/a.img: there is no such file`.
-/// The kind and the errno are those of [`StartError::source`]. As an [`io::Error`], which `?` makes
-/// of it, it has the kind that belongs to the errno.
+/// `Display` shows the whole cause, as in `cannot open drive d0: /x/a.img: there is no such file`.
+/// The kind and the errno are those of [`StartError::source`]. The `?` operator converts it to an
+/// [`io::Error`] of the kind that belongs to the errno.
 ///
 /// # Example
 ///
@@ -195,7 +195,7 @@ pub enum ConfigPart {
 /// ```
 #[derive(Debug)]
 pub struct StartError {
-    /// ConfigPart of the configuration that caused the error.
+    /// Part of the configuration that caused the error.
     pub part: ConfigPart,
     /// Underlying error.
     pub source: Box<SetupError>,
@@ -229,7 +229,7 @@ impl From<StartError> for io::Error {
 }
 
 impl StartError {
-    /// Makes an error about a part.
+    /// Creates an error about a part of the configuration.
     pub(crate) fn new(part: ConfigPart, source: impl Into<SetupError>) -> StartError {
         StartError { part, source: Box::new(source.into()) }
     }
@@ -286,7 +286,7 @@ mod tests {
         let mut volume = volume("v", &["a", "b"]);
         assert_eq!(volume.serving.serving, Serving::Auto);
         volume.drives[1].options.stack = Stack::Raw;
-        let text = "volume v: serving auto goes with stack mq only, not raw: use mq, or inline";
+        let text = "volume v: serving auto needs stack mq, not raw: use mq, or inline";
         assert_eq!(wrong(vec![volume]), (ConfigPart::Volume(0), text.to_owned()));
     }
 }

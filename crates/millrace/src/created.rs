@@ -1,9 +1,9 @@
 //! `Created`: files that opening drives created, removed again if the start as a whole fails.
 //!
-//! Owns the paths with the device and inode of the file created at each, so that a file which
-//! replaced it is never removed. A file counts as created if its path was free before its drive was
-//! opened. Used by opening.rs and assemble.rs while they open drives, and by callers whose later
-//! steps fail.
+//! `Created` owns the paths with the device and inode of the file created at each, so that a file
+//! which replaced it is never removed. A file counts as created if its path was free before its
+//! drive was opened. opening.rs and assemble.rs use it while they open drives, and so do callers
+//! whose later steps fail.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -32,7 +32,7 @@ impl Created {
         self.files.iter().map(|(path, _)| path.as_path())
     }
 
-    /// Removes the files, except where another file has taken the path. Ignores errors.
+    /// Removes the files, except at paths where another file exists now. Ignores errors.
     pub fn remove(&mut self) {
         for (path, made) in self.files.drain(..) {
             if file_id(&path) == Some(made) {
@@ -47,7 +47,7 @@ impl Created {
         Created { files: self.files[count.min(self.files.len())..].to_vec() }
     }
 
-    /// Moves the files of `other` behind these.
+    /// Appends the files of `other` to these.
     pub fn append(&mut self, other: &mut Created) {
         self.files.append(&mut other.files);
     }
@@ -73,7 +73,7 @@ impl Unfinished {
         self.0.append(created);
     }
 
-    /// Returns the files created so far without giving them up.
+    /// Returns the files created so far. They are still removed if the opening is dropped.
     pub(crate) fn so_far(&self) -> &Created {
         &self.0
     }
@@ -100,7 +100,7 @@ mod tests {
         [file("new"), file("old"), last.to_owned()]
     }
 
-    /// Names of the files in the folder after a failure.
+    /// Names of the files in the directory after a failure.
     fn left(folder: &Path) -> Vec<String> {
         let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
         fs::read_dir(folder).unwrap().map(|entry| name(entry.unwrap())).collect()

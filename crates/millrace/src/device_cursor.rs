@@ -1,8 +1,8 @@
 //! `DeviceCursor`: a [`BlockDevice`] as a stream of bytes with a position.
 //!
-//! Owns the device and one logical block. Whole blocks go straight between the caller's memory and
-//! the device; the ends of other ranges go through the block: it is read, changed and written back.
-//! Called by programs that want `std::io`'s traits.
+//! `DeviceCursor` owns the device and a buffer of one logical block. Whole blocks are transferred
+//! directly between the caller's memory and the device. At the ends of other ranges, a block is
+//! read into the buffer, changed and written back. Programs that need `std::io`'s traits use it.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -10,10 +10,10 @@ use crate::BlockDevice;
 
 /// A device to read, write and seek in as in a file, at any byte.
 ///
-/// A write of less than a logical block reads the block first, so nobody else may write to the same
-/// block at the same time. For many small reads or writes put a [`BufReader`](io::BufReader) or
-/// [`BufWriter`](io::BufWriter) of some blocks around it. `flush` makes all writes durable. At the
-/// end of the device reads return 0 bytes, and writes end with `WriteZero`.
+/// A write of less than a logical block reads the block first, so nothing else may write to the
+/// same block at the same time. For many small reads or writes wrap the cursor in a
+/// [`BufReader`](io::BufReader) or [`BufWriter`](io::BufWriter) of some blocks. `flush` makes all
+/// writes durable. At the end of the device reads return 0 bytes, and writes end with `WriteZero`.
 ///
 /// # Example
 ///
@@ -36,20 +36,20 @@ use crate::BlockDevice;
 pub struct DeviceCursor {
     device: BlockDevice,
     position_bytes: u64,
-    /// The block that a part of is read or written.
+    /// Buffer for the block of which a part is read or written.
     block: Vec<u8>,
 }
 
 /// The next piece of a transfer.
 enum Piece {
-    /// So many bytes, which are whole blocks.
+    /// This many bytes, which are whole blocks.
     Blocks(usize),
-    /// So many bytes of one block, from this byte of it on.
+    /// `len` bytes of one block, starting at byte `from` of the block.
     PartOfBlock { from: usize, len: usize },
 }
 
 impl DeviceCursor {
-    /// A cursor at the start of a device.
+    /// Creates a cursor at the start of a device.
     #[must_use]
     pub fn new(device: BlockDevice) -> DeviceCursor {
         let block = vec![0; device.block_bytes() as usize];
@@ -62,7 +62,8 @@ impl DeviceCursor {
         self.device
     }
 
-    /// The piece of a transfer of `len` bytes that comes next; `None` at its end or the device's.
+    /// Returns the next piece of a transfer of `len` bytes, or `None` at the end of the transfer or
+    /// of the device.
     fn piece(&self, len: usize) -> Option<Piece> {
         let block_bytes = self.block.len();
         let left = self.device.size_bytes().saturating_sub(self.position_bytes);
@@ -75,7 +76,7 @@ impl DeviceCursor {
         }
     }
 
-    /// Reads the block that the position lies in, and returns the offset of the block.
+    /// Reads the block that contains the position, and returns the offset of the block.
     fn read_block(&mut self) -> io::Result<u64> {
         let offset_bytes = self.position_bytes - self.position_bytes % self.block.len() as u64;
         self.device.read_at(offset_bytes, &mut self.block)?;

@@ -1,7 +1,7 @@
-//! Groups by name, as plain structs: the sharing of drives, with the weight and limits of each
+//! Groups of clients that share drives, by name, as plain structs: the weight and limits of each
 //! group.
 //!
-//! A program fills in [`GroupConfig`] and opens drives with it; [`open_groups`] makes the table
+//! A program fills in [`GroupConfig`] and opens drives with it; [`open_groups`] creates the table
 //! that all drives of the program use. Kernel counterpart: the cgroups whose files `io.weight` and
 //! `io.max` a program writes.
 
@@ -40,17 +40,18 @@ pub const DEFAULT_GROUP: &str = "default";
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupConfig {
-    /// Name, unique among groups. `default` changes the settings of the group for all others.
+    /// Name of the group, unique among groups. A group called `default` changes the settings of all
+    /// I/O without a group.
     pub name: String,
     /// Name of the parent, whose share the group divides with its siblings. Groups have two levels.
     pub parent: Option<String>,
-    /// Weight of its share against its siblings', 1 to 10,000; 100 by default.
+    /// Weight of the group's share relative to its siblings, 1 to 10,000; 100 by default.
     pub weight: u32,
     /// Priority class, which takes precedence over weights.
     pub priority: Priority,
     /// Latency target that the scheduler `latency` keeps, at the cost of other groups.
     pub latency_target: Option<LatencyTarget>,
-    /// Limits on its I/Os and bytes per second.
+    /// Limits on the group's I/Os and bytes per second.
     pub limits: GroupLimits,
 }
 

@@ -1,9 +1,9 @@
 //! `IoError`: the failure of a device's I/O with its location, for people and programs.
 //!
-//! Made from a status when an I/O of block_device.rs or async_device.rs fails, and wrapped in an
-//! [`io::Error`]. Names the failed drive if exactly one drive has logged a failure of the same
-//! operation, with the same status, at a sector in the range. Never on the path of an I/O that
-//! succeeds.
+//! `IoError` is created from a status when an I/O of block_device.rs or async_device.rs fails, and
+//! wrapped in an [`io::Error`]. It names the failed drive if exactly one drive has logged a failure
+//! of the same operation, with the same status, at a sector in the range. An I/O that succeeds
+//! never creates one.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use crate::Volume;
 
 /// Failure of an I/O of [`BlockDevice`](crate::BlockDevice) or [`AsyncDevice`](crate::AsyncDevice).
 ///
-/// Wrapped in an [`io::Error`] whose kind follows from the status's errno.
+/// It is wrapped in an [`io::Error`] whose kind follows from the status's errno.
 ///
 /// # Example
 ///
@@ -34,8 +34,8 @@ use crate::Volume;
 pub struct IoError {
     /// Operation that failed.
     pub op: Op,
-    /// Offset in the volume, in bytes; 0 for a flush. For a long transfer, that of the part that
-    /// failed.
+    /// Offset in the volume, in bytes; 0 for a flush. For a long transfer, the offset of the part
+    /// that failed.
     pub offset_bytes: u64,
     /// Length in bytes; 0 for a flush.
     pub len_bytes: u64,
@@ -96,8 +96,8 @@ impl IoRange {
         IoError { op, offset_bytes, len_bytes, volume: volume_name, drive, status }
     }
 
-    /// Returns the drive whose log has this failure. Returns `None` if the layer itself refused the
-    /// I/O, or if entries of several drives match.
+    /// Returns the drive whose log has this failure. Returns `None` if the block layer itself
+    /// refused the I/O, or if entries of several drives match.
     fn drive(self, volume: &Volume, status: Status) -> Option<String> {
         let range = self.offset_bytes..self.offset_bytes + self.len_bytes;
         let mut failed = (0..volume.disks().len()).filter(|number| {

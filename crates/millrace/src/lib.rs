@@ -1,8 +1,8 @@
 //! millrace as a library: a volume of drives under a program, with a queue pair for each thread.
 //!
-//! Opens drives, makes volumes of them and gives programs access. It prints nothing, handles no
-//! signal and starts no thread unasked. Everything here runs on [`Native`]; the block layer itself
-//! is [`block`], generic over the machine that it runs on ([`machine`]).
+//! The library opens drives, creates volumes from them and gives programs access. It prints
+//! nothing, handles no signal and starts no thread unasked. Everything here runs on [`Native`]; the
+//! block layer itself is [`block`], generic over the machine that it runs on ([`machine`]).
 //!
 //! | to | use | example |
 //! |---|---|---|
@@ -33,10 +33,10 @@
 
 //! # Channels
 //!
-//! A program opens a [`Channel`] per submitting thread, submits bios with a number of its own, and
-//! polls completions, as with io_uring. File drives work through the ring of the thread that uses
-//! them: a [`Channel`] makes one when it needs it. A program that has sockets or timers on the same
-//! ring, or runs many channels in one loop, makes the ring itself: [`IoContext`].
+//! A program opens a [`Channel`] for each submitting thread, submits bios with a number of its own,
+//! and polls completions, as with io_uring. File drives work through the ring of the thread that
+//! uses them: a [`Channel`] creates the ring when it needs it. A program that has sockets or timers
+//! on the same ring, or runs many channels in one loop, creates the ring itself: [`IoContext`].
 //!
 //! ```
 //! use millrace::{Bio, Buffer, Channel, ChannelConfig, Layout, VolumeOptions, build_volume};
@@ -87,24 +87,26 @@
 //! # Panics, ends of threads, and forks
 //!
 //! A panic in a closure that a program passed to a channel leaves the channel intact: the bio that
-//! the closure saw counts as handed over, and the others come with the next call. For a panic in a
-//! driver see [`driver::Driver`](driver::Driver#panics).
+//! the closure received counts as returned, and the others are returned by the next call. For a
+//! panic in a driver see [`driver::Driver`](driver::Driver#panics).
 //!
 //! A channel may be stored in a `thread_local!`: it ends its I/O when its thread ends. A dropped
 //! channel or device waits for its I/O in flight, as its documentation says.
 //!
 //! A program may start other programs at any time. After a plain `fork`, the child must not use
-//! what this library made in its parent, whose threads it lacks, and should call `exec` or `_exit`.
-//! A child that drops channels of the forking thread all the same does the parent no harm: their
-//! rings are detached, and I/O on files that was in flight, or is submitted later, fails in the
-//! child.
+//! objects that this library created in its parent, whose threads it lacks, and should call `exec`
+//! or `_exit`. If the child drops channels of the forking thread nevertheless, the parent is not
+//! harmed: their rings are detached, and I/O on files that was in flight, or is submitted later,
+//! fails in the child.
 
 //! # Feature flags
 //!
-//! None is on by default.
+//! No feature is on by default.
 //!
-//! - `serve`: `Server`, for volumes over NBD, and to virtual machines by vhost-user-blk.
-//! - `tls`: TLS, for servers and for drives that are exports of an NBD server. It compiles C.
+//! - `serve`: adds `Server`, which serves volumes over NBD, and to virtual machines by
+//!   vhost-user-blk.
+//! - `tls`: adds TLS, for servers and for drives that are exports of an NBD server. Building it
+//!   needs a C compiler.
 
 /// The example of README.md runs as a test.
 #[cfg(doctest)]
@@ -175,12 +177,12 @@ pub use stripe::STRIPE_THREADS;
 
 /// Block layer, generic over the machine that it runs on.
 pub use millrace_block as block;
-/// Machine that code runs on, as a trait, and the native implementation.
+/// The machine that code runs on, as a trait, and its native implementation.
 pub use millrace_machine as machine;
 
-/// The parts of a driver of one's own.
+/// Types for a driver that a program implements.
 ///
-/// A driver may work on top of another one, as a filter: it owns the lower driver, hands its
+/// A driver may work on top of another one, as a filter: it owns the lower driver, passes its
 /// requests on in `queue_rq`, and reports the lower driver's completions as its own. The driver
 /// `fault` of the crate millrace-drives is an example.
 pub mod driver {
@@ -191,7 +193,7 @@ pub mod driver {
     pub use millrace_drives::{copy_from_request, copy_to_request};
 }
 
-/// Types for a scheduler outside this library.
+/// Types for a scheduler that a program implements.
 pub mod scheduler {
     pub use millrace_block::{
         BioChain, ChainBatch, CompletedChain, Deadline, DeadlineConfig, Fair, GroupId, Latency,
@@ -199,8 +201,8 @@ pub mod scheduler {
     };
 }
 
-/// A thread's queue pair to a volume on an I/O thread that the program runs itself, made by
-/// [`IoContext::channel`].
+/// A thread's queue pair to a volume, on an I/O thread that the program runs itself.
+/// [`IoContext::channel`] creates it.
 pub type ThreadChannel = millrace_block::Channel<Native>;
 /// Volume of several disks on the native machine.
 pub type Volume = millrace_block::Volume<Native>;

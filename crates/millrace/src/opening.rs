@@ -1,9 +1,9 @@
 //! `Opening`: opens the drives of a configuration one after another, and makes volumes of them.
 //!
-//! Drives are opened in the order of the volumes, so that a program may do work of its own around
-//! each; [`Opened::open`] does all in one call. assemble/places.rs has the rule that a file belongs
-//! to one drive. Chooses the CPUs of the drives' workers. A dropped `Opening` closes its drives and
-//! removes the files that it created.
+//! Drives are opened in the order of the volumes, so that a program may do work of its own before
+//! and after each; [`Opened::open`] opens all drives in one call. assemble/places.rs has the rule
+//! that a file belongs to one drive. `Opening` also chooses the CPUs of the drives' workers. A
+//! dropped `Opening` closes its drives and removes the files that it created.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ pub struct Opened {
     pub caches: Vec<(Arc<Cache<Native>>, u16)>,
     /// Groups that share the drives of all volumes.
     pub groups: Arc<Groups<Native>>,
-    /// Tells whether the drives' workers are to be pinned to CPUs.
+    /// Policy for pinning the drives' workers to CPUs.
     pub pinning: Pinning,
     /// Remarks to show to a person.
     pub notes: Vec<String>,
-    /// Likely mistakes, such as a drive's file that holds a qcow2 image.
+    /// Texts about likely mistakes, such as a drive's file that holds a qcow2 image.
     pub warnings: Vec<String>,
     /// Files that opening created. A program that fails later removes them.
     pub created: Created,
@@ -71,7 +71,7 @@ pub struct MoreVolumes {
     pub caches: Vec<(Arc<Cache<Native>>, u16)>,
     /// Remarks to show to a person.
     pub notes: Vec<String>,
-    /// Likely mistakes, such as a drive's file that holds a qcow2 image.
+    /// Texts about likely mistakes, such as a drive's file that holds a qcow2 image.
     pub warnings: Vec<String>,
     /// Files that opening created.
     pub(crate) created: Created,
@@ -121,7 +121,7 @@ impl Opened {
 
     /// Returns the controllers that drives opened later may name.
     pub(crate) fn controllers(&mut self) -> &mut Vec<Arc<Controller<Native>>> {
-        &mut self.site.as_mut().expect("drives are opened by one caller at a time").host.controllers
+        &mut self.site.as_mut().expect("only one caller opens drives at a time").host.controllers
     }
 }
 
@@ -141,7 +141,7 @@ impl Opened {
     /// Opens all drives and makes all volumes.
     ///
     /// # Errors
-    /// Returns the first failure. Everything opened before is closed again, and created files are
+    /// Returns the first failure. All drives opened before are closed again, and created files are
     /// removed.
     pub fn open(config: &OpenConfig) -> Result<Opened, StartError> {
         let mut opening = Opening::new(config)?;
@@ -206,14 +206,14 @@ pub struct DryOpened {
 /// Volumes, and their caches with the queue number of each flusher.
 type VolumesAndCaches = (Vec<Arc<Volume<Native>>>, Vec<(Arc<Cache<Native>>, u16)>);
 
-/// Drives that are being opened. Dropped before [`Opening::finish`], it removes the files that it
-/// created.
+/// Drives that are being opened. If it is dropped before [`Opening::finish`], it removes the files
+/// that it created.
 pub struct Opening<'a> {
     config: &'a OpenConfig,
     /// All drives in the order of opening, each with the number of its volume.
     drives: Vec<(&'a DriveConfig, usize)>,
     site: OpenSite,
-    /// CPU of each drive's worker; `None` without a worker.
+    /// CPU of each drive's worker; `None` if the drive has no worker.
     workers: Vec<Option<CpuId>>,
     /// Drives so far. `None` only in a dry run, for a drive that cannot be opened.
     disks: Vec<Option<Arc<Disk<Native>>>>,
@@ -239,8 +239,8 @@ impl<'a> Opening<'a> {
         Ok(Opening::at(config, OpenSite { host, places: Places::default(), opened: 0 }))
     }
 
-    /// Starts to open volumes beside those already open. `config` has the new volumes only; its
-    /// groups and controllers are ignored.
+    /// Starts to open volumes in addition to those already open. `config` contains only the new
+    /// volumes; its groups and controllers are ignored.
     fn at(config: &'a OpenConfig, site: OpenSite) -> Opening<'a> {
         let groups = site.host.groups.clone().unwrap_or_else(Groups::new);
         let topology = Native::topology();
@@ -292,7 +292,8 @@ impl<'a> Opening<'a> {
     /// Panics if all drives are open.
     pub fn open_next(&mut self) -> Result<Option<FileId>, StartError> {
         let number = self.disks.len();
-        let drive = self.next_drive().expect("the caller asks for as many drives as there are");
+        let drive =
+            self.next_drive().expect("the caller opens no more drives than the configuration has");
         let minor = self.site.opened as u32;
         let options = DriveOptions { worker: self.workers[number], minor, ..drive.options };
         let io_threads = self.io_threads_of(number);
@@ -308,10 +309,10 @@ impl<'a> Opening<'a> {
         Ok(opened.identity)
     }
 
-    /// Makes the volumes once all drives are open.
+    /// Creates the volumes once all drives are open.
     ///
     /// # Errors
-    /// Fails if the drives do not make a volume.
+    /// Fails if the drives cannot form a volume.
     ///
     /// # Panics
     /// Panics if a drive is not open.
@@ -358,7 +359,7 @@ impl<'a> Opening<'a> {
         let volume = self.drives.get(drive).map(|(_, volume)| *volume);
         let threads = volume.and_then(|volume| self.config.io_threads.get(volume)).copied();
         let is_cached = volume.is_some_and(|volume| self.config.volumes[volume].cache.is_some());
-        // The flusher of a cache needs a queue of each drive, too.
+        // The flusher of a cache also needs a queue of each drive.
         threads.unwrap_or(1).max(u16::from(is_cached)).saturating_add(u16::from(is_cached))
     }
 }
@@ -378,8 +379,8 @@ fn workers(config: &OpenConfig, host: &OpenContext, cpus: &mut WorkerCpus) -> Ve
     workers
 }
 
-/// Decides whether workers are pinned: only if the configuration pins I/O threads and leaves a CPU
-/// for the workers. Otherwise the kernel finds free CPUs.
+/// Decides whether workers are pinned. They are pinned only if the configuration pins I/O threads
+/// and leaves a CPU for the workers. Otherwise the kernel chooses free CPUs.
 fn pinning(topology: &Topology, busy: &[CpuId]) -> Pinning {
     let is_free = |cpu: &Cpu| !busy.contains(&cpu.id);
     match !busy.is_empty() && topology.cpus().iter().any(is_free) {

@@ -1,4 +1,5 @@
-//! Volumes served to hosts (NBD) and virtual machines (vhost-user-blk) by threads of this process.
+//! Serves volumes to hosts (NBD) and virtual machines (vhost-user-blk) with threads of this
+//! process.
 //!
 //! [`Server::start`] opens drives, starts their workers and the servers, and returns once clients
 //! can connect; [`Server::stop`] ends everything in the opposite order. It prints nothing, handles
@@ -42,7 +43,7 @@ pub use self::servers::{ExportFailures, Observers, Servers};
 use crate::config::{ConfigPart, StartError};
 use crate::opening::Opened;
 
-/// Running servers with their volumes. Dropped without [`Server::stop`], it stops at once.
+/// Running servers with their volumes. If it is dropped without [`Server::stop`], it stops at once.
 ///
 /// # Example
 ///
@@ -78,7 +79,8 @@ use crate::opening::Opened;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Server {
-    // Declared in the order of dropping: threads that submit, then workers, then volumes.
+    // Fields are declared in the order of dropping: threads that submit, then workers, then
+    // volumes.
     servers: Servers,
     workers: DriveWorkers,
     opened: Opened,
@@ -97,8 +99,8 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Opens and serves a configuration. `say` is called with messages for a person about guests
-    /// that break the protocol.
+    /// Opens and serves a configuration. `say` receives messages for a person about guests that
+    /// violate the protocol.
     ///
     /// # Errors
     /// Returns the first failure. Nothing is left running, and created files are removed.
@@ -118,7 +120,7 @@ impl Server {
         }
     }
 
-    /// Makes a server of parts that were opened and started one after another for `config`.
+    /// Creates a server from parts that were opened and started one after another for `config`.
     #[must_use]
     pub fn of_parts(
         config: &ServeConfig,
@@ -130,7 +132,7 @@ impl Server {
         Server { servers, workers, opened, config, queues, files: OpenFiles::default() }
     }
 
-    /// Returns the configuration as last loaded, without changes made since, but with the open
+    /// Returns the configuration as last loaded, without changes made since then, but with the open
     /// files of directories.
     #[must_use]
     pub fn configured(&self) -> &ServeConfig {

@@ -1,7 +1,7 @@
 //! Rules for serving modes: which threads may run the queues of a volume's drives.
 //!
-//! Pure rules that the configuration, `bench` and [`build_volume`] share. The modes are defined in
-//! `millrace_block`, the threads in `millrace_runtime`.
+//! Pure functions that the configuration, `bench` and [`build_volume`] share. The modes are defined
+//! in `millrace_block`, the threads in `millrace_runtime`.
 //!
 //! [`build_volume`]: crate::build_volume
 
@@ -26,7 +26,7 @@ pub fn default_serving(stacks: &[Stack]) -> Serving {
     }
 }
 
-/// Checks that a mode fits a stack: only `mq` has queues that another thread may run, and a plug.
+/// Checks that a mode fits a stack. Only `mq` has a plug, and queues that another thread may run.
 ///
 /// # Errors
 /// Returns a text with the modes to choose instead.
@@ -35,7 +35,7 @@ pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), String> {
         return Ok(());
     }
     let (serving, stack) = (serving.name(), stack.word());
-    Err(format!("serving {serving} goes with stack mq only, not {stack}: use mq, or inline"))
+    Err(format!("serving {serving} needs stack mq, not {stack}: use mq, or inline"))
 }
 
 /// Checks that a drive with this stack may have this scheduler.
@@ -47,5 +47,5 @@ pub fn check_scheduler(scheduler: SchedulerKind, stack: Stack) -> Result<(), Str
         return Ok(());
     }
     let (scheduler, stack) = (scheduler.word(), stack.word());
-    Err(format!("scheduler {scheduler} goes with stack mq only, not {stack}: use mq, or none"))
+    Err(format!("scheduler {scheduler} needs stack mq, not {stack}: use mq, or none"))
 }

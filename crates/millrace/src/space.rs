@@ -1,9 +1,9 @@
-//! Space of its drives that a volume cannot use: how much, and why.
+//! Computes the space of its drives that a volume cannot use, and explains it.
 //!
 //! Pure arithmetic over sizes, for existing volumes and, in `--check`, for drives that are not
-//! open. A stripe uses whole chunks, and as much of each drive as the smallest has; both layouts
-//! use whole blocks of the drive with the largest block. A person must hear of unused space, since
-//! the end of a disk may hold a backup GPT or a superblock.
+//! open. A stripe uses whole chunks, and as much of each drive as the smallest one has; both
+//! layouts use whole blocks of the drive with the largest block. Unused space is reported to the
+//! user, because the end of a disk may hold a backup GPT or a superblock.
 
 use millrace_block::{Layout, SECTOR_SHIFT, Sector, Volume};
 use millrace_machine::Native;
@@ -12,7 +12,7 @@ use millrace_machine::Native;
 pub const CHUNK_SECTORS: u32 = 128;
 
 /// Returns the default layout: linear for a single drive, which is then served unchanged from its
-/// first byte to its last; a stripe for several.
+/// first byte to its last; a stripe for several drives.
 #[must_use]
 pub fn default_layout(drives: usize) -> Layout {
     match drives {
@@ -37,7 +37,7 @@ pub struct DriveSpace {
 pub struct VolumeSpace {
     /// Layout of the volume.
     pub layout: Layout,
-    /// Drives in the order of the volume.
+    /// Drives in the order in which the volume uses them.
     pub drives: Vec<DriveSpace>,
 }
 
@@ -121,7 +121,7 @@ impl VolumeSpace {
             }
         };
         let tails: Vec<String> = self.drives.iter().filter_map(tail).collect();
-        format!("{}, since a block has {block} bytes", tails.join(", "))
+        format!("{}, because a block has {block} bytes", tails.join(", "))
     }
 }
 
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn bytes_behind_the_last_block_are_named_with_their_drive() {
         let one = space(Layout::Linear, &[(10_000_100, 512)]);
-        let note = "volume v: not served: the last 228 of the 10000100 bytes of d0, since a block \
-                    has 512 bytes";
+        let note = "volume v: not served: the last 228 of the 10000100 bytes of d0, because a \
+                    block has 512 bytes";
         assert_eq!((one.unused_bytes(), one.note("v").as_deref()), (228, Some(note)));
         // The block of one drive is that of all.
         let two = space(Layout::Linear, &[(5_120, 512), (8_192, 4_096)]);

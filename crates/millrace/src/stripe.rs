@@ -1,8 +1,8 @@
 //! Opens drives from specs as a striped volume, for `BlockDevice::stripe` and
 //! `AsyncDevice::stripe`.
 //!
-//! Owns the default number of threads for a volume of files. Called by block_device.rs; opening.rs
-//! does the work.
+//! This module owns the default number of threads for a volume of files. block_device.rs calls it;
+//! opening.rs opens the drives.
 
 use millrace_block::{Layout, Serving, ServingConfig};
 use millrace_drives::Spec;
@@ -12,16 +12,16 @@ use crate::config::{ConfigPart, DriveConfig, OpenConfig, StartError, VolumeConfi
 use crate::opening::Opened;
 use crate::space::CHUNK_SECTORS;
 
-/// Most threads that may use a volume of [`BlockDevice::stripe`](crate::BlockDevice::stripe) at a
-/// time if one of its drives is a file. Each has a queue of its own of every drive; 64 queues take
-/// about 1 MiB per file. [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) sets
-/// another number.
+/// Maximum number of threads that may use a volume of
+/// [`BlockDevice::stripe`](crate::BlockDevice::stripe) at a time if one of its drives is a file.
+/// Each thread has a queue of its own on every drive; 64 queues take about 1 MiB per file.
+/// [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) sets another number.
 pub const STRIPE_THREADS: u16 = 64;
 
-/// Stripes over drives in chunks of 64 KiB.
+/// Layout that stripes over drives in chunks of 64 KiB.
 pub(crate) const STRIPED: Layout = Layout::Stripe { chunk_sectors: CHUNK_SECTORS };
 
-/// Opens the drives of specs, called `d0`, `d1` and so on, as a volume called after its layout.
+/// Opens the drives of specs, named `d0`, `d1` and so on, as a volume named after its layout.
 pub(crate) fn open(layout: Layout, specs: &[impl AsRef<str>]) -> Result<Opened, StartError> {
     let drive = |(number, text): (usize, &_)| {
         let name = format!("d{number}");
@@ -36,7 +36,7 @@ pub(crate) fn open(layout: Layout, specs: &[impl AsRef<str>]) -> Result<Opened, 
     // File drives have queues owned by I/O threads. Any thread may run the queues of other drives.
     let has_owners = drives.iter().any(|drive| drive.spec.is_run_by_owners());
     let io_threads = vec![if has_owners { STRIPE_THREADS } else { 1 }];
-    // Submitting threads run the queues: there are no workers.
+    // The submitting threads run the queues, because there are no workers.
     let serving = ServingConfig::of(Serving::Inline);
     let name = if layout == Layout::Linear { "linear" } else { "stripe" };
     let volumes = vec![VolumeConfig { layout, serving, ..VolumeConfig::new(name, drives) }];

@@ -1,7 +1,7 @@
 //! The client's side: server addresses, negotiation, and replies.
 //!
-//! Owns no connection. Used by the drive that is an NBD client and by the measuring client; calls
-//! the modules for the wire formats.
+//! This module owns no connection. The drive that is an NBD client and the measuring client use it;
+//! it calls the modules for the wire formats.
 
 pub mod answers;
 pub mod handshake;

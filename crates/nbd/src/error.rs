@@ -1,7 +1,8 @@
 //! Errors: protocol violations that end a connection, and the error numbers of replies.
 //!
 //! [`ProtocolError`] means that the peer violated the protocol, or that a client was refused.
-//! [`Errno`] is the outcome of one request; the connection continues. Used by all other modules.
+//! [`Errno`] is the outcome of one request; the connection continues. All other modules use this
+//! one.
 //!
 //! Invariant: a message names the field and the value that was found. Specification: "Error
 //! values"; "Termination of the session during option haggling".
@@ -43,13 +44,14 @@ pub enum ProtocolError {
         /// All 16 bits of the server's handshake flags as received.
         flags: u16,
     },
-    /// The client did not negotiate fixed newstyle, so it may only send `OPT_EXPORT_NAME`.
+    /// The client sent an option other than `OPT_EXPORT_NAME` although it did not negotiate fixed
+    /// newstyle.
     #[error("option {option} needs fixed newstyle negotiation, which the client did not request")]
     OptionWithoutFixedNewstyle {
         /// Number of the option.
         option: u32,
     },
-    /// The data of an option or of its reply are too long, even to skip them.
+    /// The data of an option or of its reply are too long, even to be skipped.
     #[error("option {option} announces {length} bytes of data, more than {max}")]
     OptionTooLong {
         /// Number of the option.
@@ -65,19 +67,21 @@ pub enum ProtocolError {
         /// Maximum number of options in a negotiation.
         max: u32,
     },
-    /// The client caused more replies than any negotiation needs.
+    /// The client requested more reply bytes than any negotiation needs.
     #[error("the client caused more than {max} bytes of replies in one negotiation")]
     TooManyReplyBytes {
         /// Limit of the replies in bytes.
         max: usize,
     },
-    /// `OPT_EXPORT_NAME` was refused. The protocol has no reply for that, so the connection ends.
+    /// The server refused `OPT_EXPORT_NAME`. The protocol has no reply for a refusal, so the
+    /// connection ends.
     #[error("OPT_EXPORT_NAME refused: {why}")]
     ExportName {
         /// The reason.
         why: &'static str,
     },
-    /// The client sent more before the reply to its TLS request; the bytes may be an attacker's.
+    /// The client sent data after its TLS request without waiting for the reply. An attacker may
+    /// have inserted these bytes.
     #[error("{bytes} bytes arrived between the client's TLS request and the server's reply")]
     BytesAfterStartTls {
         /// Number of bytes.
@@ -90,7 +94,7 @@ pub enum ProtocolError {
         option: u32,
         /// Type of the reply, one of `REP_ERR_*`.
         code: u32,
-        /// Text of the server, possibly empty.
+        /// Error message of the server; it may be empty.
         message: String,
     },
     /// The server has no export of the requested name.
@@ -98,10 +102,10 @@ pub enum ProtocolError {
     NoExport {
         /// Name that was requested.
         name: String,
-        /// Exports of the server, if it lists them; of many, only the first ones.
+        /// Names of the server's exports, if it lists them. Of a long list, only the first ones.
         known: Vec<String>,
     },
-    /// A reply is for another option than the outstanding one.
+    /// A reply belongs to an option other than the one that was sent.
     #[error("the server replied to option {found}, but option {expected} was sent")]
     WrongOption {
         /// Number of the option in the reply.
@@ -112,7 +116,7 @@ pub enum ProtocolError {
     /// A field has a value that the protocol does not allow there.
     #[error("bad {what}: {value:#x}")]
     BadField {
-        /// Name of the field and its message.
+        /// Name of the field and of its message.
         what: &'static str,
         /// Value that was found in the field.
         value: u64,
@@ -133,14 +137,14 @@ fn refusal(option: u32, code: u32) -> String {
         _ => return format!("the server refused option {option} with code {code:#x}"),
     };
     let why = match code {
-        REP_ERR_UNSUP => "it does not know the option",
+        REP_ERR_UNSUP => "the server does not know the option",
         REP_ERR_POLICY => "its configuration forbids it",
-        REP_ERR_INVALID => "it finds the request invalid",
-        REP_ERR_PLATFORM => "its platform does not support it",
+        REP_ERR_INVALID => "the server considers the request invalid",
+        REP_ERR_PLATFORM => "the server's platform does not support the option",
         REP_ERR_UNKNOWN => "there is no such export",
         REP_ERR_SHUTDOWN => "it is about to stop",
-        REP_ERR_BLOCK_SIZE_REQD => "it demands that block sizes be negotiated",
-        REP_ERR_TOO_BIG => "the request is too large for it",
+        REP_ERR_BLOCK_SIZE_REQD => "the server demands that block sizes be negotiated",
+        REP_ERR_TOO_BIG => "the request is too large for the server",
         REP_ERR_EXT_HEADER_REQD => "it demands extended headers",
         _ => return format!("the server refused {asked} with code {code:#x}"),
     };
@@ -177,14 +181,15 @@ pub enum Errno {
     Enospc = 28,
     /// Result too long for one chunk.
     Eoverflow = 75,
-    /// Not supported, or not possible fast.
+    /// Not supported, or cannot be done without writing slowly (fast zero).
     Enotsup = 95,
     /// The server is shutting down.
     Eshutdown = 108,
 }
 
 impl fmt::Display for Errno {
-    /// Writes the operating system's text and number: the protocol's numbers are Linux's.
+    /// Formats the operating system's error text and number. The protocol uses Linux's errno
+    /// numbers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         std::io::Error::from_raw_os_error(*self as i32).fmt(f)
     }

@@ -1,7 +1,8 @@
-//! Exports, their flags, and sessions: the server's offer, and the result of a negotiation.
+//! Describes the exports that a server offers, their flags, and the session that a negotiation
+//! results in.
 //!
-//! These types connect the negotiation with the transmission phase. Built by the server's
-//! configuration; read by the handshake, the request checks and the reply encoders.
+//! These types connect the negotiation with the transmission phase. The server's configuration
+//! creates them; the handshake, the request checks and the reply encoders read them.
 //!
 //! Invariants: bit 0 of [`TransmissionFlags`] is always set. [`TransmissionFlags::negotiated`]
 //! never shows a feature that the client cannot use. The empty name means the first export.
@@ -89,14 +90,14 @@ impl Default for TransmissionFlags {
 /// Description of an export for the negotiation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportInfo {
-    /// Name that clients ask for: at most 4096 bytes, without NUL.
+    /// Name by which clients select the export: at most 4096 bytes, without NUL.
     pub name: String,
-    /// Text for people, possibly empty; with the limits of the name.
+    /// Description for people, with the same limits as the name. It may be empty.
     pub description: String,
     /// Size in bytes at the time of the description; see [`Catalog::size_bytes`] for the current
     /// size.
     pub size_bytes: u64,
-    /// Features of the export, to be reduced for each client by [`TransmissionFlags::negotiated`].
+    /// Features of the export, before [`TransmissionFlags::negotiated`] reduces them for a client.
     pub flags: TransmissionFlags,
     /// Smallest request and its alignment: a power of two, 1 to 65536 bytes.
     pub block_min: u32,
@@ -136,7 +137,7 @@ impl ExportInfo {
     }
 }
 
-/// Request of an option to a catalog: one export, or the names of all.
+/// Object that an option needs from the catalog: one export, or the names of all exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted<'a> {
     /// The option asks for the export of this name.
@@ -147,7 +148,7 @@ pub enum Wanted<'a> {
 
 /// The exports of a server, in a fixed order.
 ///
-/// The order must not change during a negotiation, since a [`Session`] holds an index.
+/// The order must not change during a negotiation, because a [`Session`] holds an index.
 pub trait Catalog {
     /// Returns the number of exports.
     fn len(&self) -> usize;
@@ -157,12 +158,12 @@ pub trait Catalog {
         self.len() == 0
     }
 
-    /// Returns the export at `index`; `None` from [`Catalog::len`] on.
+    /// Returns the export at `index`, or `None` if `index` is not below [`Catalog::len`].
     fn get(&self, index: usize) -> Option<&ExportInfo>;
 
-    /// Returns the current size in bytes of the export at `index`; 0 from [`Catalog::len`] on. The
-    /// volume may have grown since it was described. A session keeps the size that it was told,
-    /// since the protocol has no message to change it.
+    /// Returns the current size in bytes of the export at `index`, or 0 if there is no such export.
+    /// The volume may have grown since it was described. A session keeps the size that its client
+    /// was told, because the protocol has no message to change it.
     fn size_bytes(&self, index: usize) -> u64 {
         self.get(index).map_or(0, |export| export.size_bytes)
     }
@@ -176,14 +177,14 @@ pub trait Catalog {
     }
 
     /// Returns true if the negotiation has to wait because the catalog is still looking for
-    /// `wanted`. The catalog is then asked again, and must find an answer eventually.
+    /// `wanted`. The caller then asks again; the catalog must have an answer eventually.
     fn is_pending(&self, wanted: Wanted<'_>) -> bool {
         let _ = wanted;
         false
     }
 
-    /// Returns the reason why the client cannot have an export that exists, although `find` did not
-    /// return it.
+    /// Returns the reason why the client may not use an export that exists but that `find` did not
+    /// return.
     fn why_refused(&self, name: &str) -> Option<String> {
         let _ = name;
         None
@@ -195,7 +196,8 @@ pub trait Catalog {
         self.len()
     }
 
-    /// Returns name and description of an export of the list; `None` if this client may not see it.
+    /// Returns name and description of an entry of the list, or `None` if this client may not see
+    /// it.
     fn listing(&self, index: usize) -> Option<(&str, &str)> {
         self.get(index).map(|export| (export.name.as_str(), export.description.as_str()))
     }
@@ -228,15 +230,15 @@ pub enum ReplyStyle {
 pub struct Session {
     /// Index of the export in the catalog.
     pub export: usize,
-    /// Structured replies were negotiated.
+    /// True if structured replies were negotiated.
     pub structured: bool,
     /// ID of `base:allocation`, if the client selected it for this export.
     pub base_allocation: Option<u32>,
-    /// The client wants no zeroes after `OPT_EXPORT_NAME`.
+    /// True if the client wants no zeroes after `OPT_EXPORT_NAME`.
     pub no_zeroes: bool,
-    /// Extended headers were negotiated; they take precedence over structured replies.
+    /// True if extended headers were negotiated. They take precedence over structured replies.
     pub extended: bool,
-    /// The client asked for block sizes; otherwise it may use any offset.
+    /// True if the client requested block sizes. Otherwise it may use any offset.
     pub block_sizes: bool,
 }
 

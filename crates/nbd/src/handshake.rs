@@ -1,21 +1,21 @@
 //! The server's side of fixed newstyle negotiation, as a state machine over bytes.
 //!
-//! Owns the state between the greeting and the first request. The connection passes received bytes;
-//! answers are appended to a buffer of the caller. Calls the option parsers.
+//! This module owns the state between the greeting and the first request. The connection passes
+//! received bytes; answers are appended to a buffer of the caller. Option parsers are in option.rs.
 //!
-//! States: client flags, then options (possibly skipping the data of one that is too long), then
-//! over.
+//! States: client flags, then options (the data of an option that is too long are skipped), then
+//! end.
 //!
 //! Invariants: the outcome does not depend on how the bytes were split. A negotiation has at most
 //! [`OPTIONS_MAX`] options with [`OPTION_BYTES_MAX`] data bytes each, and [`ANSWER_BYTES_MAX`]
-//! bytes of answers; each export allows [`OPTIONS_PER_EXPORT`] more options with their answers,
-//! which clients that list a server need. Nothing is consumed after [`Progress::Ready`] or an
-//! error.
+//! bytes of answers; each export raises these limits by [`OPTIONS_PER_EXPORT`] options with their
+//! answers, which clients that list all exports need. Nothing is consumed after [`Progress::Ready`]
+//! or an error.
 //!
-//! Everything negotiated before an upgrade to TLS is forgotten, and bytes after the request for TLS
-//! end the connection: both may come from an attacker on the network (the class of CVE-2021-3716).
-//! Specification: "Handshake", "Option types", and for TLS the modes NOTLS, SELECTIVETLS and
-//! FORCEDTLS.
+//! An upgrade to TLS discards everything that was negotiated before it, and bytes after the request
+//! for TLS end the connection: both may come from an attacker on the network (the class of
+//! CVE-2021-3716). Specification: "Handshake", "Option types", and for TLS the modes NOTLS,
+//! SELECTIVETLS and FORCEDTLS.
 
 use crate::error::ProtocolError;
 use crate::export::{Catalog, ReplyStyle, Session, Wanted};
@@ -37,13 +37,14 @@ pub const OPTION_BYTES_MAX: u32 = 64 * 1024;
 pub const OPTION_SKIP_BYTES_MAX: u32 = 1024 * 1024;
 /// Size of the receive buffer that the negotiation needs, in bytes.
 pub const INPUT_BYTES_MAX: usize = OPTION_HEADER_BYTES + OPTION_BYTES_MAX as usize;
-/// Maximum number of options in a negotiation, besides those for each export.
+/// Maximum number of options in a negotiation, in addition to those allowed for each export.
 pub const OPTIONS_MAX: u32 = 4096;
-/// Further options allowed for each export: a client that lists a server sends two.
+/// Number of additional options allowed for each export: a client that lists a server's exports
+/// sends two.
 pub const OPTIONS_PER_EXPORT: u32 = 4;
-/// Limit of all answers in a negotiation in bytes, besides those for each export.
+/// Limit of all answers in a negotiation in bytes, in addition to those allowed for each export.
 pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Further answer bytes allowed for each export, besides its name and description.
+/// Additional answer bytes allowed for each export, not counting its name and description.
 const ANSWER_BYTES_PER_EXPORT: usize = 1024;
 /// ID under which `base:allocation` is selected.
 pub const BASE_ALLOCATION_ID: u32 = 1;
@@ -53,15 +54,16 @@ pub const BASE_ALLOCATION_ID: u32 = 1;
 pub enum Progress {
     /// All complete messages were handled; more input is needed.
     NeedMore,
-    /// Part of a long answer is in the output. Send it, then feed the remaining bytes again.
+    /// The output contains only part of a long answer. Send it, then feed the remaining bytes
+    /// again.
     Unsent,
     /// The catalog is still looking for an export or a list ([`is_pending`](Catalog::is_pending)).
     /// Feed the remaining bytes again when it is done.
     Pending,
     /// Transmission begins with the first byte that was not consumed.
     Ready(Session),
-    /// The client asked for TLS and gets it. Send the output, do the TLS handshake with all bytes
-    /// received from now on, then call [`Handshake::secured`].
+    /// The client requested TLS, and the server agreed. Send the output, do the TLS handshake with
+    /// all bytes received from now on, then call [`Handshake::secured`].
     StartTls,
     /// The client ended the session. Send the output, then close the connection.
     Closed,
@@ -70,7 +72,7 @@ pub enum Progress {
 /// TLS policy of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsMode {
-    /// No TLS: requests for it are refused.
+    /// The server has no TLS, and refuses requests for it.
     #[default]
     None,
     /// Clients may use TLS, but need not.
@@ -83,7 +85,7 @@ pub enum TlsMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TlsState {
     Plain(TlsMode),
-    /// The client was told to start TLS, which has not completed.
+    /// The server has told the client to start TLS, which has not completed.
     Upgrading,
     Active,
 }
@@ -122,7 +124,7 @@ pub struct Handshake {
     tls: TlsState,
     fixed_newstyle: bool,
     no_zeroes: bool,
-    /// The client asked for block sizes.
+    /// True if the client requested block sizes.
     block_sizes: bool,
     structured: bool,
     extended: bool,
@@ -130,8 +132,8 @@ pub struct Handshake {
     context_export: Option<usize>,
     /// Index of the export at which the answer to a list continues.
     list_from: usize,
-    /// Largest number of exports in a list so far, and the limit of answer bytes for that number: a
-    /// client may ask for each of them.
+    /// Largest number of exports that a list has had so far, and the limit of answer bytes for that
+    /// number, because a client may query each of them.
     listed: (usize, usize),
     options: u32,
     answer_bytes: usize,
@@ -174,14 +176,17 @@ impl Handshake {
         out.extend_from_slice(&(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
     }
 
-    /// Continues after the TLS handshake, with bytes that arrived encrypted. The negotiation
-    /// restarts, except for the client's flags.
+    /// Continues after the TLS handshake, with bytes that arrived encrypted. The negotiation starts
+    /// again, except that the client's flags stay.
     ///
     /// # Panics
     ///
     /// If the last progress was not [`Progress::StartTls`].
     pub const fn secured(&mut self) {
-        assert!(matches!(self.tls, TlsState::Upgrading), "TLS starts when a client asks for it");
+        assert!(
+            matches!(self.tls, TlsState::Upgrading),
+            "TLS starts only after a client requested it"
+        );
         self.tls = TlsState::Active;
         self.block_sizes = false;
         self.structured = false;
@@ -191,8 +196,8 @@ impl Handshake {
 
     /// Handles every complete message at the front of `input` and appends the answers to `out`.
     ///
-    /// Returns the number of bytes consumed. The caller keeps the others and passes them again,
-    /// together with bytes received since, in a buffer of [`INPUT_BYTES_MAX`].
+    /// Returns the number of bytes consumed. The caller keeps the remaining bytes and passes them
+    /// again, together with bytes received since, in a buffer of [`INPUT_BYTES_MAX`].
     ///
     /// # Errors
     ///
@@ -224,8 +229,8 @@ impl Handshake {
         }
     }
 
-    /// Returns the export or list that the option at the front of `input` wants from the catalog,
-    /// after [`Progress::Pending`].
+    /// Returns the export or list that the option at the beginning of `input` needs from the
+    /// catalog. Valid after [`Progress::Pending`].
     pub fn wanted(input: &[u8]) -> Option<Wanted<'_>> {
         let mut reader = Reader::new(input);
         let (_magic, option, length) = (reader.u64()?, reader.u32()?, reader.u32()?);
@@ -570,7 +575,7 @@ impl Handshake {
         data: &[u8],
         reply: &mut OptionReply<'_>,
     ) -> Result<(), Refusal> {
-        // A new selection replaces the previous one even if it fails.
+        // A new selection replaces the previous one, even if the new one fails.
         self.context_export = None;
         let (index, request) = self.contexts(catalog, data)?;
         if request.exact {

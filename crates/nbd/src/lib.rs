@@ -1,12 +1,13 @@
 //! NBD as a sans-I/O protocol library: bytes in, bytes out, for servers and clients.
 //!
-//! This crate has the wire format, both sides' negotiation, the checks of untrusted requests and
-//! replies, and the encoders of both. It opens no socket, starts no thread and reads no clock. Used
-//! by the servers of `millrace-exports`, by the drive that is an NBD client (`millrace-drives`),
-//! and by the measuring client (`millrace-clients`).
+//! This crate has the wire format, the negotiation of both sides, the checks of untrusted requests
+//! and replies, and the encoders of both. It opens no socket, starts no thread and reads no clock.
+//! The servers of `millrace-exports`, the drive that is an NBD client (`millrace-drives`) and the
+//! measuring client (`millrace-clients`) use it.
 //!
-//! Invariants: no function panics on bytes from a peer, or consumes more than it was given. Nothing
-//! allocates during transmission. A length from a peer is bounded before it is used.
+//! Invariants: no function panics on bytes from a peer, or consumes more bytes than it was passed.
+//! Nothing is allocated during transmission. A length from a peer is checked against a limit before
+//! it is used.
 //!
 //! Order of use on a server: [`Handshake::greeting`] and [`Handshake::feed`] until
 //! [`Progress::Ready`], then [`parse`], [`check`] and a [`Reply`] for each request. On a client:

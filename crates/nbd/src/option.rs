@@ -1,10 +1,10 @@
 //! Option data of the negotiation, and the replies to options.
 //!
-//! Owns the layout of the data after an option's header (names, information requests, context
-//! queries) and of the reply packets. Called by the server's handshake; calls the wire helpers.
+//! This module owns the layout of the data after an option's header (names, information requests,
+//! context queries) and of the reply packets. The server's handshake calls it.
 //!
-//! Invariants: a parser accepts data only if they are consumed exactly. Nothing is allocated for
-//! data of a client, so lengths of its choosing cost nothing. Specification: "Option types",
+//! Invariants: a parser accepts data only if it consumes them exactly. Nothing is allocated for a
+//! client's data, so lengths that the client chooses cost nothing. Specification: "Option types",
 //! "Option reply types", "The `base:` metadata namespace".
 
 use crate::export::{Catalog, ExportInfo, Wanted};
@@ -15,15 +15,16 @@ use crate::wire::{
     REP_SERVER, Reader, STRING_BYTES_MAX, string,
 };
 
-/// Bytes of an `OPT_LIST` answer after which the rest waits until the client has received these.
+/// Number of bytes of an `OPT_LIST` answer after which the server waits until the client has
+/// received them.
 const LIST_PART_BYTES: usize = 64 * 1024;
 
-/// Refusal of an option; the negotiation continues.
+/// Reason why the server refuses an option. The negotiation continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     /// Type of the reply, one of `REP_ERR_*`.
     pub code: u32,
-    /// Text of the refusal for the client's user.
+    /// Text of the refusal, for the client's user.
     pub why: &'static str,
 }
 
@@ -46,11 +47,11 @@ fn name_of(bytes: &[u8]) -> Result<&str, Refusal> {
 pub struct InfoRequest<'a> {
     /// Name of the export, empty for the default one.
     pub name: &'a str,
-    /// The client asks for the export's name.
+    /// True if the client requests the export's name.
     pub wants_name: bool,
-    /// The client asks for the block sizes.
+    /// True if the client requests the block sizes.
     pub wants_block_size: bool,
-    /// The client asks for the description.
+    /// True if the client requests the description.
     pub wants_description: bool,
 }
 
@@ -59,7 +60,7 @@ impl<'a> InfoRequest<'a> {
     ///
     /// # Errors
     ///
-    /// `REP_ERR_INVALID` if the lengths do not add up or the name is invalid.
+    /// `REP_ERR_INVALID` if the lengths are inconsistent or the name is invalid.
     pub fn parse(data: &'a [u8]) -> Result<Self, Refusal> {
         let mut reader = Reader::new(data);
         let short =
@@ -106,7 +107,7 @@ impl<'a> ContextRequest<'a> {
     ///
     /// # Errors
     ///
-    /// `REP_ERR_INVALID` if the lengths do not add up or a string is invalid.
+    /// `REP_ERR_INVALID` if the lengths are inconsistent or a string is invalid.
     pub fn parse(data: &'a [u8]) -> Result<Self, Refusal> {
         let mut reader = Reader::new(data);
         let short = Refusal::invalid("the name or the queries exceed the option's data");
@@ -141,7 +142,8 @@ impl<'a> OptionReply<'a> {
 
     fn packet(&mut self, kind: u32, parts: &[&[u8]]) {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let len = u32::try_from(bytes).expect("two strings of at most 4096 bytes and some numbers");
+        let len = u32::try_from(bytes)
+            .expect("the data are two strings of at most 4096 bytes and some numbers");
         self.out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
         self.out.extend_from_slice(&self.option.to_be_bytes());
         self.out.extend_from_slice(&kind.to_be_bytes());
@@ -161,7 +163,7 @@ impl<'a> OptionReply<'a> {
         self.error_saying(refusal.code, refusal.why);
     }
 
-    /// Refuses the option with a text of the caller.
+    /// Refuses the option with a text from the caller.
     pub fn error_saying(&mut self, code: u32, why: &str) {
         self.packet(code, &[why.as_bytes()]);
     }
@@ -177,7 +179,7 @@ impl<'a> OptionReply<'a> {
         self.packet(REP_SERVER, &[&name_len.to_be_bytes(), name, text]);
     }
 
-    /// Adds size and flags of an export; `flags` as negotiated.
+    /// Adds the size and the negotiated flags of an export.
     pub fn info_export(&mut self, size_bytes: u64, flags: u16) {
         let kind = INFO_EXPORT.to_be_bytes();
         self.packet(REP_INFO, &[&kind, &size_bytes.to_be_bytes(), &flags.to_be_bytes()]);
@@ -207,7 +209,7 @@ impl<'a> OptionReply<'a> {
 }
 
 /// Returns the export or list that an option needs from the catalog, if any. Malformed data need
-/// nothing, since they are refused when the option is answered.
+/// nothing from it, because they are refused when the option is answered.
 pub(super) fn wanted(option: u32, data: &[u8]) -> Option<Wanted<'_>> {
     match option {
         OPT_LIST => data.is_empty().then_some(Wanted::List),
@@ -220,7 +222,7 @@ pub(super) fn wanted(option: u32, data: &[u8]) -> Option<Wanted<'_>> {
     }
 }
 
-/// Refusal of a name that no export has.
+/// Refusal of an export name that the server does not have.
 pub(super) const UNKNOWN_EXPORT: Refusal = Refusal { code: REP_ERR_UNKNOWN, why: "no such export" };
 
 /// Refuses an option that this server does not support.
@@ -228,7 +230,7 @@ pub(super) const fn unsupported(why: &'static str) -> Refusal {
     Refusal { code: REP_ERR_UNSUP, why }
 }
 
-/// Refuses data of an option that takes none.
+/// Refuses an option that has data although it takes none.
 pub(super) const fn no_data(data: &[u8]) -> Result<(), Refusal> {
     if data.is_empty() { Ok(()) } else { Err(Refusal::invalid("the option takes no data")) }
 }

@@ -1,13 +1,13 @@
 //! Encoders of the server's replies, into a fixed buffer.
 //!
-//! Owns the layout of simple replies and of structured and extended chunks. The connection calls it
-//! once per reply. The data of a read are sent after the header from where they lie, without a
-//! copy.
+//! This module owns the layout of simple replies and of structured and extended chunks. The
+//! connection calls it once for each reply. The data of a read are sent after the header directly
+//! from their buffer, without a copy.
 //!
-//! Invariants: nothing allocates; no header is longer than [`REPLY_BYTES_MAX`]. Simple replies are
-//! never sent in an extended session, nor to a read if chunks were negotiated. Specification:
-//! "Simple reply message", "Structured reply chunk message", "Extended reply chunk message",
-//! "Structured reply types".
+//! Invariants: nothing is allocated; no header is longer than [`REPLY_BYTES_MAX`]. Simple replies
+//! are never sent in an extended session, nor in response to a read if chunks were negotiated.
+//! Specification: "Simple reply message", "Structured reply chunk message", "Extended reply chunk
+//! message", "Structured reply types".
 
 use crate::error::Errno;
 use crate::export::{ReplyStyle, Session};
@@ -63,7 +63,7 @@ impl Reply {
     }
 
     /// Encodes the failure of a request. Returns the number of bytes written. `message` is for
-    /// people; it is cut to [`MESSAGE_BYTES_MAX`], and left out of a simple reply.
+    /// people; it is truncated to [`MESSAGE_BYTES_MAX`], and left out of a simple reply.
     pub fn failure(&self, buffer: &mut ReplyBuffer, errno: Errno, message: &str) -> usize {
         match self.style {
             ReplyStyle::Simple => self.simple(buffer, Some(errno)),
@@ -84,9 +84,9 @@ impl Reply {
     ///
     /// # Panics
     ///
-    /// With extended headers, which have no simple replies.
+    /// If extended headers were negotiated, which have no simple replies.
     pub fn simple(&self, buffer: &mut ReplyBuffer, errno: Option<Errno>) -> usize {
-        assert!(self.style != ReplyStyle::Extended, "a simple reply with extended headers");
+        assert!(self.style != ReplyStyle::Extended, "extended headers have no simple replies");
         let mut out = Writer::new(buffer);
         out.u32(SIMPLE_REPLY_MAGIC).u32(errno.map_or(0, Errno::to_wire)).u64(self.cookie);
         out.len()
@@ -128,7 +128,8 @@ impl Reply {
     /// Encodes an error chunk, the last of its reply.
     pub fn error(&self, buffer: &mut ReplyBuffer, errno: Errno, message: &str) -> usize {
         let message = cut(message);
-        let len = u16::try_from(message.len()).expect("the message was cut to fit the buffer");
+        let len =
+            u16::try_from(message.len()).expect("the message was truncated to fit the buffer");
         let mut out = Writer::new(buffer);
         self.chunk(&mut out, Position::Last, REPLY_TYPE_ERROR, 6 + u64::from(len));
         out.u32(errno.to_wire()).u16(len).bytes(message.as_bytes()).len()
@@ -150,14 +151,15 @@ impl Reply {
                 out.u64(self.cookie).u64(self.offset).u64(payload);
             }
             _ => {
-                let payload = u32::try_from(payload).expect("data of a compact request and 8");
+                let payload = u32::try_from(payload)
+                    .expect("the data of a compact request, plus 8 bytes, fit 32 bits");
                 out.u32(STRUCTURED_REPLY_MAGIC).u16(flags).u16(kind).u64(self.cookie).u32(payload);
             }
         }
     }
 }
 
-/// Returns the longest prefix of `message` that fits, cut between two characters.
+/// Returns the longest prefix of `message` that fits, ending between two characters.
 fn cut(message: &str) -> &str {
     let fits = |&at: &usize| message.is_char_boundary(at);
     let end = (0..=MESSAGE_BYTES_MAX.min(message.len())).rev().find(fits).unwrap_or(0);

@@ -1,7 +1,8 @@
 //! Block status: encodes extents of the export as the descriptors of one chunk, and decodes them.
 //!
-//! Merges equal neighbours and bounds a status reply. The connection calls it with an iterator over
-//! extents from the request's offset on. Clients decode the descriptors.
+//! This module merges equal neighbours and limits the length of a status reply. The connection
+//! calls it with an iterator over extents from the request's offset on. Clients decode the
+//! descriptors.
 //!
 //! Invariants: there is at least one descriptor, none has length 0, and equal neighbours are
 //! merged. The sum never exceeds the request (so one descriptor is enough for `CMD_FLAG_REQ_ONE`),
@@ -20,7 +21,8 @@ use crate::wire::{
 
 /// Maximum number of descriptors in one chunk.
 pub const DESCRIPTORS_MAX: usize = 1 << 20;
-/// Longest total of 32-bit descriptors in bytes: the largest multiple of the largest block size.
+/// Maximum total length of 32-bit descriptors in bytes: the largest 32-bit multiple of the largest
+/// block size.
 const COMPACT_BYTES_MAX: u64 = 0xffff_0000;
 
 /// A range of bytes in one allocation state.
@@ -50,7 +52,8 @@ pub enum DescriptorWidth {
 }
 
 impl DescriptorWidth {
-    /// Returns the bytes before the descriptors, and the bytes of each descriptor.
+    /// Returns the number of bytes before the descriptors, and the number of bytes of each
+    /// descriptor.
     #[must_use]
     pub const fn sizes(self) -> (usize, usize) {
         match self {
@@ -104,7 +107,7 @@ impl StatusQuery {
     ///
     /// # Errors
     ///
-    /// [`StatusError`]; the contents of `out` are undefined then.
+    /// [`StatusError`] if the chunk cannot be encoded; the contents of `out` are then undefined.
     pub fn encode(
         &self,
         reply: &Reply,

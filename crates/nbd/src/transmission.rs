@@ -1,13 +1,13 @@
 //! Requests of the transmission phase: parsing and validation.
 //!
-//! Owns the layout of requests and every rule that a request must obey before the block layer sees
-//! it. The connection calls it once per request; nothing in it allocates.
+//! This module owns the layout of requests and every rule that a request must obey before the block
+//! layer sees it. The connection calls it once for each request; it allocates nothing.
 //!
 //! Invariants: [`parse`] accepts only the negotiated header. After [`Verdict::Accept`] the range is
 //! inside the export and aligned to its blocks, the flags are valid for the command, and a payload
-//! fits [`RequestLimits::payload_bytes_max`]. A refusal has the number of bytes to discard, so that
-//! the next request is found. Specification: "Request message", "Command flags", "Request types",
-//! "Error values".
+//! fits [`RequestLimits::payload_bytes_max`]. A refusal states the number of bytes to discard, so
+//! that the start of the next request is known. Specification: "Request message", "Command flags",
+//! "Request types", "Error values".
 
 use crate::error::{Errno, ProtocolError};
 use crate::export::{ExportInfo, ReplyStyle, Session, TransmissionFlags};
@@ -42,7 +42,7 @@ pub enum Command {
     WriteZeroes,
     /// Query the allocation of the range.
     BlockStatus,
-    /// A number that the protocol does not define.
+    /// Command number that the protocol does not define.
     Unknown(u16),
 }
 
@@ -89,7 +89,7 @@ pub struct Request {
     pub command: Command,
     /// Offset of the range in bytes.
     pub offset: u64,
-    /// Length of the range in bytes; 32 bits unless headers are extended.
+    /// Length of the range in bytes. It has 32 bits unless extended headers were negotiated.
     pub length: u64,
 }
 
@@ -114,7 +114,7 @@ impl Request {
 pub enum Parsed {
     /// The header is not complete yet.
     NeedMore,
-    /// A request; its payload, if it has one, follows the header.
+    /// A complete header. If the request has a payload, the payload follows.
     Request {
         /// The request.
         request: Request,
@@ -127,7 +127,8 @@ pub enum Parsed {
 ///
 /// # Errors
 ///
-/// [`ProtocolError::BadMagic`] if the stream is out of step and must be closed.
+/// [`ProtocolError::BadMagic`] if the next bytes are not a request; the connection must then be
+/// closed.
 pub fn parse(input: &[u8], session: &Session) -> Result<Parsed, ProtocolError> {
     let (expected, header_bytes) = match session.style() {
         ReplyStyle::Extended => (EXTENDED_REQUEST_MAGIC, EXTENDED_REQUEST_BYTES),
@@ -160,14 +161,14 @@ fn read_request(reader: &mut Reader<'_>, style: ReplyStyle) -> Option<Request> {
 pub struct RequestLimits {
     /// Size of the export in bytes.
     pub size_bytes: u64,
-    /// Transmission flags that the client was shown.
+    /// Transmission flags that the server announced to the client.
     pub flags: TransmissionFlags,
-    /// Alignment of offsets and lengths in bytes, a power of two; 1 if the client did not ask for
+    /// Alignment of offsets and lengths in bytes, a power of two; 1 if the client did not request
     /// block sizes.
     pub block_min: u32,
     /// Largest read or write in bytes.
     pub payload_bytes_max: u64,
-    /// Largest payload of a refused request that is discarded, in bytes.
+    /// Maximum payload of a refused request that is discarded, in bytes.
     pub drain_bytes_max: u64,
 }
 
@@ -187,7 +188,8 @@ impl RequestLimits {
 /// Result of validating a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Execute it. For [`Command::Disc`]: close after the requests in flight.
+    /// Execute the request. For [`Command::Disc`]: close the connection once the requests in flight
+    /// have ended.
     Accept,
     /// Reply to the request with an error.
     Refuse {
@@ -195,7 +197,7 @@ pub enum Verdict {
         errno: Errno,
         /// Length of the payload to discard, in bytes.
         drain_bytes: u64,
-        /// Reason of the refusal, for the text of an error chunk.
+        /// Reason of the refusal, sent as the text of an error chunk.
         why: &'static str,
     },
     /// Close the connection, for this reason.
@@ -269,7 +271,7 @@ fn check_command(request: &Request, rules: &RequestLimits, session: &Session) ->
         Command::Unknown(_) => true,
         Command::Read | Command::Write | Command::Disc => false,
     };
-    einval(&[(missing, "the command was not offered")])
+    einval(&[(missing, "the server did not offer this command")])
 }
 
 fn check_range(request: &Request, rules: &RequestLimits) -> CheckResult {
@@ -298,8 +300,8 @@ fn check_range(request: &Request, rules: &RequestLimits) -> CheckResult {
     }
 }
 
-/// Encodes the header of `request`. Returns its length in bytes: 28, or 32 if extended. The payload
-/// of a write follows it; the extended header's payload flag is set here.
+/// Encodes the header of `request`. Returns its length in bytes: 28, or 32 if it is extended. The
+/// payload of a write follows it; the payload flag of an extended header is set here.
 ///
 /// # Panics
 ///

@@ -1,10 +1,11 @@
 //! Constants of the NBD wire format, and a reader and a writer of its big-endian integers.
 //!
-//! Owns every magic, option, reply type, flag and limit, so that no other file contains a number of
-//! the protocol. Used by all other modules; calls nothing.
+//! This module owns every magic number, option, reply type, flag and limit, so that no other file
+//! contains a number of the protocol. All other modules use it.
 //!
-//! Invariant: [`Reader`] never reads past its slice; a short slice gives `None`, not a panic.
-//! Specification: "Values", and the magics in "Handshake" and "Transmission".
+//! Invariant: [`Reader`] never reads past its slice; if the slice is too short, it returns `None`
+//! and does not panic. Specification: "Values", and the magic numbers in "Handshake" and
+//! "Transmission".
 
 /// First 8 bytes that a server sends: the letters `NBDMAGIC`.
 pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -121,7 +122,7 @@ pub const CMD_FLAG_NO_HOLE: u16 = 1 << 1;
 pub const CMD_FLAG_DF: u16 = 1 << 2;
 /// Command flag: one extent is enough in the reply.
 pub const CMD_FLAG_REQ_ONE: u16 = 1 << 3;
-/// Command flag: fail instead of zeroing slowly.
+/// Command flag: fail if zeroing would be slow.
 pub const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
 /// Command flag of extended headers: a payload follows, and the length is its length.
 pub const CMD_FLAG_PAYLOAD_LEN: u16 = 1 << 5;
@@ -172,7 +173,7 @@ pub const STRUCTURED_REPLY_BYTES: usize = 20;
 /// Length of an extended chunk's header in bytes.
 pub const EXTENDED_REPLY_BYTES: usize = 32;
 
-/// Reads big-endian integers off the front of a slice.
+/// Reads big-endian integers from the beginning of a slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -229,11 +230,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes big-endian integers into a slice from its front.
+/// Writes big-endian integers into a slice, from its beginning.
 ///
 /// # Panics
 ///
-/// Each write panics if the slice is full: sizes are the encoder's own, never a peer's.
+/// Each write panics if the slice is full, because the encoder computes all sizes itself and a peer
+/// cannot influence them.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut [u8],
@@ -294,7 +296,7 @@ pub fn string(bytes: &[u8]) -> Option<&str> {
 ///
 /// If `data` has 4 GiB or more.
 pub fn put_option(out: &mut Vec<u8>, option: u32, data: &[u8]) {
-    let len = u32::try_from(data.len()).expect("an option of our own is short");
+    let len = u32::try_from(data.len()).expect("an option that this client sends is short");
     out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.to_be_bytes());
     out.extend_from_slice(&len.to_be_bytes());

@@ -1,20 +1,21 @@
 //! Configuration, wait modes, features and counters of a reactor.
 //!
 //! Plain values. Callers fill [`Config`] (every field has a default), pass [`Wait`] to each turn,
-//! and read [`Features`] and [`Counters`] for reports. All times are in `CLOCK_MONOTONIC`
-//! nanoseconds.
+//! and read [`Features`] and [`Counters`] for reports. All times are in nanoseconds of
+//! `CLOCK_MONOTONIC`.
 
 use std::fmt;
 
 /// Mechanism that executes a reactor's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// io_uring where the kernel allows it, otherwise epoll. A reactor never reports this value.
+    /// Uses io_uring where the kernel allows it, otherwise epoll. A reactor never reports this
+    /// value.
     #[default]
     Auto,
-    /// io_uring. Creating the reactor fails where io_uring is refused.
+    /// Uses io_uring. Creating the reactor fails where io_uring is refused.
     Uring,
-    /// epoll for sockets, and a thread pool for files.
+    /// Uses epoll for sockets, and a thread pool for files.
     Epoll,
 }
 
@@ -34,7 +35,8 @@ pub struct Config {
     /// Mechanism to use.
     pub backend: Backend,
     /// Entries of the submission queue, clamped to 1..=32768. The completion queue has 4 times as
-    /// many. This does not limit the number of operations in flight: more only cost a system call.
+    /// many. Operations in flight are not limited by this: more than the queue holds cost an
+    /// additional system call.
     pub entries: u32,
     /// Number of queued operations, at least 1, at which they are submitted without waiting for the
     /// end of the turn, so that a drive starts on the first ones while the last are still being
@@ -56,8 +58,9 @@ pub enum SpinRule {
     /// No further condition.
     #[default]
     Always,
-    /// Polls only if that moves at least an eighth more bytes: the thread measures alternating
-    /// periods of a few milliseconds with and without polling, and repeats this from time to time.
+    /// Polls only if that moves at least an eighth more bytes. To find out, the thread measures
+    /// alternating periods of a few milliseconds with and without polling, and repeats this from
+    /// time to time.
     IfItPays,
 }
 
@@ -73,14 +76,14 @@ impl Default for Config {
     }
 }
 
-/// File operations that a source is going to push.
+/// File operations that a source will push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileDemand {
     /// Maximum number of operations that may block at the same time.
     pub operations: u32,
-    /// True if `Op::Ioctl` is among them, which has no asynchronous form.
+    /// True if some of the operations are `Op::Ioctl`, which has no asynchronous form.
     pub ioctls: bool,
-    /// True if threads of the process must execute all of them, whatever the back end.
+    /// True if threads of the process must execute all of the operations, whatever the back end.
     pub threads: bool,
 }
 
@@ -89,11 +92,12 @@ pub struct FileDemand {
 pub enum FileCarrier {
     /// io_uring.
     Ring,
-    /// Threads of the process. They use file descriptors, so registered files do not help them.
+    /// Threads of the process execute the operations. They use file descriptors, so registered
+    /// files do not help them.
     Threads,
 }
 
-/// How long a turn may block if nothing has completed.
+/// Maximum time that a turn may block if nothing has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Does not block.
@@ -156,7 +160,7 @@ pub struct Counters {
     pub cqes: u64,
     /// Turns that entered the kernel to block.
     pub sleeps: u64,
-    /// Number of times the wake eventfd was seen.
+    /// Number of times that the wake eventfd was read.
     pub wakes: u64,
 }
 

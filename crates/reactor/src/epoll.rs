@@ -1,10 +1,10 @@
 //! The epoll back end: readiness for sockets, a heap for timers, pool threads for files.
 //!
-//! It owns the epoll instance, the waiters of each descriptor, the timers, and the queue of pushed
-//! operations. The reactor calls it and passes the hub; it calls `socket` for attempts and the
-//! hub's pool for files. It is used where io_uring is refused, and behaves like the io_uring back
-//! end. Invariants: an operation in flight is in exactly one of these: the queue, the queue of one
-//! descriptor's waiters, the timers, the pool; its slot's phase tells which. Attempts on one
+//! `Epoll` owns the epoll instance, the waiters of each descriptor, the timers, and the queue of
+//! pushed operations. The reactor calls it and passes the hub; it calls `socket` for attempts and
+//! the hub's pool for files. It is used where io_uring is refused, and behaves like the io_uring
+//! back end. Invariants: an operation in flight is in exactly one of these places, which its slot's
+//! phase tells: the queue, the waiters of one descriptor, the timers, the pool. Attempts on one
 //! direction of a descriptor are made in the order of pushing. The wake eventfd stays registered
 //! and is read only when epoll reports it.
 
@@ -116,7 +116,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Polls for events without blocking, if anything is waiting for a descriptor.
+    /// Polls for events without blocking, if any operation waits for a descriptor.
     fn peek(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         if self.waiters.len() == 0 { Ok(()) } else { self.wait(hub, Some(0)) }
     }
@@ -128,8 +128,8 @@ impl Epoll {
         }
     }
 
-    /// Returns how long a wait may block: until the caller's limit or the next timer, whichever is
-    /// first.
+    /// Returns the maximum time that a wait may block: until the caller's limit or the next timer,
+    /// whichever is first.
     fn limit_ns(&mut self, hub: &mut ReactorState, wait: Wait) -> Option<u64> {
         let limit_ns = ReactorState::wait_ns(wait);
         let Some(timer_ns) = self.timers.next(&mut hub.table) else { return limit_ns };
@@ -189,8 +189,8 @@ impl Epoll {
         }
     }
 
-    /// Attempts the operation at once, unless others wait ahead of it. If it would block, it waits
-    /// until the descriptor is ready.
+    /// Attempts the operation at once, unless other operations wait ahead of it. If it would block,
+    /// it waits until the descriptor is ready.
     fn start_socket(
         &mut self,
         hub: &mut ReactorState,
@@ -251,8 +251,8 @@ impl Epoll {
             (OperationPhase::Pooled, _) => return hub.cancel_job(target),
             _ => return -libc::ENOENT,
         }
-        // As on io_uring, bytes that a MSG_WAITALL operation has already moved are reported, not
-        // lost.
+        // Bytes that a MSG_WAITALL operation has already moved are reported, not lost, as on
+        // io_uring.
         let moved = hub.table.get(target).map_or(0, |slot| slot.moved as i32);
         let result = if moved > 0 { moved } else { -libc::ECANCELED };
         hub.table.complete(target, result, 0);
@@ -325,7 +325,8 @@ impl Epoll {
         unsafe { libc::syscall(libc::SYS_epoll_pwait2, epoll, events, EVENTS, limit, no_mask, 0) }
     }
 
-    /// Fallback before Linux 5.11: rounds up to milliseconds, so that no wait ends early.
+    /// Waits before Linux 5.11, where epoll has no finer timeout than milliseconds. Rounds up, so
+    /// that no wait ends early.
     fn wait_ms(&mut self, limit_ns: Option<u64>) -> i64 {
         let limit_ms = match limit_ns {
             Some(ns) => i32::try_from(ns.div_ceil(NS_PER_MS)).unwrap_or(i32::MAX),

@@ -25,7 +25,7 @@ pub(crate) struct ReactorState {
     shares: Vec<Option<FileShare>>,
 }
 
-/// A source's share of the pool, and the carrier of its file operations.
+/// Source's share of the pool, and the mechanism that executes its file operations.
 struct FileShare {
     share: Arc<PoolShare>,
     /// If `Threads`, all file operations of the source, including reads and writes, run on the
@@ -104,8 +104,9 @@ impl ReactorState {
         0
     }
 
-    /// Returns how long a turn may sleep that would like to sleep for `limit_ns` (`None`: without
-    /// limit). Returns `None` if the pool has results, so that the turn must not sleep.
+    /// Returns the maximum time for which a turn may sleep, given the time `limit_ns` that it would
+    /// like to sleep (`None`: without limit). Returns `None` if the pool has results, so that the
+    /// turn must not sleep.
     pub(crate) fn prepare_sleep(&mut self, limit_ns: Option<u64>) -> Option<Option<u64>> {
         match self.pool.prepare_sleep() {
             PoolSleep::No => None,
@@ -123,7 +124,8 @@ impl ReactorState {
         self.pool.collect(|key, result| table.complete(key, result, 0));
     }
 
-    /// Returns how many nanoseconds a wait may last from now; `None` means without limit.
+    /// Returns the number of nanoseconds that a wait may last from now, or `None` if it has no
+    /// limit.
     pub(crate) fn wait_ns(wait: Wait) -> Option<u64> {
         match wait {
             Wait::No => Some(0),

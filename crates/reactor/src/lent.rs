@@ -1,7 +1,7 @@
-//! Memory regions that their owners lent to a ring. Pieces of a region are registered on request,
-//! or when an operation first uses them.
+//! Tracks memory regions that their owners lend to a ring. Pieces of a region are registered on
+//! request, or when an operation first uses them.
 //!
-//! This file tracks which regions are lent, and for each piece whether it is registered and under
+//! This file records which regions are lent, and for each piece whether it is registered and under
 //! which index. The ring's tables call it for each operation, and do the registration. If the
 //! kernel refuses a piece, no further piece of that region is registered while it is lent;
 //! registered pieces stay registered, and operations elsewhere in the region use unregistered
@@ -27,7 +27,7 @@ struct LentRegion {
     lenders: usize,
     /// Index of each registered piece; `None` for a piece that is not registered.
     pieces: Vec<Option<u16>>,
-    /// Error of the kernel's refusal, until it is reported.
+    /// Error with which the kernel refused a piece, until it is reported.
     refusal: Option<io::Error>,
     is_refused: bool,
 }
@@ -39,7 +39,8 @@ pub(crate) enum LentLookup {
     Index(u16),
     /// The range lies in this piece, which must be registered first.
     Unregistered(AddressRange),
-    /// The range lies in a region, but crosses pieces, or its piece cannot be registered.
+    /// The range lies in a region, but crosses the boundary of two pieces, or its piece cannot be
+    /// registered.
     Ordinary,
     /// The range does not lie in any region.
     Elsewhere,

@@ -1,4 +1,5 @@
-//! Proactor for an I/O thread: sockets, eventfds, timers and drive I/O on one ring.
+//! Proactor for an I/O thread: sockets, eventfds, timers and drive I/O on one io_uring instance or
+//! on epoll.
 //!
 //! A [`Reactor`] belongs to the thread that created it and is the only place where that thread
 //! blocks. Users get a [`Handle`], open a [`Source`] (an inbox for completions), [`Handle::push`]

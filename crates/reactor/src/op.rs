@@ -24,7 +24,7 @@ pub struct Completion {
     pub user_data: u64,
     /// Result of the system call of the same name: at least 0, or `-errno`.
     pub result: i32,
-    /// Flags of the io_uring completion; 0 on the epoll back end.
+    /// Flags of the io_uring completion. They are 0 on the epoll back end.
     pub flags: u32,
 }
 
@@ -135,7 +135,7 @@ impl Op {
         buffer.is_some()
     }
 
-    /// Returns the descriptor that a readiness wait is about, and its direction.
+    /// Returns the descriptor and the direction that a readiness wait is for.
     pub(crate) fn readiness(&self) -> Option<(RawFd, Direction)> {
         match *self {
             Op::Accept { fd } | Op::Recv { fd, .. } | Op::RecvMsg { fd, .. } => {
@@ -155,8 +155,8 @@ impl Op {
 /// Direction of a readiness wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// Until the descriptor is readable.
+    /// The operation waits until the descriptor is readable.
     In,
-    /// Until the descriptor is writable.
+    /// The operation waits until the descriptor is writable.
     Out,
 }

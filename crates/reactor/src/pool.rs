@@ -5,11 +5,11 @@
 //! the jobs, and the rules by which drives share the threads. Threads start when jobs wait, and end
 //! after being idle for [`IDLE`], except for a few that [`Pool::reserve`] starts before a drive is
 //! served. A thread that finds more work wakes the next one, so a submitter wakes only one thread
-//! for each batch. Lock order: no other lock is taken under the mutex, and it is never held across
-//! a system call. Wake protocol: the owner of an inbox sets `asleep` under the mutex if it finds no
-//! results. A worker that adds a result, under the mutex, clears `asleep` and, if it was set,
-//! writes the eventfd once. So there is one write for each batch of results, and none while the
-//! owner is awake.
+//! for each batch. Lock order: no other lock is taken under the pool's mutex, and the mutex is
+//! never held across a system call. Wake-up protocol: the owner of an inbox sets `asleep` under the
+//! mutex if it finds no results. A worker that adds a result, under the mutex, clears `asleep` and,
+//! if it was set, writes the eventfd once. So the eventfd is written once for each batch of
+//! results, and never while the owner is awake.
 
 #![allow(unsafe_code)]
 
@@ -25,10 +25,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of threads that all drives share. Beyond it, each drive can have one thread of
-/// its own.
+/// Maximum number of threads that all drives share. Beyond this number, a drive can have one thread
+/// of its own.
 pub const POOL_THREADS_SHARED: usize = 128;
-/// Number of threads that never end, or one for each drive that needs any if that is fewer.
+/// Number of threads that never end. If fewer drives need threads, one thread for each of them
+/// never ends.
 pub const POOL_THREADS_KEPT: usize = 4;
 /// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
@@ -117,7 +118,8 @@ impl Drop for PoolShare {
     }
 }
 
-/// Returns a warning that the system refuses more threads, once for each time that this begins.
+/// Returns a warning when the system begins to refuse threads. Later refusals return none until a
+/// thread has started again.
 #[must_use]
 pub fn take_thread_refusal() -> Option<String> {
     let mut queue = lock();
@@ -138,12 +140,12 @@ pub(crate) struct Pool {
     scratch: Vec<(OperationKey, i32)>,
 }
 
-/// How long a reactor may sleep as far as the pool is concerned.
+/// Maximum time that a reactor may sleep because of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PoolSleep {
-    /// Not at all, because results are waiting.
+    /// The reactor must not sleep, because results are waiting.
     No,
-    /// At most until this time, if any; then the reactor must ask the pool again.
+    /// The reactor may sleep until this time, if any, and must then query the pool again.
     Until(Option<u64>),
 }
 
@@ -159,8 +161,8 @@ impl Pool {
         self.jobs.push(PoolJob { key, lane: share.0, inbox: self.inbox, op });
     }
 
-    /// Submits the batch. If there is no thread and none can be started, this thread executes the
-    /// jobs at once.
+    /// Submits the batch. If no thread exists and none can be started, the calling thread executes
+    /// the jobs at once.
     pub(crate) fn submit(&mut self) {
         if self.jobs.is_empty() {
             return;
@@ -203,7 +205,7 @@ impl Pool {
         }
     }
 
-    /// Asks for a wake-up at the next result, unless results are waiting.
+    /// Requests a wake-up at the next result, unless results are waiting.
     pub(crate) fn prepare_sleep(&mut self) -> PoolSleep {
         if self.outstanding == 0 {
             return PoolSleep::Until(None);
@@ -230,19 +232,20 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// Drops the jobs that no thread has started. Nobody waits for the others.
+    /// Drops the jobs that no thread has started. The jobs in progress end without being waited
+    /// for.
     fn drop(&mut self) {
         lock().close_inbox(self.inbox);
     }
 }
 
-/// Wakes or starts a thread, as `call` says.
+/// Wakes or starts a thread, whichever `call` says.
 fn summon(call: ThreadCall) {
     match call {
         ThreadCall::Nobody => {}
         ThreadCall::Idle => POOL.work.notify_one(),
         ThreadCall::New => {
-            // Existing threads continue, and ask again later.
+            // If other threads exist, they continue and request a new thread again later.
             if spawn().is_err() && lock().threads == 0 {
                 drop(serve(lock()));
             }
@@ -250,7 +253,7 @@ fn summon(call: ThreadCall) {
     }
 }
 
-/// Starts a thread that is already counted.
+/// Starts a thread that was already counted.
 fn spawn() -> io::Result<()> {
     let started = Native::try_spawn("millrace-pool", None, work);
     match started {
@@ -261,7 +264,8 @@ fn spawn() -> io::Result<()> {
 }
 
 fn work() {
-    // The starting thread may be pinned to a CPU, but this one serves all drives.
+    // The thread that starts this one may be pinned to a CPU, but a pool thread serves all drives
+    // and may run on any CPU.
     run_on_any_cpu();
     let mut queue = lock();
     queue.coming -= 1;
@@ -313,12 +317,12 @@ fn wait(mut queue: MutexGuard<'static, JobQueue>) -> Option<MutexGuard<'static, 
 }
 
 /// Runs one file operation to its end on the calling thread. Returns its result or `-errno`;
-/// `-EINVAL` if it is not a file operation. Files must be given by descriptor, not as an index into
-/// a ring's table.
+/// `-EINVAL` if it is not a file operation. The file must be given by descriptor, not as an index
+/// into a ring's table.
 ///
 /// # Safety
 ///
-/// As for [`Handle::push`](crate::Handle::push), until this returns.
+/// As for [`Handle::push`](crate::Handle::push), until this function returns.
 #[inline]
 pub unsafe fn run_file_op(op: &Op) -> i32 {
     // SAFETY: the caller vouches for all memory and descriptors that the operation names.
@@ -354,7 +358,8 @@ pub unsafe fn run_file_op(op: &Op) -> i32 {
     sys::result_of(returned)
 }
 
-/// Returns a file's descriptor, or -1 for an index of a ring's table, which is useless here.
+/// Returns a file's descriptor, or -1 for an index into a ring's table, which only the ring can
+/// use.
 #[inline]
 pub(crate) fn raw(file: FileRef) -> i32 {
     match file {

@@ -1,10 +1,11 @@
 //! The reactor and its handles: the public interface over the two back ends.
 //!
 //! The reactor and its handles share the core (hub and back end) through an `Rc`, so none of them
-//! can leave the thread that created them. The core is borrowed only during a call and calls
-//! nothing back. A reactor that is dropped cancels everything in flight and waits up to 5 s for it.
-//! After that, handles still work, but everything pushed completes with `-ECANCELED` at once. This
-//! also holds in a child process after a fork, because the parent keeps the ring.
+//! can leave the thread that created them. The core is borrowed only during a call, and makes no
+//! calls back to its users. A reactor that is dropped cancels everything in flight and waits up to
+//! 5 s for it. After that, handles still work, but everything pushed completes with `-ECANCELED` at
+//! once. The reactor behaves in the same way in a child process after a fork, because the parent
+//! keeps the ring.
 
 #![allow(unsafe_code)]
 
@@ -29,7 +30,7 @@ use std::sync::{Arc, Once};
 
 /// Maximum time that a dropped reactor waits for operations in flight, in nanoseconds.
 const DRAIN_NS: u64 = 5 * sys::NS_PER_S;
-/// Upper bound of user data, exclusive.
+/// Upper bound of user data; valid values are below it.
 const USER_DATA_END: u64 = 1 << 48;
 
 enum Engine {
@@ -54,8 +55,8 @@ impl ReactorCore {
         Ok(self.hub.table.take_delivered())
     }
 
-    /// Abandons a ring that the parent process uses, and completes the operations in flight as
-    /// cancelled.
+    /// Abandons a ring in a child process, because the parent uses it, and completes the operations
+    /// in flight as cancelled.
     fn leave_to_parent(&mut self) {
         std::mem::forget(std::mem::replace(&mut self.engine, Engine::Closed));
         let mut keys = Vec::new();
@@ -68,8 +69,8 @@ impl ReactorCore {
 type ReactorCores = Vec<Weak<RefCell<ReactorCore>>>;
 
 thread_local! {
-    /// Has no destructor, so that it outlives reactors in other thread-local variables. The last
-    /// reactor that is dropped frees its memory.
+    /// Reactors of this thread. The variable has no destructor, so that it outlives reactors in
+    /// other thread-local variables. The last reactor that is dropped frees its memory.
     static CORES: RefCell<ManuallyDrop<ReactorCores>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
@@ -86,7 +87,7 @@ extern "C" fn after_fork() {
     });
 }
 
-/// Makes a reactor of the calling thread abandon its ring in the child of a fork.
+/// Registers a reactor, so that it abandons its ring in the child of a fork.
 fn watch_forks(core: &Rc<RefCell<ReactorCore>>) {
     static HANDLER: Once = Once::new();
     // SAFETY: the handler uses the memory of the thread that forks only, between two statements of
@@ -109,7 +110,7 @@ pub struct Reactor {
 /// Returns advice about a kernel that refuses to create a ring, to append to the error.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        // The memory of a ring counts as locked memory.
+        // The kernel counts the memory of a ring as locked memory.
         Some(libc::ENOMEM) => "; raise the limit on locked memory (RLIMIT_MEMLOCK), or use epoll",
         _ => "",
     }
@@ -165,7 +166,7 @@ impl Reactor {
         self.features
     }
 
-    /// Returns a handle for pushing operations and taking completions. Cheap to clone.
+    /// Returns a handle for pushing operations and taking completions. Clones are cheap.
     pub fn handle(&self) -> Handle {
         Handle { core: Rc::clone(&self.core) }
     }
@@ -181,8 +182,8 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// Only failures of the ring or the epoll instance itself. Failures of operations are in their
-    /// completions.
+    /// An error only if the ring or the epoll instance itself fails. Failures of operations are in
+    /// their completions.
     pub fn turn(&mut self, wait: Wait) -> Result<usize, io::Error> {
         self.core.borrow_mut().turn(wait)
     }
@@ -194,9 +195,9 @@ impl Reactor {
 }
 
 impl Drop for Reactor {
-    /// Cancels everything and waits up to 5 s for operations that the kernel still executes. If any
-    /// is left even then, the ring is leaked, because the kernel still uses the ring's memory. The
-    /// owners of such operations must not free their memory either.
+    /// Cancels everything and waits up to 5 s for operations that the kernel still executes. If an
+    /// operation is left even then, the ring is leaked, because the kernel still uses the ring's
+    /// memory. The owner of such an operation must not free the operation's memory either.
     fn drop(&mut self) {
         CORES.with_borrow_mut(|cores| {
             cores.retain(|core| !std::ptr::eq(core.as_ptr(), Rc::as_ptr(&self.core)));
@@ -257,8 +258,8 @@ impl Handle {
         self.core.borrow_mut().hub.release(source);
     }
 
-    /// Queues an operation, which the next turn submits. Never blocks and never fails: an error
-    /// appears in the completion. A full submission queue costs a system call.
+    /// Queues an operation, which the next turn submits. This never blocks and never fails: an
+    /// error appears in the completion. If the submission queue is full, this makes a system call.
     ///
     /// # Safety
     ///
@@ -290,13 +291,13 @@ impl Handle {
         self.core.borrow().hub.table.pending(source)
     }
 
-    /// Registers a file, which saves the kernel a reference for each operation. Returns `Raw(fd)`
-    /// if there is no table or it is full. The registration keeps the file open.
+    /// Registers a file, so that the kernel need not take a reference for each operation. Returns
+    /// `Raw(fd)` if there is no table or the table is full. The registration keeps the file open.
     pub fn register_file(&self, fd: RawFd) -> FileRef {
         self.with_tables(|tables, ring| tables.register_file(ring, fd)).unwrap_or(FileRef::Raw(fd))
     }
 
-    /// Ends a registration. No operation on the file may be in flight. Does nothing for `Raw`.
+    /// Ends a registration. No operation on the file may be in flight. A `Raw` file is left alone.
     pub fn unregister_file(&self, file: FileRef) {
         if let FileRef::Fixed(index) = file {
             self.with_tables(|tables, ring| tables.unregister_file(ring, index));
@@ -326,12 +327,14 @@ impl Handle {
     }
 
     /// Lends a region. Pieces of `piece_bytes` (at most 1 GiB) are registered when
-    /// [`Handle::fixed_buffer`] first asks for memory in them, so that unused pieces cost nothing.
-    /// A region may be lent several times. Does nothing if buffers cannot be registered.
+    /// [`Handle::fixed_buffer`] is first called for memory in them, so that unused pieces cost
+    /// nothing. A region may be lent several times. If buffers cannot be registered, nothing
+    /// happens.
     ///
     /// # Safety
     ///
-    /// The region must stay mapped until it was taken back as many times, or the reactor is gone.
+    /// The region must stay mapped until it was taken back as often as it was lent, or the reactor
+    /// is gone.
     ///
     /// # Panics
     ///
@@ -390,8 +393,8 @@ impl Handle {
         })?
     }
 
-    /// Prepares a source's file operations: makes sure that a thread, of the kernel or of the
-    /// process, exists for those that block. Returns which of the two executes the operations.
+    /// Prepares a source's file operations: makes sure that operations which block have a thread,
+    /// either of the kernel or of the process. Returns which of the two executes the operations.
     /// `share` is the drive's share of the pool, common to all its sources. Without this call, a
     /// file whose operations hang could occupy all threads of the ring. May wait for a thread to
     /// start.

@@ -1,19 +1,18 @@
-//! Busy polling: decides when a turn that would sleep polls a little longer instead, and for how
-//! long.
+//! Busy polling: decides when a turn that would sleep polls for a while first, and for how long.
 //!
 //! A sleep costs two wake-ups of a CPU, which may take longer than the request itself on a virtual
-//! machine. Apart from [`BusyPoll::go_on`], which reads the clock and yields, this is pure
-//! arithmetic over given times. A back end owns it and asks it between two polls.
+//! machine. Apart from [`BusyPoll::go_on`], which reads the clock and yields, all code here is pure
+//! arithmetic over given times. A back end owns a `BusyPoll` and calls it between two polls.
 //!
 //! Rules: a thread spins only after [`STREAK`] short waits in a row, so an idle thread sleeps at
 //! once. A wait that was slept through counts as short up to twice the longest spin, because the
 //! wake-ups alone may take that long. A spin yields to other threads that wait for the CPU, above
-//! all to the client that it waits for. It ends at once if another thread took the CPU and nothing
-//! completed meanwhile. A thread that lost its CPU in vain for longer than a whole spin, or spun in
-//! vain [`VAIN`] times in a row, sleeps through the next waits. CPU time that no other thread of
-//! this machine got does not count: a hypervisor takes it from spinning and sleeping threads alike.
-//! With [`SpinRule::IfItPays`], `worth.rs` must agree, too. Kernel counterpart: `halt_poll_ns` of
-//! KVM.
+//! all to the client whose request it waits for. It ends at once if another thread took the CPU and
+//! nothing completed in the meantime. A thread that lost its CPU for longer than a whole spin
+//! without a completion, or had [`VAIN`] spins without a completion in a row, sleeps through the
+//! next waits. CPU time that no other thread of this machine got does not count: a hypervisor takes
+//! it from spinning and sleeping threads alike. With [`SpinRule::IfItPays`], `worth.rs` must also
+//! allow the spin. Kernel counterpart: `halt_poll_ns` of KVM.
 
 mod worth;
 
@@ -26,20 +25,21 @@ use self::worth::SpinTrial;
 
 /// Number of short waits in a row before the first spin.
 const STREAK: u32 = 4;
-/// Number of fruitless spins in a row after which some waits are slept through.
+/// Number of spins without a completion in a row, after which some waits are slept through.
 const VAIN: u32 = 4;
 /// Time between two yields, in nanoseconds.
 const YIELD_NS: u64 = 5_000;
-/// A yield that takes longer than this has let another thread run, in nanoseconds.
+/// Duration of a yield, in nanoseconds, above which another thread must have run.
 const ALONE_NS: u64 = 3_000;
-/// If two polls are further apart than this, another thread had the CPU, in nanoseconds.
+/// Time between two polls, in nanoseconds, above which another thread must have had the CPU.
 const GAP_NS: u64 = 20_000;
-/// Number of waits without a spin after the CPU was lost for long; doubles each time.
+/// Number of waits that are slept through after the CPU was lost for long. It doubles each time.
 const PAUSE_MIN: u32 = 64;
-/// Maximum of that number. After as many waits without such a loss it starts small again.
+/// Maximum of `PAUSE_MIN` after doubling. After as many waits without such a loss, the number
+/// starts at `PAUSE_MIN` again.
 const PAUSE_MAX: u32 = 8192;
 
-/// Next action of a spin.
+/// Next action of a thread that spins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SpinStep {
     Look,
@@ -55,10 +55,11 @@ pub(crate) struct BusyPoll {
     short: u32,
     /// Number of consecutive spins in which nothing completed.
     vain: u32,
-    /// Number of waits still to be slept through. `pause_next` is the length of the next pause.
+    /// Number of waits that are still to be slept through. `pause_next` is the length of the next
+    /// pause.
     pause: u32,
     pause_next: u32,
-    /// Number of spins since the CPU was lost for long.
+    /// Number of spins since the CPU was last lost for long.
     unhurt: u32,
     /// Times of the current wait: its start, the end of its spin, the last poll, and the next
     /// yield.
@@ -66,11 +67,11 @@ pub(crate) struct BusyPoll {
     end_ns: u64,
     seen_ns: u64,
     yield_ns: u64,
-    /// Duration of the last yield if another thread ran meanwhile, otherwise 0.
+    /// Duration of the last yield if another thread ran during it, otherwise 0.
     away_ns: u64,
-    /// Number of times that the kernel had preempted this thread at the last check.
+    /// Number of times that the kernel had preempted this thread, at the last check.
     taken: u64,
-    /// Measures whether spins pay, with `SpinRule::IfItPays`.
+    /// Measures whether spinning improves throughput, for `SpinRule::IfItPays`.
     worth: Option<SpinTrial>,
 }
 
@@ -116,7 +117,7 @@ impl BusyPoll {
         self.short >= STREAK && self.worth.is_none_or(|worth| worth.spins())
     }
 
-    /// Ends a wait, slept through or not. `bytes` is the total transferred so far.
+    /// Ends a wait, whether it was slept through or not. `bytes` is the total transferred so far.
     pub(crate) fn end(&mut self, now_ns: u64, bytes: u64) {
         let waited_ns = now_ns.saturating_sub(self.start_ns);
         let is_short = waited_ns <= self.longest_ns.saturating_mul(2);
@@ -132,7 +133,7 @@ impl BusyPoll {
     }
 
     /// Returns true if the spin should poll once more, and false if it should end. Yields to other
-    /// threads meanwhile.
+    /// threads in between.
     pub(crate) fn go_on(&mut self) -> bool {
         match self.next(sys::now_ns(), Native::preemptions) {
             SpinStep::Look => std::hint::spin_loop(),
@@ -153,7 +154,7 @@ impl BusyPoll {
         self.seen_ns = now_ns;
         let away_ns = std::mem::take(&mut self.away_ns);
         let is_lost = (away_ns > 0 || gap_ns > GAP_NS) && self.was_taken(preemptions());
-        // This is asked only if nothing completed, so the CPU was lost in vain.
+        // Nothing completed in this time, so the loss of the CPU gained nothing.
         if is_lost && gap_ns.max(away_ns) > self.longest_ns {
             self.rest();
         }
@@ -180,7 +181,7 @@ impl BusyPoll {
         self.away_ns = if away_ns > ALONE_NS { away_ns } else { 0 };
     }
 
-    /// Sleeps through the next waits, without a spin.
+    /// Makes the next waits sleep without a spin.
     fn rest(&mut self) {
         (self.pause, self.unhurt, self.vain) = (self.pause_next, 0, 0);
         self.pause_next = (2 * self.pause_next).min(PAUSE_MAX);

@@ -1,6 +1,6 @@
 //! Safe wrappers of the few system calls that both back ends use.
 //!
-//! The hub, the pool and the back ends call them. Every wrapper returns a result in the style of
+//! The hub, the pool and the back ends call these functions. Every wrapper returns a result or
 //! `-errno`, or an `io::Result`; none panics.
 
 #![allow(unsafe_code)]
@@ -30,8 +30,8 @@ pub(crate) fn result_of(returned: isize) -> i32 {
     if returned < 0 { last_error() } else { returned.min(i32::MAX as isize) as i32 }
 }
 
-/// Calls `pread` without the C library's wrapper, which is a cancellation point and pays for it
-/// with two locked operations in a multi-threaded process.
+/// Calls `pread` directly. The C library's wrapper is a cancellation point, which costs two locked
+/// operations in a multi-threaded process.
 ///
 /// # Safety
 /// `buf` must be the start of `len` bytes that may be written until this returns.
@@ -49,10 +49,10 @@ pub(crate) unsafe fn pread(fd: RawFd, buf: *mut u8, len: usize, offset: u64) -> 
     }
 }
 
-/// Calls `pwrite` without the C library's wrapper; see [`pread`].
+/// Calls `pwrite` directly, for the reason given at [`pread`].
 ///
 /// # Safety
-/// `buf` must be the start of `len` bytes that nobody changes until this returns.
+/// `buf` must be the start of `len` bytes that no thread changes until this returns.
 #[inline]
 pub(crate) unsafe fn pwrite(fd: RawFd, buf: *const u8, len: usize, offset: u64) -> isize {
     #[cfg(target_pointer_width = "64")]

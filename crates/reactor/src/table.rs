@@ -3,10 +3,10 @@
 //! The table owns a slab of [`OperationSlot`]s (one for each operation in flight, found by its
 //! [`OperationKey`]) and the inbox of each source. The reactor calls it to push, take and release;
 //! the back ends call it to complete. Invariants: a key is not reused within 2^32 reuses of its
-//! slot, so a late cancel cannot hit another operation. The index of a source is reused only after
-//! it was released and has nothing in flight, so no completion can reach a wrong inbox. Memory is
-//! allocated only when more operations are in flight than ever before; then the lists grow to hold
-//! them all.
+//! slot, so a late cancel cannot affect another operation. The index of a source is reused only
+//! after it was released and has nothing in flight, so no completion can reach a wrong inbox.
+//! Memory is allocated only when more operations are in flight than ever before; then the lists
+//! grow to hold them all.
 
 use crate::op::{Completion, Op, Source};
 use crate::sys;
@@ -33,13 +33,13 @@ impl OperationKey {
 /// State of an operation in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperationPhase {
-    /// Pushed: on the ring, or in epoll's queue of operations to start.
+    /// The operation was pushed: it is on the ring, or in epoll's queue of operations to start.
     Started,
-    /// Waiting until its descriptor is ready.
+    /// The operation waits until its descriptor is ready.
     Polling,
-    /// In the heap of timers (epoll).
+    /// The operation is in the heap of timers (epoll).
     Timing,
-    /// Submitted to the thread pool.
+    /// The operation was submitted to the thread pool.
     Pooled,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Table {
 }
 
 impl Default for Table {
-    /// Creates a table with room for as many operations as most threads ever have in flight.
+    /// Creates a table with room for as many operations as most threads have in flight at most.
     fn default() -> Table {
         Table {
             slots: Vec::with_capacity(SLOTS),

@@ -1,13 +1,14 @@
 //! The io_uring back end: one ring, and in the common case at most one system call for each turn.
 //!
-//! It owns the ring, the buffer for reading the wake eventfd, the time specifications of timeouts
-//! that are not submitted yet, and the tables of registered files and buffers. The reactor calls it
-//! and passes the hub. The user data of an entry is the operation's `OperationKey`, except for
-//! three values of the ring's own: `WAKE` (the standing read of the wake eventfd), `IGNORE`
-//! (cancels whose result is not needed) and `TRIAL`. Invariants: an operation in phase `Started` or
-//! `Polling` is on the ring or in `again`, never in both. The kernel copies a time specification at
-//! submission, and at most `entries` entries are unsubmitted, so a round-robin array of that size
-//! never overwrites one in use. Kernel counterpart: io_uring(7).
+//! The io_uring back end owns the ring, the buffer for reading the wake eventfd, the time
+//! specifications of timeouts that are not submitted yet, and the tables of registered files and
+//! buffers. The reactor calls it and passes the hub. The user data of an entry is the operation's
+//! `OperationKey`, except for three values of the ring's own: `WAKE` (the permanent read of the
+//! wake eventfd), `IGNORE` (cancels whose result is not needed) and `TRIAL`. Invariants: an
+//! operation in phase `Started` or `Polling` is on the ring or in `again`, never in both. The
+//! kernel copies a time specification at submission, and at most `entries` entries are unsubmitted,
+//! so a round-robin array of that size never overwrites one in use. Kernel counterpart:
+//! io_uring(7).
 
 #![allow(unsafe_code)]
 
@@ -42,9 +43,10 @@ const TRIAL_NS: u64 = 2 * NS_PER_S;
 const WORKERS_MAX: u32 = 4096;
 /// Number of completions copied from the ring at a time.
 const BATCH: usize = 32;
-/// Queued file operations are submitted when they reach this fraction (1/n) of all in flight.
+/// Fraction of the operations in flight (1/n) at which queued file operations are submitted early.
 const EARLY_SHARE: usize = 8;
-/// Number of times a push yields to a kernel short of memory before it fails the operation.
+/// Number of times that a push yields to a kernel that is short of memory before the push fails the
+/// operation.
 const PUSH_ATTEMPTS: usize = 10_000;
 
 /// The ring and its state.
@@ -78,7 +80,7 @@ struct SubmissionState {
     file_ops: u32,
 }
 
-/// The standing read of the wake eventfd.
+/// The read of the wake eventfd that is always in flight.
 struct WakeRead {
     fd: RawFd,
     /// Target of the read: a leaked box, freed together with the ring.
@@ -164,7 +166,7 @@ impl Uring {
 
     /// Returns true if the kernel has a worker for operations of this thread that would block. The
     /// first call makes the kernel start one, which then stays. Without a worker, such operations
-    /// fail with `ECANCELED`, or some kernels retry them for ever.
+    /// fail with `ECANCELED`, or some kernels retry them forever.
     pub(crate) fn has_worker(&mut self, hub: &mut ReactorState) -> bool {
         if let Some(known) = self.has_worker {
             return known;
@@ -206,12 +208,12 @@ impl Uring {
     }
 
     /// Submits before one more file operation is queued, if an eighth of the operations in flight
-    /// is queued already. If few are in flight, a drive would otherwise idle until the end of the
-    /// turn.
+    /// is queued already. While few operations are in flight, a drive would otherwise be idle until
+    /// the end of the turn.
     fn submit_early(&mut self, hub: &mut ReactorState) {
         let share = (hub.table.outstanding() / EARLY_SHARE) as u32;
         if self.queued.file_ops >= share.max(1) {
-            // Ignores errors as `push_entry` does: the next turn submits what is left.
+            // Errors are ignored as in `push_entry`: the next turn submits what is left.
             let _ = self.enter(&mut hub.counters, 0, None);
         }
         self.queued.file_ops += 1;
@@ -242,13 +244,14 @@ impl Uring {
         self.timespecs.put(deadline_ns)
     }
 
-    /// Appends an entry, submitting first if the queue is full. If the kernel accepts nothing for
-    /// long, the operation fails with `-EBUSY` or the kernel's error.
+    /// Appends an entry, and submits first if the queue is full. If the kernel accepts nothing for
+    /// a long time, the operation fails with `-EBUSY` or the kernel's error.
     fn push_entry(&mut self, hub: &mut ReactorState, entry: Entry, user_data: u64) {
         let entry = entry.user_data(user_data);
         if self.ring.submission().len() >= self.config.submit_batch as usize {
-            // Submits only when one more entry arrives, because the last entries can go with the
-            // call that waits. The next turn submits what is left and reports errors.
+            // The queue is submitted only when one more entry arrives, because the last entries can
+            // go with the system call that waits. The next turn submits the rest and reports
+            // errors.
             let _ = self.enter(&mut hub.counters, 0, None);
         }
         for _ in 0..PUSH_ATTEMPTS {
@@ -272,7 +275,7 @@ impl Uring {
     }
 
     /// Calls io_uring_enter once: submits everything and waits for `want` completions, for at most
-    /// `timeout`. Always asks for events, so that deferred completion work runs, too.
+    /// `timeout`. It always asks for events, so that deferred completion work runs, too.
     fn enter(
         &mut self,
         counters: &mut Counters,
@@ -340,8 +343,9 @@ impl Uring {
         Ok(())
     }
 
-    /// Returns true if a short queue may wait: the users of the completions at hand will soon push
-    /// more, or come back to sleep. Never true twice in a row.
+    /// Returns true if a short queue need not be submitted yet: the users of the available
+    /// completions will soon push more operations, or return to sleep. Never returns true twice in
+    /// a row.
     fn may_hold_back(&mut self, hub: &ReactorState) -> bool {
         let queue = self.ring.submission();
         let short = queue.len() < self.config.submit_batch as usize;
@@ -479,7 +483,7 @@ impl Uring {
         }
     }
 
-    /// Cancels everything and waits for it. Leaks the ring if that takes longer than the limit.
+    /// Cancels everything and waits for it. Leaks the ring if the wait exceeds the limit.
     pub(crate) fn close(&mut self, hub: &mut ReactorState, limit: &mut Deadline<Native>) {
         self.closing = true;
         self.scratch.clear();
@@ -501,8 +505,8 @@ impl Uring {
             if self.turn(hub, Wait::Until(sys::now_ns() + slice.as_nanos() as u64)).is_err() {
                 return;
             }
-            // Clears the count, because otherwise completions that nobody took would keep the wait
-            // from blocking.
+            // The count is reset, because completions that no user took would keep the wait from
+            // blocking.
             hub.table.take_delivered();
         }
         // SAFETY: nothing is outstanding, so the kernel holds neither the wake value nor the

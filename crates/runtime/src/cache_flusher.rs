@@ -1,10 +1,10 @@
 //! `CacheFlusher`: the thread of a cache that writes dirty pages to its volume.
 //!
-//! It is started after the disks of the volume below, as an I/O thread that owns the hardware queue
-//! of the given number on each of them. It is stopped after everything that writes to the cache,
-//! and before the drives' workers. It sleeps in its ring. Dirty pages that remain when it stops
-//! stay in memory, so flush the cached volume first. If that flush failed, the flusher flushes the
-//! drives, which makes the data that they did accept durable.
+//! The flusher is started after the disks of the volume below, as an I/O thread that owns the
+//! hardware queue of the given number on each of them. It is stopped after everything that writes
+//! to the cache, and before the drives' workers. It sleeps in its ring. Dirty pages that remain
+//! when it stops stay in memory, so flush the cached volume first. If that flush failed, the
+//! flusher flushes the drives, which makes the data that they did accept durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,8 @@ const DRIVE_WRITES: u32 = 16;
 const FLUSH_NS: u64 = 1_000_000_000;
 /// Maximum time for the thread to end: the final flush, plus 5 s in which its ring waits.
 const HANG: Duration = Duration::from_secs(8);
-/// Maximum number of write-backs in flight over all drives, unless that is less than one for each.
+/// Maximum number of write-backs in flight over all drives. A volume with more drives than this has
+/// one for each drive.
 const WRITES_MAX: u32 = 1024;
 
 /// The thread of a cache that writes dirty pages to its volume. Dropping it stops the thread.
@@ -88,7 +89,7 @@ impl CacheFlusher {
 
 impl Drop for CacheFlusher {
     fn drop(&mut self) {
-        // Callers that need the result call `stop`.
+        // The error is ignored here; a caller that needs it calls `stop`.
         let _ = self.stop();
     }
 }
@@ -110,14 +111,14 @@ fn run(
     let (mut io, below) = match made {
         Ok(made) => made,
         Err(error) => {
-            // The starting thread may have given up already.
+            // The thread that starts the flusher may have stopped waiting, so sending may fail.
             let _ = up.send(Err(error));
             return;
         }
     };
     let mut flusher = Flusher::new(cache, below, io.bell());
     let _ = up.send(Ok(Arc::clone(io.bell())));
-    // Once this ring is gone, queues that find no flusher write dirty pages themselves.
+    // A flusher whose ring fails panics. Queues that find no flusher write dirty pages themselves.
     let failed = |error: Error| panic!("flusher of volume {}: {error}", cache.below().name());
     while !stop.load(Ordering::SeqCst) {
         flusher.turn();

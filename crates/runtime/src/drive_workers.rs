@@ -1,13 +1,13 @@
 //! `DriveWorkers`: threads that serve the drives of volumes on behalf of submitting threads.
 //!
-//! They are started after the disks, and before the channels that hand I/O over to them; they are
-//! stopped after those channels are done. There is one I/O thread (`millrace-drive0`...) for each
-//! CPU that a drive's worker is assigned to; the drives of one CPU share it. The CPU stands for the
-//! thread's place in the machine and decides which drives are near it; the caller chooses whether
-//! the thread is pinned to it ([`Pinning`]). A thread sleeps in its ring. `serve`, `bench` and
-//! programs call this. To stop, drives hand no new I/O to their workers, I/O in flight completes
-//! (for 5 s at most), and then the threads end; submitters serve the drives themselves from then
-//! on. Source: \[FALCON\], which gives each drive a thread on a core of its own.
+//! Workers are started after the disks, and before the channels that hand I/O over to them; they
+//! are stopped after those channels. There is one I/O thread (`millrace-drive0`...) for each CPU to
+//! which a drive's worker is assigned; the drives of one CPU share it. The CPU determines which
+//! drives are near the thread; the caller chooses whether the thread is pinned to it ([`Pinning`]).
+//! A thread sleeps in its ring. `serve`, `bench` and programs call this. At a stop, drives hand no
+//! new I/O to their workers, I/O in flight completes (for 5 s at most), and then the threads end;
+//! submitters serve the drives themselves from then on. Source: \[FALCON\], which gives each drive
+//! a thread on a core of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -33,15 +33,16 @@ const DRAIN_TURN_NS: u64 = 10_000_000;
 /// Whether worker threads are pinned to the CPUs that they are assigned to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pinning {
-    /// The kernel chooses the CPU.
+    /// The kernel chooses the CPU of each thread.
     #[default]
     Free,
     /// Each thread runs on its own CPU only.
     Pinned,
 }
 
-/// Returns the CPUs for drives' workers: those that nothing else is pinned to (`busy`), or all but
-/// the first if none is left or nothing is known to be busy. Empty on a machine with one CPU.
+/// Returns the CPUs for drives' workers: those to which nothing else is pinned (`busy` lists the
+/// others). If none is left, or `busy` is empty, returns all CPUs but the first. Returns none on a
+/// machine with one CPU.
 #[must_use]
 pub fn worker_cpus(topology: &Topology, busy: &[CpuId]) -> Vec<CpuId> {
     let all = topology.cpus();
@@ -99,7 +100,7 @@ pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Ar
 /// State shared between the worker threads and their owner.
 #[derive(Default)]
 struct WorkersState {
-    /// Error of the first thread that ended without being told to.
+    /// Error of the first thread that ended although nobody stopped it.
     failure: Mutex<Option<Error>>,
     system_calls: AtomicU64,
 }
@@ -116,7 +117,7 @@ struct WorkerThread {
     thread: <Native as Machine>::Thread,
     cpu: CpuId,
     disks: Vec<Arc<Disk<Native>>>,
-    /// `None` if the thread never reported that it was up.
+    /// Doorbell of the thread. `None` if the thread never reported that it was up.
     bell: Option<Arc<Doorbell<Native>>>,
     stop: Arc<AtomicBool>,
 }
@@ -133,7 +134,7 @@ impl WorkerThread {
     }
 }
 
-/// Index of a thread, with its doorbell if it is up, or the error if it is not.
+/// Index of a thread, with its doorbell if it has started, or the error if it has not.
 type WorkerUp = (usize, Result<Arc<Doorbell<Native>>, Error>);
 
 /// Threads that serve drives for their submitters. Dropping this stops them.
@@ -149,7 +150,7 @@ pub struct DriveWorkers {
 impl DriveWorkers {
     /// Starts the workers of those disks that have a CPU for one
     /// ([`DiskConfig::worker`](millrace_block::DiskConfig::worker)), and ignores the other disks.
-    /// Returns when all workers are serving.
+    /// Returns once all workers are serving.
     ///
     /// # Errors
     /// `System` if no ring can be created, `Busy` if a disk has a worker already, or the error of
@@ -193,7 +194,8 @@ impl DriveWorkers {
             }
         }
         drop(up);
-        // Waits for all threads, so that each can be woken and stopped if one failed to start.
+        // Waits for all new threads, so that each can be woken and stopped if one of them failed to
+        // start.
         let mut silent = self.threads.len() - before;
         for (number, outcome) in ups {
             silent -= 1;
@@ -212,8 +214,8 @@ impl DriveWorkers {
         }
     }
 
-    /// Takes disks away from their workers, so that they can be closed. Submitters serve the other
-    /// disks of the same threads until those have a thread again.
+    /// Takes disks away from their workers, so that the disks can be closed. Submitters serve the
+    /// other disks of the same threads until a new thread serves those.
     ///
     /// # Errors
     /// Returns an error if a thread hangs because of a drive and was abandoned, or if no thread
@@ -232,8 +234,8 @@ impl DriveWorkers {
         ended.and(self.add(&others))
     }
 
-    /// Starts the flusher of a cache, which is stopped before the workers are. `number` is the
-    /// index of its queue on the drives below.
+    /// Starts the flusher of a cache. It is stopped before the workers. `number` is the index of
+    /// its queue on the drives below.
     ///
     /// # Errors
     /// As for [`CacheFlusher::start`].
@@ -284,8 +286,8 @@ impl DriveWorkers {
         self.shared.system_calls.load(Ordering::Relaxed)
     }
 
-    /// Returns why a thread ended without being stopped, if one did. Submitters serve its drives
-    /// then.
+    /// Returns why a thread ended without being stopped, if one did. Submitters then serve the
+    /// thread's drives.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -327,7 +329,7 @@ fn address(cache: &Arc<Cache<Native>>) -> usize {
 
 impl Drop for DriveWorkers {
     fn drop(&mut self) {
-        // Callers that need the result call `stop`.
+        // The error is ignored here; a caller that needs it calls `stop`.
         let _ = self.stop();
     }
 }
@@ -363,7 +365,8 @@ fn run(
     let (mut io, mut worker) = match made {
         Ok(made) => made,
         Err(error) => {
-            // The starting thread may have given up already because of another thread.
+            // The starting thread may have stopped waiting because another thread failed, so
+            // sending may fail.
             let _ = up.send((number, Err(error)));
             return;
         }

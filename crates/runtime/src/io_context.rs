@@ -1,11 +1,11 @@
 //! `IoContext`: an I/O thread with one reactor, one doorbell, and the channels that run on it.
 //!
-//! It is created on the thread that will run it: an I/O thread of a server, or a program's thread
-//! that uses file drives. It owns the reactor. It makes the thread the owner of a hardware queue of
-//! every drive: the queue with the thread's number ([`IoContext::channel`]), or the first that has
-//! no owner ([`IoContext::join`]). A channel's `wait` arms the doorbell, checks for work once more,
-//! and sleeps in the ring. File drives find the reactor through a thread-local variable that lives
-//! as long as this value.
+//! An `IoContext` is created on the thread that will run it: an I/O thread of a server, or a
+//! program's thread that uses file drives. It owns the reactor. It makes the thread the owner of a
+//! hardware queue of every drive: the queue with the thread's number ([`IoContext::channel`]), or
+//! the first queue that has no owner ([`IoContext::join`]). A channel's `wait` arms the doorbell,
+//! checks for work once more, and sleeps in the ring. File drives find the reactor through a
+//! thread-local variable that lives as long as this value.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -31,8 +31,8 @@ pub struct Current {
 }
 
 thread_local! {
-    /// Has no destructor, so that it outlives channels in other thread-local variables, which drain
-    /// through it. `IoContext` empties it.
+    /// Reactor of this thread. The variable has no destructor, so that it outlives channels in
+    /// other thread-local variables, which drain through the reactor. `IoContext` empties it.
     static REACTOR: RefCell<ManuallyDrop<Option<Current>>> =
         const { RefCell::new(ManuallyDrop::new(None)) };
 }
@@ -63,7 +63,7 @@ fn turn_current(
     turn_ring(|wait| handle.turn(wait), bell, deadline_ns, has_work).map(|_| ())
 }
 
-/// Runs a turn that sleeps unless there is work. `has_work` is asked after the doorbell is armed.
+/// Runs a turn that sleeps unless there is work. `has_work` is called after the doorbell is armed.
 fn turn_ring(
     turn: impl FnOnce(Wait) -> Result<usize, std::io::Error>,
     bell: &Doorbell<Native>,
@@ -120,8 +120,8 @@ impl IoContext {
         Ok(IoContext { reactor, thread, volumes: Vec::new() })
     }
 
-    /// Opens a channel of this thread to a volume. First brings up the thread's queue of each
-    /// drive.
+    /// Opens a channel of this thread to a volume. Before that, opens the thread's queue of each
+    /// drive if it is not open.
     ///
     /// # Errors
     /// Returns an error if a drive cannot open its queue.
@@ -141,8 +141,8 @@ impl IoContext {
         Channel::open(volume, ChannelConfig { depth, stamp, thread })
     }
 
-    /// Claims, whatever this thread's number is, a queue without owner on each of the volume's
-    /// drives. [`IoContext::channel`] uses these queues from then on.
+    /// Claims a queue without owner on each of the volume's drives, whatever this thread's number
+    /// is. [`IoContext::channel`] uses these queues from then on.
     ///
     /// # Errors
     /// `Busy` if other threads own all queues of a drive, or the error of opening a queue. In these
@@ -190,7 +190,7 @@ impl IoContext {
         Ok(worker)
     }
 
-    /// Returns the reactor, for sockets and timers beside the drives.
+    /// Returns the reactor, which the caller may use for sockets and timers as well.
     #[must_use]
     pub fn reactor(&mut self) -> &mut Reactor {
         &mut self.reactor
@@ -203,8 +203,8 @@ impl IoContext {
     }
 
     /// Runs one turn of the reactor: submits everything and sleeps until something happens, or
-    /// until `deadline_ns` on the clock of `Native::now`. Does not sleep if `has_work`, which is
-    /// asked after the doorbell is armed, returns true.
+    /// until `deadline_ns` on the clock of `Native::now`. Does not sleep if `has_work` returns
+    /// true, which is called after the doorbell is armed.
     ///
     /// # Errors
     /// `System` if the ring itself fails.

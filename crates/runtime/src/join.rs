@@ -2,7 +2,7 @@
 //!
 //! A thread whose file operation hangs in the kernel (a dead NFS server, a stopped FUSE daemon)
 //! never ends, even after its own code has returned, because the kernel waits for the operation
-//! while it tears the thread down. Servers, workers and flushers call this when they stop.
+//! when the thread exits. Servers, workers and flushers call this when they stop.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl JoinOutcome {
     /// Returns `Ok` if all threads ended without a panic.
     ///
     /// # Errors
-    /// Returns a text for people that says what went wrong.
+    /// Returns a text for people that describes the failure.
     pub fn in_words(self) -> Result<(), String> {
         match self {
             JoinOutcome::Ended => Ok(()),
@@ -43,7 +43,7 @@ impl JoinOutcome {
 pub fn join_within(threads: Vec<NativeThread>, limit: Duration) -> JoinOutcome {
     let (tell, told) = channel();
     let join = move || {
-        // The receiver is gone if the limit has passed.
+        // The receiver no longer exists if the limit has passed.
         let _ = tell.send(threads.into_iter().fold(true, |whole, thread| thread.join() & whole));
     };
     // If the thread cannot be started, the closure and the handles in it are dropped. Threads that

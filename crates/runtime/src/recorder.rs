@@ -1,12 +1,12 @@
 //! `Recorder`: a thread that moves events from a `Tracer`'s rings to files that blkparse and btt
 //! can read.
 //!
-//! It writes `NAME.blktrace.N`, one file for each CPU N on which a traced thread was when an event
-//! began, and empty files for the CPUs below N. Events are written in order of time if they reach
-//! the recorder within 10 ms. If a file cannot be written, the recording ends with an error,
-//! without affecting I/O. `Recording` is a recording without a thread, for simulated machines: it
-//! writes the rings' content when it ends. `bench --trace` and the daemon call this; it calls
-//! cpu_file.rs.
+//! The recorder writes `NAME.blktrace.N`, one file for each CPU N on which a traced thread ran when
+//! an event began, and empty files for the CPUs below N. Events are written in order of time if
+//! they reach the recorder within 10 ms. If a file cannot be written, the recording ends with an
+//! error, without affecting I/O. `Recording` is a recording without a thread, for simulated
+//! machines: it writes the rings' content when it ends. `bench --trace` and the daemon call this
+//! file; it calls cpu_file.rs.
 
 mod cpu_file;
 
@@ -28,11 +28,11 @@ pub use cpu_file::trace_file;
 
 /// Interval at which the rings are emptied.
 const TURN: Duration = Duration::from_millis(10);
-/// Events younger than this, in nanoseconds, wait for the next turn, because another thread's ring
-/// may have older ones.
+/// Age in nanoseconds below which events are kept until the next turn, because another thread's
+/// ring may have older ones.
 const HELD_NS: u64 = 10_000_000;
-/// Beginning of a message that names its device; the name follows. blkparse prints the message as
-/// it is.
+/// Beginning of a message that names its device; the name follows. blkparse prints the message
+/// unchanged.
 pub const DEVICE_NAME: &str = "millrace names this device ";
 /// Filter for events: an event is recorded if it matches every criterion that is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,8 +51,7 @@ pub struct TraceFilter {
 }
 
 impl TraceFilter {
-    /// Returns true if all these events certainly pass, judged without looking at more than their
-    /// times.
+    /// Returns true if all these events certainly pass the filter. Only their times are examined.
     fn passes_all(&self, entries: &[TraceEntry], began_ns: u64) -> bool {
         self.devices.is_empty()
             && self.acts.is_empty()
@@ -92,8 +91,8 @@ pub struct RecorderConfig {
     pub name: PathBuf,
     /// Filter for the events.
     pub filter: TraceFilter,
-    /// For each drive's device number, the volume that it is a part of. Remap events name the
-    /// volume as their origin.
+    /// Device number of the volume that each drive belongs to, by the drive's device number. Remap
+    /// events name the volume as their origin.
     pub volumes: BTreeMap<u32, u32>,
     /// Names of the submitters, by tenant.
     pub names: BTreeMap<u32, String>,
@@ -132,7 +131,7 @@ struct RecorderState {
 }
 
 impl RecorderState {
-    /// Returns true if the lease has expired.
+    /// Returns true if the client has not renewed its lease in time.
     fn is_left(&self, now_ns: u64, lease: Option<Duration>) -> bool {
         let silent_ns = now_ns.saturating_sub(self.renewed_ns.load(Ordering::SeqCst));
         lease.is_some_and(|lease| u128::from(silent_ns) > lease.as_nanos())
@@ -240,16 +239,17 @@ fn begin<M: Machine>(
     volumes: &[Arc<Volume<M>>],
     config: &RecorderConfig,
 ) -> io::Result<(CpuFile, u64)> {
-    // Checked before any file is touched, because the files may belong to the recording in
-    // progress.
+    // The tracer is started before any file is changed, because the files may belong to the
+    // recording in progress.
     if !tracer.start(config.stamp) {
-        let text = "a recording is under way: stop it first";
+        let text = "a recording is in progress: stop it first";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
-    // Created at once, so that a missing directory is an error of this call.
+    // The first file is created at once, so that a missing directory is reported by this call.
     let mut first = CpuFile::create::<M>(config, 0).inspect_err(|_| tracer.stop())?;
     first.name_devices(&config.devices).inspect_err(|_| tracer.stop())?;
-    // Files of an earlier recording on more CPUs would be read as a part of this one.
+    // Files of an earlier recording on more CPUs are deleted, because readers would take them for a
+    // part of this one.
     let others = (1..).map(|cpu| trace_file(&config.name, cpu));
     others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
     let began_ns = M::now();
@@ -301,7 +301,7 @@ impl<M: Machine> Recording<M> {
     }
 }
 
-/// Empties the rings regularly until told to stop, and then once more.
+/// Empties the rings regularly until it is stopped, and then once more.
 fn record(
     (tracer, groups): (&Tracer<Native>, Option<&Groups<Native>>),
     config: &mut RecorderConfig,
@@ -312,7 +312,8 @@ fn record(
     loop {
         let turn_ns = Native::now();
         let pause_ns = clock.look(turn_ns, LOOK_NS);
-        // The lease could not be renewed while this process did not run.
+        // The lease is extended by the time in which this process was suspended, because no client
+        // could renew it.
         shared.renewed_ns.fetch_add(pause_ns, Ordering::SeqCst);
         let last = shared.stop.load(Ordering::SeqCst) || shared.is_left(turn_ns, config.lease);
         let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
@@ -363,7 +364,8 @@ fn turn<M: Machine>(
     for file in files.values_mut() {
         written += file.write_held(until_ns, config, drops)?;
     }
-    // Dropped events of threads that recorded no event afterwards.
+    // These events were dropped by threads that recorded no event afterwards, so no file has
+    // reported them yet.
     let untold = drops.take(u32::MAX);
     match files.values_mut().next() {
         Some(file) if until_ns == u64::MAX => {
@@ -376,7 +378,7 @@ fn turn<M: Machine>(
     Ok(written)
 }
 
-/// Adds the names of groups that waiting notes mention and that are not known yet.
+/// Adds the names of groups that occur in waiting notes and are not known yet.
 fn learn<M: Machine>(
     groups: &Groups<M>,
     files: &BTreeMap<u32, CpuFile>,
@@ -451,7 +453,7 @@ mod tests {
     fn a_recording_whose_file_cannot_be_created_leaves_the_tracer_free() {
         let (dir, tracer) = (tempfile::tempdir().unwrap(), Tracer::new(16));
         let error = Recorder::start(&tracer, &[], config(&dir.path().join("no/t"))).err().unwrap();
-        assert!(error.to_string().ends_with("its folder is not there; make it"), "{error}");
+        assert!(error.to_string().ends_with("its directory does not exist; create it"), "{error}");
         let recorder = Recorder::start(&tracer, &[], config(&dir.path().join("t"))).unwrap();
         assert_eq!(recorder.stop().unwrap().files, [trace_file(&dir.path().join("t"), 0)]);
     }

@@ -1,7 +1,7 @@
-//! Names, dates and purposes of X.509 certificates, as far as rustls does not check them.
+//! Checks names, dates and purposes of X.509 certificates as far as rustls does not.
 //!
-//! The configuration calls this for this side's files, and sessions for the peer's certificate once
-//! rustls has verified it.
+//! The configuration calls this for the certificates in its own files, and sessions call it for the
+//! peer's certificate once rustls has verified it.
 
 use std::time::{Duration, SystemTime};
 
@@ -89,7 +89,7 @@ pub(crate) fn unusable(der: &[u8], what: Purpose) -> Option<String> {
     let now = since_epoch.unwrap_or(Duration::ZERO);
     let validity = parsed.tbs_certificate().validity();
     if validity.not_after.to_unix_duration() < now {
-        return Some(format!("expired at {}; make a new one", validity.not_after));
+        return Some(format!("expired at {}; create a new one", validity.not_after));
     }
     if validity.not_before.to_unix_duration() > now {
         let from = validity.not_before;
@@ -111,8 +111,8 @@ pub(crate) fn unusable(der: &[u8], what: Purpose) -> Option<String> {
 /// Purpose that a certificate in a file must serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The certificate identifies this side.
+    /// The certificate identifies the local side.
     Own,
-    /// CA certificate that signs peers' certificates.
+    /// The certificate is a CA that signs certificates of peers.
     Authority,
 }

@@ -1,9 +1,10 @@
-//! `ClientCas`: the CAs of a server's clients, each valid until its own certificate expires.
+//! `ClientCas`: the CAs that a server accepts for its clients, each only until its own certificate
+//! expires.
 //!
-//! Owns the CAs of a `client-ca` file. rustls treats a CA as a trusted key and never checks its
-//! dates. So if a CA of the file is expired, a client that rustls accepts is verified again: a CA
-//! that is still valid must accept it, too. Made by the configuration of a server; called by rustls
-//! in each handshake with a client certificate.
+//! This type owns the CAs of a `client-ca` file. rustls treats a CA as a trusted key and never
+//! checks its dates. So if a CA of the file has expired, a client that rustls accepts is verified a
+//! second time, against the CAs that are still valid. The configuration of a server creates it;
+//! rustls calls it in each handshake with a client certificate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -30,7 +31,7 @@ use crate::reasons::ExpiredCa;
 #[derive(Debug, Clone)]
 pub(crate) struct ClientCa {
     anchor: TrustAnchor<'static>,
-    /// Common name, or the complete subject if it has none, on one line.
+    /// Common name of the CA, or its complete subject if it has none, on one line.
     pub(crate) name: String,
     /// Dates of the certificate; `None` if they cannot be parsed.
     pub(crate) lifetime: Option<Lifetime>,
@@ -41,11 +42,11 @@ pub(crate) struct ClientCa {
 pub(crate) struct ClientCas {
     cas: Arc<[ClientCa]>,
     provider: Arc<CryptoProvider>,
-    /// Verifier with all CAs, regardless of their dates.
+    /// Verifier that accepts all CAs, regardless of their dates.
     all: Arc<dyn ClientCertVerifier>,
 }
 
-/// Combines `roots` with the certificates that they were made from, in the same order.
+/// Combines `roots` with the certificates from which they were created, in the same order.
 pub(crate) fn cas_of(roots: RootCertStore, certificates: &[CertificateDer<'_>]) -> Vec<ClientCa> {
     let of = |(anchor, der): (TrustAnchor<'static>, &CertificateDer<'_>)| ClientCa {
         anchor,
@@ -62,8 +63,8 @@ fn name_of(der: &[u8]) -> String {
 }
 
 impl ClientCa {
-    /// Returns the CA's dates. Returns `None` if another CA of the file has the same key and
-    /// expires later, so that clients do not notice when this one expires.
+    /// Returns the CA's dates. Returns `None` if the file has another CA with the same key that
+    /// expires later, because the expiry of this one then affects no client.
     pub(crate) fn last_lifetime(&self, all: &[ClientCa]) -> Option<&Lifetime> {
         let own = self.lifetime.as_ref()?;
         let is_successor = |one: &ClientCa| {
@@ -130,7 +131,7 @@ impl ClientCertVerifier for ClientCas {
         }
         let (ca, expiry) = match dated.iter().filter(is_over).find(|(ca, _)| accepts(&[*ca])) {
             Some((ca, expiry)) => (ca.name.clone(), expiry.to_string()),
-            // The chain has certificates of several expired CAs.
+            // The client's chain contains certificates of several expired CAs.
             None => (String::new(), "is expired".to_owned()),
         };
         let why = OtherError(Arc::new(ExpiredCa { ca, expiry }));

@@ -1,15 +1,15 @@
-//! Configuration of a side: its certificate and key, and the CAs of its peers.
+//! TLS configuration of a server or a client: its certificate and key, and the CAs of its peers.
 //!
-//! Owns the contents of the files in the form that rustls needs, and reloads a server's files when
-//! they change. Called by start-up and, for a server, by the thread that watches its files; calls
-//! rustls.
+//! This module owns the contents of the files in the form that rustls needs, and reloads a server's
+//! files when they change. It is called at start-up and, for a server, by the thread that watches
+//! its files.
 //!
 //! Invariants: the configuration in use was complete and valid when it was read. If new files
-//! cannot be used (for example because the key was not replaced yet), the old ones stay in use
-//! until they change again. A session never waits for a file: it takes the configuration in use,
-//! under a lock that is held only for that.
+//! cannot be used (for example because the key was not replaced yet), the old configuration stays
+//! in use until the files change again. A session never waits for a file: it takes the
+//! configuration in use, under a lock that is held only for that.
 //!
-//! Lock order: `seen`, then `in_use`.
+//! Lock order: `seen` before `in_use`.
 
 use std::fs::File;
 use std::io::Read;
@@ -51,10 +51,11 @@ impl Identity {
 /// Configuration of a server, shared by its sessions.
 #[derive(Debug)]
 pub struct ServerConfig {
-    /// `None` if it was not read from files.
+    /// Files of the server. `None` if the configuration was not read from files.
     files: Option<ServerFiles>,
     in_use: Mutex<ActiveConfig>,
-    /// State of the files when last checked, used or not. Locked while they are checked and read.
+    /// Metadata of the files when they were last checked. Locked while the files are checked and
+    /// read.
     seen: Mutex<MetadataSnapshot>,
 }
 
@@ -83,7 +84,7 @@ impl ServerConfig {
     ///
     /// # Errors
     ///
-    /// `File`, naming the texts "certificate", "key" and "client CA".
+    /// `File` with the name of the text at fault: "certificate", "key" or "client CA".
     pub fn from_pem(
         certificate: &[u8],
         key: &[u8],
@@ -97,19 +98,19 @@ impl ServerConfig {
         Ok(ServerConfig { files: None, in_use: Mutex::new(config), seen: Mutex::default() })
     }
 
-    /// Returns true if it was read from files, which may change.
+    /// Returns true if the configuration was read from files, which may change.
     #[must_use]
     pub fn is_from_files(&self) -> bool {
         self.files.is_some()
     }
 
-    /// Reloads the files if they changed since they were last checked; costs a few system calls if
-    /// not. Existing sessions keep their configuration, and new ones do not wait. A file system
-    /// that does not answer blocks the caller.
+    /// Reloads the files if they changed since they were last checked; if not, this costs a few
+    /// system calls. Existing sessions keep their configuration, and new sessions do not wait. A
+    /// file system that does not answer blocks the caller.
     /// # Errors
     ///
-    /// `File` if the files changed and cannot be used. Reported once for each change; the previous
-    /// configuration stays in use.
+    /// `File` if the files changed and cannot be used. It is returned once for each change; the
+    /// previous configuration stays in use.
     pub fn refresh(&self) -> Result<Refreshed, Error> {
         let Some(files) = &self.files else { return Ok(Refreshed::Same) };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,8 +130,8 @@ impl ServerConfig {
         self.in_use().lifetime.clone()
     }
 
-    /// Returns the dates of all certificates that new sessions use, leaving out a CA that has a
-    /// certificate with a later end beside it.
+    /// Returns the dates of all certificates that new sessions use. Leaves out a CA if the file has
+    /// another certificate of it that expires later.
     #[must_use]
     pub fn lifetimes(&self) -> Vec<CertificateLifetime> {
         let of_file = |name: String, file: Option<&PathBuf>| match file {
@@ -184,7 +185,7 @@ impl ClientConfig {
     ///
     /// # Errors
     ///
-    /// `File`, naming the text "CA".
+    /// `File` with the name "CA" of the text.
     pub fn from_pem(ca: &[u8]) -> Result<ClientConfig, Error> {
         ClientConfig::make(&ClientFiles { ca: "CA".into(), identity: None }, ca)
     }
@@ -226,8 +227,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// Prefers ciphers with 128-bit keys over those with 256-bit keys: records take a quarter less
-/// time, and 2^128 tries are out of reach, too. Clients mostly offer the longer ones first.
+/// Prefers ciphers with 128-bit keys over those with 256-bit keys: encryption takes a quarter less
+/// time, and 2^128 keys cannot be searched either. Most clients offer the longer keys first.
 fn with_cheap_ciphers_first() -> CryptoProvider {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     provider.cipher_suites.sort_by_key(|suite| !is_aes_128(suite.suite()));
@@ -290,8 +291,8 @@ fn read_identity(
     Ok((chain, key))
 }
 
-/// Refuses a chain in which the key's certificate is not the first. Other errors of a key are left
-/// to rustls.
+/// Refuses a certificate file in which the key's certificate is not the first. Other errors of a
+/// key are left to rustls.
 fn check_order(
     path: &Path,
     chain: &[CertificateDer<'static>],
@@ -321,7 +322,8 @@ fn unfit_key(identity: &Identity, error: &rustls::Error) -> Error {
 fn key_text(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(_) => {
-            "the key does not belong to the certificate; configure the pair that was made together"
+            "the key does not belong to the certificate; configure a certificate and key that \
+             were created together"
                 .to_owned()
         }
         // rustls gives no details of a key that it cannot use.
@@ -384,7 +386,7 @@ fn certificates(
         let text = "contains no certificate (a block BEGIN CERTIFICATE)";
         return Err(Error::file(path, text));
     };
-    // Of several CAs, some may be expired; one usable CA is enough.
+    // Some of several CAs may have expired; one usable CA is enough.
     let own = || unusable(first, purpose);
     let authorities = || {
         let usable = found.iter().any(|one| unusable(one, purpose).is_none());
@@ -419,8 +421,8 @@ fn roots(path: &Path, certificates: &[CertificateDer<'static>]) -> Result<RootCe
 fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
         let text = String::from_utf8_lossy(pem);
-        // Checked first: in OpenSSL's older format an encrypted block has lines that are not
-        // base64.
+        // Encryption is checked first, because an encrypted key in OpenSSL's older format has lines
+        // that are not base64.
         let why = if text.contains("ENCRYPTED") {
             "the key in it is encrypted; decrypt it with openssl pkey -in KEY -out NEW"
         } else if !matches!(error, pem::Error::NoItemsFound) {

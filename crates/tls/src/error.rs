@@ -1,6 +1,6 @@
 //! Errors, with a text for the operator of the server or the user of the client.
 //!
-//! Made everywhere in this crate; `reasons.rs` converts rustls's errors.
+//! All modules of this crate create these errors; `reasons.rs` converts the errors of rustls.
 
 /// Kind of a TLS failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,17 +13,17 @@ pub enum ErrorKind {
     Certificate,
     /// The peer sent no certificate although one is required.
     NoCertificate,
-    /// The peer does not use TLS, or violated it.
+    /// The peer does not use TLS, or violated its protocol.
     Protocol,
     /// The two sides have no version or cipher in common.
     Versions,
-    /// The peer ended the session with an alert: it does not accept this side.
+    /// The peer ended the session with an alert, because it does not accept the local side.
     Refused,
-    /// An internal failure of this side.
+    /// An internal failure of the local side.
     Internal,
 }
 
-/// A failure with a text for people.
+/// Failure of a TLS operation, with a text for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Error {

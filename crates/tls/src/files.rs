@@ -1,6 +1,6 @@
 //! Configured certificate and key files, and results of checking them.
 //!
-//! Plain data, compiled with and without the feature `rustls`. Read by `config.rs`.
+//! Plain data, compiled with and without the feature `rustls`. `config.rs` reads it.
 
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,9 @@ use crate::lifetime::Lifetime;
 /// A certificate and its key, in PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// File with the certificate, followed by those of intermediate CAs.
+    /// File with the certificate, followed by the certificates of intermediate CAs.
     pub certificate: PathBuf,
-    /// File with the private key, not encrypted.
+    /// File with the private key, which must not be encrypted.
     pub key: PathBuf,
 }
 
@@ -57,8 +57,8 @@ pub enum Refreshed {
 /// Dates of a certificate that new sessions of a server use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateLifetime {
-    /// Description for messages: `the certificate in FILE`, or `the CA "NAME" in FILE`. Without the
-    /// file if it was not read from one.
+    /// Description for messages: `the certificate in FILE`, or `the CA "NAME" in FILE`. The file is
+    /// left out if the certificate was not read from a file.
     pub name: String,
     /// Use of the certificate: the server's own, or a CA of its clients.
     pub role: CertificateRole,

@@ -1,22 +1,22 @@
-//! `Lifetime`: the dates of a certificate chain, and when to warn about its expiry.
+//! `Lifetime`: the dates of a certificate chain. It decides when a warning about the expiry is due.
 //!
-//! `certificate.rs` reads the dates once: for the configuration, of this side's certificate, and
-//! for sessions, of the peer's. Callers that log warnings ask for the state again and again.
+//! `certificate.rs` reads the dates once: the configuration from its own certificate, and a session
+//! from the peer's. Code that logs warnings queries the state repeatedly.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-/// Longest time before the end at which a warning is due.
+/// Maximum time before the expiry at which a warning is due.
 const WARN_BEFORE: Duration = Duration::from_secs(7 * DAY_S);
-/// Divisor of the total validity: a warning is due in the last third, so that certificates that are
-/// renewed every day cause none.
+/// Divisor of the total validity: a warning is due in its last third, so that certificates that are
+/// renewed every day cause no warnings.
 const WARN_PART: u32 = 3;
 const DAY_S: u64 = 24 * 60 * 60;
 
 /// Validity period of the certificate in a chain that expires first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Begin of the validity, since the Unix epoch; `end` likewise.
+    /// Start of the validity, as time since the Unix epoch. `end` is its end in the same form.
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
     /// End of the validity as a readable date.
@@ -27,7 +27,7 @@ pub struct Lifetime {
 /// once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expiry {
-    /// The end is far away, and no warning is due.
+    /// The expiry is far away, and no warning is due.
     Far,
     /// The certificate expires soon.
     Soon {

@@ -1,8 +1,9 @@
-//! `PeerNames`: the names in a certificate, for access lists.
+//! `PeerNames`: the names in a certificate, which are compared with access lists.
 //!
-//! Made by `certificate.rs`; compared by the server, shown in logs.
+//! `certificate.rs` creates it; the server compares the names, and logs show them.
 
-/// Names in a certificate: a peer's, to be matched with an access list, or this side's own.
+/// Names in a certificate: a peer's, to be compared with an access list, or those of the local
+/// certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerNames {
     /// Common name of the subject.
@@ -31,7 +32,8 @@ impl std::fmt::Display for PeerNames {
         if names.is_empty() {
             return f.write_str("a peer without a name");
         }
-        // Escaped: names come from the peer and must not forge lines of the log.
+        // The names are escaped, because they come from the peer and must not look like lines of
+        // the log.
         write!(f, "{}", names.join(", ").escape_debug())
     }
 }

@@ -1,6 +1,6 @@
 //! Readable texts for rustls's errors.
 //!
-//! Called by sessions and by the configuration.
+//! Sessions and the configuration call this module.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ impl Error {
         Error::new(ErrorKind::File, format!("{}: {what}", path.display()))
     }
 
-    /// Converts an error of rustls; `first` are the first bytes that the peer sent.
+    /// Converts an error of rustls. `first` contains the first bytes that the peer sent.
     pub(crate) fn of_session(error: &rustls::Error, first: &[u8]) -> Error {
         use rustls::Error as Tls;
         let certificate = |text: String| Error::new(ErrorKind::Certificate, text);
@@ -57,7 +57,7 @@ pub(crate) struct ExpiredCa {
     pub(crate) expiry: String,
 }
 
-/// Returns true if a session starts as TLS does: with a handshake record or an alert.
+/// Returns true if the first bytes are TLS, that is, a handshake record or an alert.
 fn is_tls(first: &[u8]) -> bool {
     matches!(first, [] | [0x15 | 0x16] | [0x15 | 0x16, 3, ..])
 }
@@ -91,7 +91,7 @@ fn certificate_text(error: &CertificateError) -> String {
 pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
     use CertificateError as C;
     let why = match error {
-        C::Expired | C::ExpiredContext { .. } => "is expired; make a new one",
+        C::Expired | C::ExpiredContext { .. } => "is expired; create a new one",
         C::NotValidYet | C::NotValidYetContext { .. } => {
             "is not valid yet; check the clocks of both machines"
         }
@@ -101,19 +101,21 @@ pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
              2048 bits); compare the CA files of both sides, or make new ones"
         }
         C::Revoked => "was revoked",
-        C::BadEncoding => "cannot be decoded: it is damaged, or is not X.509; make a new one",
+        C::BadEncoding => "cannot be decoded: it is damaged, or is not X.509; create a new one",
         C::InvalidPurposeContext { required: ExtendedKeyPurpose::ServerAuth, .. } => {
-            "is not made for servers: its extended key usage lacks serverAuth; make one that has it"
+            "is not made for servers: its extended key usage lacks serverAuth; create one that \
+             has it"
         }
         C::InvalidPurposeContext { required: ExtendedKeyPurpose::ClientAuth, .. } => {
-            "is not made for clients: its extended key usage lacks clientAuth; make one that has it"
+            "is not made for clients: its extended key usage lacks clientAuth; create one that \
+             has it"
         }
         C::InvalidPurpose | C::InvalidPurposeContext { .. } => {
             "is not made for this purpose: its extended key usage lacks serverAuth or clientAuth"
         }
         C::NotValidForName | C::NotValidForNameContext { .. } => "is for another name",
         C::UnhandledCriticalExtension => {
-            "has a critical extension that this side does not support; make one without it"
+            "has a critical extension that this program does not support; create one without it"
         }
         C::UnsupportedSignatureAlgorithmContext { .. }
         | C::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
@@ -130,7 +132,7 @@ pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
 }
 
 /// Describes errors of the verifier for which rustls has no variant. They are recognised by their
-/// names, since their type is not public through rustls.
+/// names, because rustls does not export their type.
 fn path_text(name: &str) -> String {
     let has = |what: &str| name.contains(what);
     let why = if has("EndEntityUsedAsCa") {
@@ -139,7 +141,7 @@ fn path_text(name: &str) -> String {
         "is X.509 version 1, which has no names; make one of version 3 with openssl x509 -req \
          -extfile"
     } else if has("CaUsedAsEndEntity") {
-        "is a CA certificate; make one for the peer itself, signed by it"
+        "is a CA certificate; create one for the peer itself, signed by the CA"
     } else if has("PathLenConstraintViolated") {
         "has too many CAs in its chain: one of them has a path length that forbids further CAs"
     } else if has("NameConstraintViolation") {
@@ -150,8 +152,8 @@ fn path_text(name: &str) -> String {
     why.to_owned()
 }
 
-/// Extracts the names from rustls's debug text: `DnsName("localhost")`. Escaped, since they are the
-/// peer's and must not forge lines of the log.
+/// Extracts the names from rustls's debug text: `DnsName("localhost")`. The names are escaped,
+/// because they come from the peer and must not look like lines of the log.
 fn presented_names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
@@ -164,16 +166,16 @@ fn presented_names(presented: &[String]) -> String {
 fn incompatible(why: &PeerIncompatible) -> String {
     use PeerIncompatible as P;
     let what = match why {
-        // Clients of TLS 1.1 and older do not send their signature schemes.
+        // Clients with TLS 1.1 or older do not send signature schemes.
         P::SupportedVersionsExtensionRequired
         | P::SignatureAlgorithmsExtensionRequired
         | P::ServerDoesNotSupportTls12Or13
         | P::Tls12NotOffered
         | P::Tls12NotOfferedOrEnabled
         | P::Tls13RequiredForQuic
-        | P::ServerTlsVersionIsDisabledByOurConfig => "its TLS is older than 1.2",
+        | P::ServerTlsVersionIsDisabledByOurConfig => "the peer's TLS is older than 1.2",
         P::NoCipherSuitesInCommon | P::NoKxGroupsInCommon | P::NoSignatureSchemesInCommon => {
-            "it has no cipher, key exchange or signature in common with this side"
+            "the peer has no cipher, key exchange or signature in common with this side"
         }
         _ => {
             return format!("the peer is incompatible with this side: {why:?}");
@@ -186,23 +188,24 @@ fn alert_text(alert: AlertDescription) -> String {
     use AlertDescription as A;
     let why = match alert {
         A::CertificateExpired => "this side's certificate is expired",
-        A::UnknownCA => "it does not know the CA of this side's certificate",
+        A::UnknownCA => "the peer does not know the CA of this side's certificate",
         A::BadCertificate | A::CertificateUnknown | A::UnsupportedCertificate => {
-            "it does not accept this side's certificate (expired, wrong CA, or for another name)"
+            "the peer does not accept this side's certificate (expired, wrong CA, or for another \
+             name)"
         }
         A::CertificateRevoked => "this side's certificate was revoked",
         A::CertificateRequired => {
             "it demands a certificate, but this side sent none; configure one with \
              tls-certificate and tls-key"
         }
-        A::AccessDenied => "it denies this side access",
-        A::ProtocolVersion => "it has no version of TLS in common with this side",
+        A::AccessDenied => "the peer denies this side access",
+        A::ProtocolVersion => "the peer has no version of TLS in common with this side",
         A::HandshakeFailure | A::InsufficientSecurity => {
-            "it has no cipher in common with this side, or needs a certificate"
+            "the peer has no cipher in common with this side, or needs a certificate"
         }
-        A::UnrecognisedName => "it does not know the host name that this side used",
-        A::InternalError => "it failed on its own side (internal_error); see its log",
-        A::UserCanceled => "its user cancelled (user_canceled); see its log",
+        A::UnrecognisedName => "the peer does not know the host name that this side used",
+        A::InternalError => "the peer had an internal error (internal_error); see its log",
+        A::UserCanceled => "the peer's user cancelled (user_canceled); see its log",
         other => return format!("the peer ended the session with the alert {other:?}"),
     };
     format!("the peer refused the session: {why}")
@@ -237,7 +240,7 @@ mod tests {
             (AlertDescription::UnknownCA, "does not know the CA"),
             (AlertDescription::CertificateRequired, "this side sent none"),
             (AlertDescription::ProtocolVersion, "no version of TLS"),
-            (AlertDescription::InternalError, "on its own side"),
+            (AlertDescription::InternalError, "had an internal error"),
             (AlertDescription::DecodeError, "the alert DecodeError"),
         ] {
             let error = Error::of_session(&rustls::Error::AlertReceived(alert), &[0x16, 3]);

@@ -1,12 +1,14 @@
-//! One TLS session of either side, with its received ciphertext and its ciphertext to send.
+//! One TLS session of a server or a client, with its received ciphertext and its ciphertext to
+//! send.
 //!
-//! Owns both buffers and the state of the session. A connection calls it and moves the bytes. It
-//! calls rustls until the handshake is over, and records.rs afterwards for TLS 1.3.
+//! This type owns both buffers and the state of the session. A connection calls it and transfers
+//! the bytes. The session uses rustls until the handshake is over, and records.rs afterwards for
+//! TLS 1.3.
 //!
-//! Invariants: the output buffer never moves, so a send of its bytes may be outstanding while more
-//! are appended. rustls is shown ciphertext until it has consumed it, at the same position relative
-//! to the bytes before it. Messages of rustls itself (handshake, alerts, new keys) keep their order
-//! with records of plaintext, and are bounded by [`CONTROL_BYTES_MAX`].
+//! Invariants: the output buffer never moves, so bytes of it may be in a send operation while more
+//! are appended. rustls is passed the same ciphertext again until it has consumed it, at the same
+//! position relative to the bytes before it. Messages of rustls itself (handshake, alerts, new
+//! keys) keep their order with records of plaintext, and are limited by [`CONTROL_BYTES_MAX`].
 
 mod buffers;
 mod engine;
@@ -27,7 +29,8 @@ pub use self::buffers::{INPUT_BYTES, OUTPUT_BYTES};
 
 /// Longest plaintext of a record, in bytes.
 pub(crate) const RECORD_BYTES: usize = 16 * 1024;
-/// Limit of rustls's own messages that wait while the caller sends nothing, in bytes.
+/// Maximum total length of rustls's own messages that wait while the caller sends nothing, in
+/// bytes.
 pub(crate) const CONTROL_BYTES_MAX: usize = 128 * 1024;
 
 /// A TLS session of a server or a client.
@@ -35,7 +38,7 @@ pub struct Session {
     engine: Engine,
     incoming: Incoming,
     outgoing: Outgoing,
-    /// Decrypted bytes that no caller had room for, from `plain_start` on.
+    /// Decrypted bytes for which no caller had room, from `plain_start` on.
     plain: Vec<u8>,
     plain_start: usize,
     /// Plaintext of a record that is not full and not encrypted yet.
@@ -43,7 +46,7 @@ pub struct Session {
     progress: Progress,
     peer: Option<PeerNames>,
     peer_lifetime: Option<Lifetime>,
-    /// First bytes that the peer sent, for the error message if they are not TLS.
+    /// First bytes that the peer sent. If they are not TLS, the error message shows them.
     first: Vec<u8>,
 }
 
@@ -51,7 +54,7 @@ pub struct Session {
 #[derive(Debug, Clone, Default)]
 struct Progress {
     established: bool,
-    /// The peer sent a close notification.
+    /// True once the peer has sent a close notification.
     peer_closed: bool,
     closed: bool,
     failed: Option<Error>,
@@ -104,8 +107,8 @@ impl Session {
         }
     }
 
-    /// Returns the memory for the next ciphertext. It is empty only if [`Session::read`] must be
-    /// called first, and stays in place until [`Session::received`].
+    /// Returns the memory for the next ciphertext. The memory is empty only if [`Session::read`]
+    /// must be called first, and stays in place until [`Session::received`].
     pub fn room(&mut self) -> &mut [u8] {
         if self.is_waiting() { &mut [] } else { self.incoming.room() }
     }
@@ -114,7 +117,7 @@ impl Session {
     ///
     /// # Panics
     ///
-    /// If the room was smaller than that.
+    /// If `bytes` is more than the room.
     pub fn received(&mut self, bytes: usize) {
         let came = self.incoming.received(bytes);
         if self.first.len() < 8 {
@@ -122,13 +125,15 @@ impl Session {
         }
     }
 
-    /// Processes received ciphertext and hands out plaintext. Returns how many bytes of `into` were
-    /// filled. Fewer than its length mean that more ciphertext is needed, or that the peer sends no
-    /// more ([`Session::peer_closed`]). There may be new output afterwards, even after an error.
+    /// Processes received ciphertext and returns plaintext in `into`. Returns how many bytes of
+    /// `into` were filled. Fewer bytes than its length mean that more ciphertext is needed, or that
+    /// the peer sends no more ([`Session::peer_closed`]). New output may exist afterwards, even
+    /// after an error.
     ///
     /// # Errors
     ///
-    /// The error that ended the session, on every call. Plaintext before it was handed out.
+    /// The error that ended the session, on every call. Plaintext before the error was already
+    /// returned.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let mut filled = 0;
         while filled < into.len() || !self.progress.established {
@@ -140,9 +145,9 @@ impl Session {
         Ok(filled)
     }
 
-    /// Does the same as [`Session::read`], but hands out at most one record once the handshake is
-    /// over, so that the plaintext after it can go elsewhere. Returns 0 if more ciphertext is
-    /// needed, or if there was no room.
+    /// Reads like [`Session::read`], but returns at most one record once the handshake is over, so
+    /// that the plaintext after it can be read into other memory. Returns 0 if more ciphertext is
+    /// needed, or if `into` is empty.
     ///
     /// # Errors
     ///
@@ -163,8 +168,8 @@ impl Session {
     }
 
     /// Takes plaintext to send. Returns the number of bytes taken: none before the handshake is
-    /// over, otherwise all unless the output is full. They are put into a record when that is full,
-    /// or when [`Session::finish`] is called.
+    /// over, otherwise all unless the output is full. The bytes are encrypted as a record when the
+    /// record is full, or when [`Session::finish`] is called.
     ///
     /// # Errors
     ///
@@ -193,7 +198,7 @@ impl Session {
         Ok(taken)
     }
 
-    /// Puts the plaintext taken so far into a record, even a short one.
+    /// Encrypts the plaintext taken so far as a record, even if the record is not full.
     ///
     /// # Errors
     ///
@@ -227,13 +232,14 @@ impl Session {
     ///
     /// # Panics
     ///
-    /// If the output was shorter than that.
+    /// If `bytes` is more than the output.
     pub fn sent(&mut self, bytes: usize) {
         self.outgoing.sent(bytes);
         self.outgoing.settle();
     }
 
-    /// Adds a close notification as the last of the output. Nothing can be written afterwards.
+    /// Adds a close notification, the last message of the output. Nothing can be written
+    /// afterwards.
     pub fn close(&mut self) {
         if self.progress.established && !self.progress.closed && self.progress.failed.is_none() {
             while let Ok((step, None)) = self.turn(&mut [], WriteAction::Close)
@@ -252,14 +258,14 @@ impl Session {
     }
 
     /// Returns true if the peer sent a close notification. A connection that ends without one was
-    /// cut off.
+    /// interrupted.
     #[must_use]
     pub fn peer_closed(&self) -> bool {
         self.progress.peer_closed
     }
 
-    /// Returns true if decrypted plaintext waits that no caller had room for. There is no room for
-    /// ciphertext then.
+    /// Returns true if decrypted plaintext is left for which no caller had room. In that case there
+    /// is no room for ciphertext.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.plain_start < self.plain.len()
@@ -297,7 +303,8 @@ impl Session {
         bytes
     }
 
-    /// Runs one turn of the engine. Returns its outcome, and the bytes written for `want`.
+    /// Runs one step of the engine. Returns its outcome, and the number of bytes written for
+    /// `want`.
     fn turn(
         &mut self,
         into: &mut [u8],
@@ -325,7 +332,7 @@ impl Session {
             self.engine.take_over();
         }
         if self.outgoing.control_bytes() > CONTROL_BYTES_MAX {
-            let text = "the peer causes more TLS messages than it receives";
+            let text = "the peer requests TLS messages but does not receive them";
             return Err(self.fail(Error::new(ErrorKind::Protocol, text)));
         }
         if step == TurnOutcome::Blocked && self.incoming.is_full() {

@@ -1,7 +1,7 @@
-//! Stand-ins for configurations and sessions without the feature `rustls`. The types have no
+//! Replacements of configurations and sessions without the feature `rustls`. The types have no
 //! values, so none of their methods ever runs.
 //!
-//! They have the methods that servers and drives call, like `config.rs` and `session.rs`.
+//! The types have the methods of `config.rs` and `session.rs` that servers and drives call.
 
 use std::convert::Infallible;
 
@@ -15,7 +15,7 @@ fn refused<T>() -> Result<T, Error> {
 }
 
 impl Identity {
-    /// Returns `None`: certificates cannot be read.
+    /// Returns `None`, because certificates cannot be read.
     #[must_use]
     pub fn names(&self) -> Option<PeerNames> {
         None

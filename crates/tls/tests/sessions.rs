@@ -208,7 +208,7 @@ fn clients_are_refused_with_the_reason() {
         (
             Some(server_only),
             ErrorKind::Certificate,
-            "its extended key usage lacks clientAuth; make",
+            "its extended key usage lacks clientAuth; create",
         ),
         (Some(of_a_leaf), ErrorKind::Certificate, "signed by a certificate that is not a CA"),
     ] {
@@ -289,7 +289,7 @@ fn servers_are_refused_with_the_reason() {
     };
     let for_clients = sides.authority.issue_for_clients("client-only", &["localhost"]);
     let text = server_with(identity_of(for_clients));
-    assert!(text.contains("its extended key usage lacks serverAuth; make one"), "{text}");
+    assert!(text.contains("its extended key usage lacks serverAuth; create one"), "{text}");
     let nameless = sides.authority.issue("nameless", &[], Validity::Now);
     let text = server_with(identity_of(nameless));
     assert!(text.contains("'localhost' was expected, but it has no subjectAltName"), "{text}");
@@ -297,7 +297,7 @@ fn servers_are_refused_with_the_reason() {
     assert!(text.contains("signed by a certificate that is not a CA"), "{text}");
 }
 
-/// Runs `openssl` with words, and files of the folder by their names.
+/// Runs `openssl` with words, and files of the directory by their names.
 fn openssl(folder: &Path, words: &str) {
     let output = Command::new("openssl").current_dir(folder).args(words.split(' ')).output();
     let output = output.unwrap();

@@ -52,7 +52,7 @@ impl TraceName {
         TraceName { base: dir.map_or_else(|| name.into(), |dir| dir.join(name)) }
     }
 
-    /// Returns the trace's name without its folder, as reports show it.
+    /// Returns the trace's name without its directory, as reports show it.
     #[must_use]
     pub fn name(&self) -> String {
         if self.is_pipe() {

@@ -1,10 +1,10 @@
 //! Runs one execution: the threads of a model as coroutines of the exploring thread.
 //!
-//! Called by explorer.rs with a prepared session. Coroutines are resumed in the order that the
+//! explorer.rs calls this with a prepared session. Coroutines are resumed in the order that the
 //! session decides. After a failure the other coroutines are abandoned: their stacks are reused and
-//! everything they own is leaked, because destructors of half-finished work could panic. A panic of
-//! a model's thread unwinds as usual and becomes the failure. Stacks are pooled, so that starting a
-//! thread takes nanoseconds.
+//! everything that they own is leaked, because destructors of unfinished work could panic. A panic
+//! of a model's thread unwinds as usual and becomes the failure. Stacks are pooled, so that
+//! starting a thread takes nanoseconds.
 #![allow(unsafe_code)]
 
 use std::boxed::Box;
@@ -18,12 +18,12 @@ use corosensei::{Coroutine, CoroutineResult};
 
 use super::session::{self, NOBODY, ThreadYielder, UnstartedThread};
 
-/// Stack size of a thread; pages that are not touched cost nothing.
+/// Stack size of a thread. Pages that are not used cost nothing.
 const STACK_BYTES: usize = 256 * 1024;
 
 type ThreadCoroutine = Coroutine<(), (), (), DefaultStack>;
 
-/// Coroutines of the current execution, and stacks for the next.
+/// Coroutines of the current execution, and stacks for the next one.
 #[derive(Default)]
 pub(super) struct CoroutinePool {
     running: Vec<ThreadCoroutine>,
@@ -62,17 +62,17 @@ impl CoroutinePool {
             }
             self.stacks.push(coroutine.into_stack());
         }
-        // Bodies of threads that were never resumed.
+        // Bodies of threads that were never resumed are leaked.
         session::with(|s| s.started.drain(..).for_each(core::mem::forget));
     }
 
     fn coroutine(&mut self, body: impl FnOnce()) -> ThreadCoroutine {
         let stack = self.stacks.pop().unwrap_or_else(|| {
-            DefaultStack::new(STACK_BYTES).expect("the system has memory for a stack")
+            DefaultStack::new(STACK_BYTES).expect("the system must have memory for a stack")
         });
         let run = move |turns: &ThreadYielder, ()| {
             session::with(|s| s.begin(turns));
-            // The panic hook has recorded a panic, and the execution ends with it.
+            // The panic hook has already recorded a panic, which ends the execution.
             let _ = catch_unwind(AssertUnwindSafe(body));
             session::with(|s| s.end());
         };
@@ -94,8 +94,8 @@ pub(super) fn hook_panics() {
     });
 }
 
-/// Records a panic of a model. Returns false for a panic outside a model, and for the second one of
-/// an execution, which ends the process.
+/// Records a panic of a model. Returns false for a panic outside a model, and for the second panic
+/// of an execution, which ends the process.
 fn note(info: &PanicHookInfo<'_>) -> bool {
     session::try_with(|s| {
         let first = s.failure.is_none();

@@ -1,7 +1,7 @@
 //! `Explorer`: runs a model under all choices within its bounds, and reports the result.
 //!
-//! Called by tests. Owns one session and one pool of stacks for an exploration, and reaches the
-//! executions through them. A failed execution is run a second time from its trail, with a log.
+//! Tests call this. `Explorer` owns one session and one pool of stacks for an exploration, and all
+//! executions use them. A failed execution is run a second time from its trail, with a log.
 //! Invariant: exceeding the limit on executions is an error, never a pass.
 
 use core::cell::RefCell;
@@ -18,7 +18,7 @@ use super::execute::{CoroutinePool, hook_panics};
 use super::session::{Bounds, EnteredSession, Session};
 use super::trail::{ChoiceMode, Trail};
 
-/// Explores models; see [`Explorer::check`].
+/// Explores models. See [`Explorer::check`].
 #[derive(Debug, Clone, Copy)]
 pub struct Explorer {
     bounds: Bounds,
@@ -52,7 +52,7 @@ pub struct Failure {
     pub reason: String,
     /// Choices of the execution, which [`Explorer::replay`] of the same explorer repeats.
     pub trail: String,
-    /// Steps of the execution.
+    /// Steps of the execution, as text.
     pub log: Vec<String>,
     /// Number of executions until the failure.
     pub executions: u64,
@@ -86,43 +86,45 @@ impl Explorer {
         }
     }
 
-    /// Sets how many preemptions one execution may have: turns that a runnable thread loses.
+    /// Sets the maximum number of preemptions in one execution. A preemption is a turn that a
+    /// runnable thread loses.
     #[must_use]
     pub fn preemptions(mut self, count: u32) -> Self {
         self.bounds.preemptions = count;
         self
     }
 
-    /// Removes the bound on preemptions.
+    /// Removes the limit on preemptions.
     #[must_use]
     pub fn exhaustive(self) -> Self {
         self.preemptions(u32::MAX)
     }
 
-    /// Sets the largest number of executions; more are an error.
+    /// Sets the maximum number of executions. More are an error.
     #[must_use]
     pub fn max_executions(mut self, count: u64) -> Self {
         self.executions_max = count;
         self
     }
 
-    /// Sets the largest number of steps of one execution; more are a failure.
+    /// Sets the maximum number of steps of one execution. More are a failure.
     #[must_use]
     pub fn max_steps(mut self, count: u32) -> Self {
         self.bounds.steps = count;
         self
     }
 
-    /// Sets how many steps a thread may make in a row before another thread gets a turn, which does
-    /// not count as a preemption. For loops that wait for another thread without `spin_until`.
+    /// Sets the number of steps that a thread may make in a row before another thread gets a turn,
+    /// which does not count as a preemption. It is needed for loops that wait for another thread
+    /// without `spin_until`.
     #[must_use]
     pub fn patience(mut self, steps: u32) -> Self {
         self.bounds.patience = steps;
         self
     }
 
-    /// Sets how many deadlines may pass in one execution. With none, a timeout cannot hide a lost
-    /// wake-up.
+    /// Sets the maximum number of deadlines that pass in one execution. If it is 0, a timeout
+    /// cannot hide a lost wake-up.
     #[must_use]
     pub fn deadlines(mut self, count: u32) -> Self {
         self.bounds.deadlines = count;
@@ -136,7 +138,7 @@ impl Explorer {
         self
     }
 
-    /// Runs this many random executions instead of all, for models that are too large.
+    /// Runs this many random executions instead of all executions, for models that are too large.
     #[must_use]
     pub fn random(mut self, seed: u64, executions: u64) -> Self {
         self.random = Some((seed, executions));
@@ -146,13 +148,13 @@ impl Explorer {
     /// Runs `body` under every choice within the bounds.
     ///
     /// # Panics
-    /// With the first failure; if there are more executions than allowed; if `body` does not do the
-    /// same under the same choices.
+    /// With the first failure; if there are more executions than allowed; or if `body` behaves
+    /// differently under the same choices.
     pub fn check(&self, body: impl Fn()) -> Report {
         self.explore(&body).unwrap_or_else(|failure| panic!("{failure}"))
     }
 
-    /// Returns the first failure of `body`, or None if it has none within the bounds.
+    /// Returns the first failure of `body`, or `None` if there is none within the bounds.
     ///
     /// # Panics
     /// Like [`Explorer::check`], except that a failure is returned.
@@ -173,7 +175,7 @@ impl Explorer {
         (seen.into_inner(), report)
     }
 
-    /// Runs the one execution of a failure's trail.
+    /// Runs the single execution that a failure's trail describes.
     ///
     /// # Errors
     /// The failure, if it occurs again.
@@ -192,7 +194,8 @@ impl Explorer {
         hook_panics();
         let start = Instant::now();
         let mode = match self.random {
-            // The generator's state must not be 0, and neighbouring seeds must not start alike.
+            // The generator's state must not be 0, and similar seeds must not lead to similar
+            // sequences.
             Some((seed, _)) => ChoiceMode::Random(seed.wrapping_mul(SplitMix64::STEP) | 1),
             None => ChoiceMode::DepthFirst,
         };
@@ -246,7 +249,7 @@ impl Explorer {
         let (trail, log) = (session.trail.encode(), session.log.take().unwrap_or_default());
         let mut reason = session.failure.take().unwrap_or_default();
         if session.trail.diverged {
-            reason = format!("not deterministic when run again; {reason}");
+            reason = format!("not deterministic when run again: {reason}");
         }
         Failure { reason, trail, log, executions }
     }

@@ -1,12 +1,12 @@
 //! `Checked`: the machine that explores every interleaving and every memory order of a model.
 //!
-//! A model is a closure that creates its data, starts a few threads and asserts something. The
+//! A model is a closure that creates its data, starts a few threads and asserts a property. The
 //! [`Explorer`] runs it repeatedly with different choices: the thread that runs next, the store
 //! that a load reads, the place of a store in modification order. Failures are panics, data races
-//! on lines, and threads that can never go on (lost wake-ups, deadlocks, waits that nobody ends).
-//! Executions share nothing but the trail of choices. Called by tests only. ARCHITECTURE.md lists
-//! the limits of the method. Source: Kang et al., POPL 2017; for waits, Kokologiannakis et al.,
-//! "Effective lock handling in stateless model checking", OOPSLA 2019.
+//! on lines, and threads that can never continue (lost wake-ups, deadlocks, waits that nothing
+//! ends). Executions share nothing but the trail of choices. Only tests call this. ARCHITECTURE.md
+//! lists the limits of the method. Source: Kang et al., POPL 2017; for waits, Kokologiannakis et
+//! al., "Effective lock handling in stateless model checking", OOPSLA 2019.
 
 #![doc = include_str!("../README.md")]
 
@@ -52,7 +52,7 @@ unsafe impl Machine for Checked {
         with(|s| s.now_ns)
     }
 
-    /// Returns the CPU that the thread was started on, or CPU 0.
+    /// Returns the CPU on which the thread was started, or CPU 0.
     fn cpu() -> CpuId {
         CpuId(with(|s| s.here().cpu))
     }
@@ -88,8 +88,9 @@ unsafe impl Machine for Checked {
         std::thread::panicking()
     }
 
-    /// Waits until something changes that `ready` has read, and evaluates it again. The number of
-    /// evaluations is not observable, so a failed one matters only for the locations that it read.
+    /// Waits until a location changes that `ready` has read, and evaluates `ready` again. The
+    /// number of evaluations is not observable, so a failed evaluation matters only for the
+    /// locations that it read.
     fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
         loop {
             let (outer, since) = with(|s| (core::mem::take(&mut s.touched), s.memory.stored));
@@ -103,7 +104,7 @@ unsafe impl Machine for Checked {
                 return hit;
             }
             let deadline = (deadline_ns != u64::MAX).then_some(deadline_ns);
-            with(|s| s.note(|| "looks again when something changes".to_string()));
+            with(|s| s.note(|| "waits until a location that it read changes".to_string()));
             session::wait(WaitReason::Change { set: touched, since, deadline_ns: deadline });
             if !with(|s| s.resume_await(touched, since, deadline_ns)) {
                 return false;
@@ -114,8 +115,8 @@ unsafe impl Machine for Checked {
     fn work(_stage: Stage, _units: u32) {}
 }
 
-/// Fails the execution unless `holds` is true. Unlike `assert!` it does not unwind, so that no
-/// destructor of half-finished work runs.
+/// Fails the execution unless `holds` is true. Unlike `assert!` this does not unwind, so that no
+/// destructor of unfinished work runs.
 #[track_caller]
 pub fn ensure(holds: bool, what: &str) {
     if !holds {

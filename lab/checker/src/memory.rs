@@ -1,13 +1,13 @@
-//! `Memory`: the words of one execution: every store that may still be read, in modification order,
-//! with the view it carries.
+//! `Memory`: the words of one execution. It has every store that may still be read, in modification
+//! order, with the view that the store carries.
 //!
-//! Owned by a session; called by primitives.rs for every access. A load reads any store that is not
-//! older than those its thread knows; a store goes anywhere in modification order after these; a
-//! read-modify-write reads a store and stays directly behind it (atomicity). SeqCst accesses and
-//! fences have one order, the order of execution. Views of stores are kept in an arena. Invariant:
-//! the `stores` of a location are sorted by timestamp. Source: Kang et al., POPL 2017 (views, no
-//! promises); Lahav et al., "Repairing sequential consistency in C/C++11", PLDI 2017 (order of
-//! SeqCst accesses and fences).
+//! A session owns the memory; primitives.rs calls it for every access. A load reads any store that
+//! is not older than those that its thread knows; a store is placed anywhere in modification order
+//! after these; a read-modify-write reads a store and is placed directly after it (atomicity).
+//! SeqCst accesses and fences have one order, the order of execution. Views of stores are kept in
+//! an arena. Invariant: the `stores` of a location are sorted by timestamp. Source: Kang et al.,
+//! POPL 2017 (views, no promises); Lahav et al., "Repairing sequential consistency in C/C++11",
+//! PLDI 2017 (order of SeqCst accesses and fences).
 
 use std::vec::Vec;
 
@@ -15,7 +15,8 @@ use super::trail::Trail;
 use super::view::{LOCATIONS_MAX, ThreadViews, Timestamps, View, raise};
 use millrace_machine::Order;
 
-/// Distance of timestamps at the end of modification order: leaves room for 12 halvings in between.
+/// Distance of timestamps at the end of modification order. It leaves room for 12 halvings between
+/// two stores.
 const GAP: u32 = 1 << 12;
 const NO_VIEW: u32 = u32::MAX;
 
@@ -23,13 +24,13 @@ const NO_VIEW: u32 = u32::MAX;
 struct Store {
     value: u64,
     stamp: u32,
-    /// View that an acquiring load learns: an index into the arena, or `NO_VIEW`.
+    /// View that an acquiring load learns, as an index into the arena, or `NO_VIEW`.
     view: u32,
-    /// Time of the store, by the clock of `thread`, which made it.
+    /// Time of the store, by the clock of `thread`, which made the store.
     epoch: u32,
     thread: u8,
-    /// True for the store of a read-modify-write: nothing may come between it and the store it
-    /// read.
+    /// True for the store of a read-modify-write. No other store may come between it and the store
+    /// that it read.
     atomic: bool,
 }
 
@@ -38,7 +39,7 @@ struct Store {
 struct PendingStore {
     value: u64,
     order: Order,
-    /// Store that the same step has read, for a read-modify-write.
+    /// Store that the same step has read, if the step is a read-modify-write.
     read: Option<Store>,
 }
 
@@ -52,7 +53,7 @@ pub(super) struct AccessContext<'a> {
 #[derive(Debug, Default)]
 struct Location {
     stores: Vec<Store>,
-    /// The last store: its thread, and its number as counted by `Memory::stored`.
+    /// Thread of the last store, and the store's number as counted by `Memory::stored`.
     last: (u8, u64),
     /// Number of the last store by any other thread.
     other: u64,
@@ -99,7 +100,7 @@ impl Memory {
         }
     }
 
-    /// Forgets everything, for the next execution.
+    /// Discards everything, for the next execution.
     pub(super) fn reset(&mut self) {
         (self.used, self.stored) = (0, 0);
         self.views.clear();
@@ -109,7 +110,7 @@ impl Memory {
         self.exhausted = false;
     }
 
-    /// Adds a location that holds `value`; returns None if there are too many.
+    /// Adds a location that holds `value`. Returns `None` if there are too many locations.
     pub(super) fn add(&mut self, views: &mut ThreadViews, value: u64) -> Option<u32> {
         if self.used == LOCATIONS_MAX {
             return None;
@@ -183,7 +184,7 @@ impl Memory {
         let at = at as usize;
         let floor = self.floor(views, at, order);
         let stores = &self.locations[at].stores;
-        // Possible places are before each store that is newer than the floor and not bound to its
+        // A store may be placed before each store that is newer than the floor and not bound to its
         // predecessor.
         let place = |index: &usize| !stores[*index].atomic;
         let newer = || (0..stores.len()).rev().take_while(|i| stores[*i].stamp > floor);
@@ -223,8 +224,8 @@ impl Memory {
         views.tick();
     }
 
-    /// Returns the view of a new store: everything its thread knows, or knew at its last release
-    /// fence; and in a release sequence also the view of the store that it read.
+    /// Returns the view of a new store: everything that its thread knows, or knew at its last
+    /// release fence. In a release sequence the view of the store that was read is added.
     fn carried(&mut self, views: &ThreadViews, at: usize, stamp: u32, new: &PendingStore) -> u32 {
         let inherited = new.read.map_or(NO_VIEW, |store| store.view);
         let own = match (releases(new.order), views.has_released) {
@@ -241,12 +242,12 @@ impl Memory {
         (self.views.len() - 1) as u32
     }
 
-    /// Returns true if a read-modify-write may still be placed directly behind a store.
+    /// Returns true if a read-modify-write may still be placed directly after a store.
     fn is_open(stores: &[Store], index: usize) -> bool {
         stores.get(index + 1).is_none_or(|next| !next.atomic)
     }
 
-    /// Reads a store and writes a new one directly behind it.
+    /// Reads a store and writes a new store directly after it.
     pub(super) fn update(
         &mut self,
         AccessContext { views, trail }: AccessContext<'_>,
@@ -270,8 +271,8 @@ impl Memory {
         read.value
     }
 
-    /// Exchanges the value if it reads `old`; a failure may read any other value that is still
-    /// visible.
+    /// Exchanges the value if it reads `old`. A failed exchange may read any other value that is
+    /// still visible.
     pub(super) fn compare_exchange(
         &mut self,
         AccessContext { views, trail }: AccessContext<'_>,
@@ -318,7 +319,7 @@ impl Memory {
         self.locations[at as usize].stores.last().map_or(0, |store| store.value)
     }
 
-    /// Returns the number of the last store by another thread than `thread`.
+    /// Returns the number of the last store by a thread other than `thread`.
     pub(super) fn stored_by_others(&self, at: u32, thread: usize) -> u64 {
         let location = &self.locations[at as usize];
         if usize::from(location.last.0) == thread { location.other } else { location.last.1 }
@@ -349,7 +350,7 @@ impl Memory {
         }
     }
 
-    /// Records that later SeqCst accesses read nothing older than the stores that happened before a
+    /// Records that later SeqCst accesses read no store older than those that happened before a
     /// fence.
     fn raise_fenced(&mut self, known: &View) {
         for (location, fenced) in self.locations[..self.used].iter().zip(&mut self.sc_fenced) {

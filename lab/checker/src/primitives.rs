@@ -1,10 +1,11 @@
 //! Words, locks, lines, parkers and threads of the checked machine.
 //!
-//! Used by models through the `Machine` trait; each operation is a step of the session. Values of
+//! Models use these through the `Machine` trait; each operation is a step of the session. Values of
 //! lines and locks are plain memory, which is sound because only one coroutine runs at a time;
 //! race.rs checks that accesses are ordered. A lock is a word: locking is an acquiring
 //! read-modify-write of the last store, unlocking a releasing store, so `try_lock` may fail on an
-//! old value. Dropping a guard while unwinding changes nothing that other threads could still see.
+//! old value. A guard that is dropped during unwinding changes nothing that other threads could
+//! still see.
 #![allow(unsafe_code)]
 
 use core::cell::{Cell, UnsafeCell};
@@ -17,7 +18,7 @@ use millrace_machine::{
     Counter, Hold, Line, Lock, LockCounts, Meter, Order, Parker, Site, Thread, Word,
 };
 
-/// An atomic word; every value that a load may return is explored.
+/// An atomic word. Every value that a load may return is explored.
 #[derive(Debug)]
 pub struct CheckedWord(u32);
 
@@ -33,7 +34,7 @@ fn add_location(value: u64) -> u32 {
 }
 
 impl CheckedWord {
-    /// Runs a step on this word; other threads may go first.
+    /// Runs a step on this word. Other threads may run before it.
     #[inline]
     fn step<R>(&self, step: impl FnOnce(&mut Session) -> R) -> R {
         turn();
@@ -119,7 +120,7 @@ unsafe impl Word for CheckedWord {
     }
 }
 
-/// A lock; every order of its owners is explored.
+/// A lock. Every order of its owners is explored.
 #[derive(Debug)]
 pub struct CheckedLock<T> {
     at: u32,
@@ -208,7 +209,7 @@ impl<T> DerefMut for CheckedGuard<'_, T> {
     }
 }
 
-/// Memory whose accesses other primitives must order; unordered accesses are reported as data
+/// Memory whose accesses other primitives must order. Unordered accesses are reported as data
 /// races.
 #[derive(Debug)]
 pub struct CheckedLine<T> {
@@ -260,7 +261,7 @@ pub fn unmeter_locks() {
     METERED.set(false);
 }
 
-/// Lock statistics that can be turned on; the results are discarded.
+/// Lock statistics that can be turned on. The results are discarded.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckedMeter;
 
@@ -295,7 +296,7 @@ impl Counter for CheckedCounter {
     }
 }
 
-/// Parking without the memory effects that real parking happens to have.
+/// Parking without the memory effects that a real implementation happens to have.
 #[derive(Debug, Clone)]
 pub struct CheckedParker(u32);
 

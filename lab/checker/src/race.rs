@@ -1,9 +1,9 @@
-//! `LineAccesses`: the last write and reads of each `Line`, to find unordered accesses.
+//! `LineAccesses`: records the last write and the reads of each `Line`, to find unordered accesses.
 //!
-//! Owned by a session; called by `CheckedLine` at every access. A race is a failure even if its
-//! outcome would not differ. A write must have happened after every earlier access of another
-//! thread, a read after the last write. Source: Flanagan and Freund, "FastTrack", PLDI 2009 (with
-//! the full clock for reads, since threads are few).
+//! A session owns this; `CheckedLine` calls it at every access. A race is a failure even if its
+//! outcome would not differ. Every earlier access of another thread must have happened before a
+//! write, and the last write before a read. Source: Flanagan and Freund, "FastTrack", PLDI 2009
+//! (with the full clock for reads, because there are few threads).
 
 use std::vec::Vec;
 

@@ -1,11 +1,12 @@
-//! Scheduling of one execution: the thread that goes on, waits, and deadlocks.
+//! Scheduling of one execution: decides which thread continues and which waits, and detects
+//! deadlocks.
 //!
-//! The part of `Session` that decides; session.rs is the part that records. A thread may lose its
-//! turn only before an operation whose outcome depends on its time (loads, read-modify-writes,
-//! SeqCst stores and fences, locks, parking): these are the bounded preemptions. Other stores
-//! follow at once: any thread may read older stores and place its own before them, so no behaviour
-//! is lost. A thread that must wait loses its turn without a preemption. Invariant: the picked
-//! thread can run at once.
+//! This is the part of `Session` that decides; session.rs is the part that records. A thread may
+//! lose its turn only before an operation whose outcome depends on its time (loads,
+//! read-modify-writes, SeqCst stores and fences, locks, parking): these are the bounded
+//! preemptions. Other stores follow at once: any thread may read older stores and place its own
+//! before them, so no behaviour is lost. A thread that must wait loses its turn without a
+//! preemption. Invariant: the picked thread can run at once.
 
 use std::format;
 use std::string::{String, ToString};
@@ -30,20 +31,22 @@ impl Session {
         }
     }
 
-    /// Lets another thread go first if that is chosen; returns the yielder that suspends the
-    /// current thread then.
+    /// Lets another thread run first if the trail chooses that. In that case, returns the yielder
+    /// that suspends the current thread.
     pub(super) fn turn(&mut self) -> Option<*const ThreadYielder> {
         if self.failure.is_some() {
             return None;
         }
         self.spent.steps += 1;
         if self.spent.steps > self.bounds.steps {
-            let text =
-                format!("more than {} steps: a livelock, or raise max_steps", self.bounds.steps);
+            let text = format!(
+                "more than {} steps: this is a livelock, or max_steps is too low",
+                self.bounds.steps
+            );
             return self.fail(text);
         }
         if self.here().fresh {
-            // The choice of this thread's start was the choice of its first step.
+            // The choice to start this thread was already the choice of its first step.
             self.here().fresh = false;
             return None;
         }
@@ -66,7 +69,7 @@ impl Session {
         Some(turns)
     }
 
-    /// Gives another thread a turn because the current one has run for long: it may be waiting for
+    /// Gives another thread a turn because the current one has run for long and may be waiting for
     /// another thread in a loop of its own.
     fn give_way(&mut self) -> Option<*const ThreadYielder> {
         self.spent.in_a_row = 0;
@@ -95,7 +98,7 @@ impl Session {
         }
     }
 
-    /// Picks one of the threads that can run: `current`, the default choice, or another.
+    /// Picks one of the threads that can run: `current`, which is the default choice, or another.
     fn pick(&mut self, current: Option<usize>) -> Option<usize> {
         let (mut ready, mut count) = ([0u8; THREADS_MAX], 0);
         let before = self.current;
@@ -134,8 +137,8 @@ impl Session {
         }
     }
 
-    /// Iterates over the locations of a set with stores newer than a thread knows, and the first
-    /// such store of each.
+    /// Iterates over the locations of a set that have stores newer than a thread knows, with the
+    /// first such store of each.
     fn changed(&self, thread: usize, set: u64) -> impl Iterator<Item = (u32, u32)> + '_ {
         let known = &self.threads[thread].views.current.stamps;
         let locations = (0..self.memory.locations() as u32).filter(move |at| set >> at & 1 == 1);
@@ -149,9 +152,9 @@ impl Session {
         locations.any(|at| self.memory.stored_by_others(at, thread) > since)
     }
 
-    /// Resumes a wait: something was stored since the condition was evaluated, or one of the
-    /// locations that it read is now known to be newer. Returns false if neither, so that the
-    /// deadline has passed.
+    /// Resumes a wait, because a store was made since the condition was evaluated, or because one
+    /// of the locations that it read is now known to be newer. Returns false if neither is the
+    /// case, so that the deadline has passed.
     pub(super) fn resume_await(&mut self, set: u64, since: u64, deadline_ns: u64) -> bool {
         if self.has_moved(self.current, set, since) {
             return true;
@@ -186,7 +189,7 @@ impl Session {
         Some(self.here().turns)
     }
 
-    /// Describes what all threads wait for when none can run.
+    /// Describes the reasons of all waits when no thread can run.
     fn stuck(&self) -> String {
         let mut text = String::from("nobody can run:");
         for (index, thread) in self.threads.iter().enumerate() {

@@ -1,10 +1,10 @@
 //! `Session`: the state of one execution: its threads, memory, choices and, in a replay, its log.
 //!
-//! Owned by explorer.rs, which makes it the current session of the exploring thread; the primitives
+//! explorer.rs owns it and makes it the current session of the exploring thread; the primitives
 //! reach it through [`with`], and yield through the functions here. schedule.rs decides which
-//! thread goes on.
+//! thread continues.
 //!
-//! Invariants: one thread runs at a time; nothing suspends inside [`with`]; after a failure no
+//! Invariants: one thread runs at a time; no code suspends inside [`with`]; after a failure no
 //! thread is resumed.
 #![allow(unsafe_code)]
 
@@ -23,7 +23,7 @@ use super::race::{LineAccesses, Race};
 use super::trail::{ChoiceMode, Trail};
 use super::view::{THREADS_MAX, ThreadViews, View};
 
-/// Thread number that means that the execution is over.
+/// Thread number that stands for the end of the execution.
 pub(super) const NOBODY: usize = usize::MAX;
 
 pub(super) type ThreadBody = Box<dyn FnOnce() + Send>;
@@ -39,7 +39,7 @@ pub(super) struct Bounds {
     pub(super) preemptions: u32,
     pub(super) steps: u32,
     pub(super) deadlines: u32,
-    /// Steps in a row after which a thread must let another go on.
+    /// Number of steps in a row after which a thread must let another thread run.
     pub(super) patience: u32,
     pub(super) cpus: u32,
 }
@@ -57,13 +57,13 @@ pub(super) struct BoundUsage {
 /// Event that a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitReason {
-    /// Nothing: the thread may run.
+    /// The thread waits for nothing and may run.
     Turn,
     Lock(u32),
-    /// A wake-up of this parker, or a deadline.
+    /// The thread waits for a wake-up of this parker, or for a deadline.
     Park(u32, Option<u64>),
-    /// A change of one of these locations by another thread after store number `since`, or a
-    /// deadline.
+    /// The thread waits until another thread changes one of these locations after store number
+    /// `since`, or for a deadline.
     Change {
         set: u64,
         since: u64,
@@ -78,7 +78,8 @@ pub(super) struct ModelThread {
     pub(super) views: ThreadViews,
     pub(super) wait: WaitReason,
     pub(super) turns: *const ThreadYielder,
-    /// True until the thread's first visible operation: scheduling its start was already a choice.
+    /// True until the thread's first visible operation, because scheduling its start was already a
+    /// choice.
     pub(super) fresh: bool,
     pub(super) cpu: u32,
 }
@@ -116,11 +117,11 @@ pub(super) fn is_exploring() -> bool {
     !SESSION.get().is_null()
 }
 
-/// Makes a session the current one of the calling thread until dropped.
+/// Guard that makes a session the current one of the calling thread. Dropping it ends that.
 pub(super) struct EnteredSession(());
 
 impl EnteredSession {
-    /// Enters a session, which nobody else may use until the value is dropped.
+    /// Enters a session, which no other code may use until the guard is dropped.
     pub(super) fn new(session: &mut Session) -> EnteredSession {
         assert!(!is_exploring(), "explorations must not be nested");
         SESSION.set(session);
@@ -134,7 +135,7 @@ impl Drop for EnteredSession {
     }
 }
 
-/// Runs a step on the calling thread's session; the step must neither suspend nor call back.
+/// Runs a step on the calling thread's session. The step must neither suspend nor call back.
 #[inline]
 pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     let session = SESSION.get();
@@ -145,7 +146,7 @@ pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     step(unsafe { &mut *session })
 }
 
-/// Like [`with`], but returns None outside an exploration; for destructors.
+/// Like [`with`], but returns `None` outside an exploration. Destructors use it.
 pub(super) fn try_with<R>(step: impl FnOnce(&mut Session) -> R) -> Option<R> {
     is_exploring().then(|| with(step))
 }
@@ -155,7 +156,7 @@ fn suspend(turns: *const ThreadYielder) {
     unsafe { (*turns).suspend(()) }
 }
 
-/// Lets another thread go first, before an operation whose outcome depends on its time.
+/// Lets another thread run first, before an operation whose outcome depends on its time.
 #[inline]
 pub(super) fn turn() {
     if let Some(turns) = with(Session::turn) {
@@ -163,7 +164,7 @@ pub(super) fn turn() {
     }
 }
 
-/// Waits until `wait` is over; on return it is the thread's turn.
+/// Waits until the reason `wait` has ended. On return it is the thread's turn.
 pub(super) fn wait(wait: WaitReason) {
     if let Some(turns) = with(|session| session.wait(wait)) {
         suspend(turns);
@@ -171,7 +172,7 @@ pub(super) fn wait(wait: WaitReason) {
     with(|session| session.threads[session.current].wait = WaitReason::Turn);
 }
 
-/// Fails the execution; returns only if the thread is already unwinding.
+/// Fails the execution. Returns only if the thread is already unwinding.
 pub(super) fn fail(reason: String) {
     if let Some(turns) = with(|session| session.fail(reason)) {
         suspend(turns);
@@ -219,7 +220,8 @@ impl Session {
         index
     }
 
-    /// Starts a thread that knows what the current one knows; returns None if there are too many.
+    /// Starts a thread that knows what the current one knows. Returns `None` if there are too many
+    /// threads.
     pub(super) fn spawn(
         &mut self,
         name: &str,
@@ -248,14 +250,14 @@ impl Session {
         &mut self.threads[self.current]
     }
 
-    /// Returns the memory, and the current thread's views and the choices.
+    /// Returns the memory, together with the current thread's views and the choices.
     #[inline]
     pub(super) fn access(&mut self) -> (&mut Memory, AccessContext<'_>) {
         let thread = &mut self.threads[self.current];
         (&mut self.memory, AccessContext { views: &mut thread.views, trail: &mut self.trail })
     }
 
-    /// Records that the current thread did something that others can see.
+    /// Records that the current thread did something that other threads can see.
     #[inline]
     pub(super) fn acted(&mut self) {
         self.here().fresh = false;
@@ -301,7 +303,7 @@ impl Session {
         self.lines.add(&self.threads[current].views)
     }
 
-    /// Checks an access to a line; returns a description if it races.
+    /// Checks an access to a line. Returns a description if the access races.
     pub(super) fn touch_line(&mut self, line: u32, what: LineAccessKind) -> Option<String> {
         let views = &self.threads[self.current].views;
         let raced = match what {

@@ -1,10 +1,11 @@
 //! `Trail`: the choices of one execution, and the step to the next execution.
 //!
-//! Owned by a session; asked wherever an execution may go on in several ways. Depth first: the last
-//! choice that has an alternative left advances to it, all later choices are dropped, and the next
-//! execution repeats all earlier ones. In random mode every choice is drawn from a seed. A trail is
-//! written as a short string that replays exactly one execution. Invariant: an execution that gets
-//! the same answers asks the same questions; otherwise it is reported as not deterministic.
+//! A session owns the trail and queries it wherever an execution may continue in several ways. The
+//! search is depth first: the last choice that has an alternative left advances to it, all later
+//! choices are dropped, and the next execution repeats all earlier ones. In random mode every
+//! choice is drawn from a seed. A trail is written as a short string that replays exactly one
+//! execution. Invariant: an execution that gets the same answers makes the same queries; otherwise
+//! it is reported as not deterministic.
 
 use std::format;
 use std::string::String;
@@ -16,14 +17,14 @@ pub(super) enum ChoiceMode {
     DepthFirst,
     /// Draws every choice; the value is the state of the generator.
     Random(u64),
-    /// Repeats the given choices, then takes the first alternative of each.
+    /// Repeats the given choices, then takes the first alternative of each further choice.
     Replay,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct ChoiceStep {
     chosen: u16,
-    /// Number of alternatives; 0 if a replayed string does not say.
+    /// Number of alternatives; 0 if a replayed string does not contain it.
     of: u16,
 }
 
@@ -41,7 +42,7 @@ impl Trail {
         Trail { steps: Vec::with_capacity(64), at: 0, mode, diverged: false }
     }
 
-    /// Chooses one of `of` (at least 2) alternatives; 0 is the default.
+    /// Chooses one of `of` (at least 2) alternatives. 0 is the default.
     #[inline]
     pub(super) fn choose(&mut self, of: usize) -> usize {
         let place = self.at;
@@ -58,12 +59,12 @@ impl Trail {
         chosen
     }
 
-    /// Goes back to the beginning, to repeat the same choices.
+    /// Returns to the beginning, to repeat the same choices.
     pub(super) fn rewind(&mut self) {
         (self.at, self.diverged) = (0, false);
     }
 
-    /// Advances to the next execution; returns false if there is none.
+    /// Advances to the next execution. Returns false if there is none.
     pub(super) fn advance(&mut self) -> bool {
         self.steps.truncate(self.at);
         self.at = 0;
@@ -102,7 +103,7 @@ impl Trail {
         text
     }
 
-    /// Decodes a string written by [`Trail::encode`]; invalid parts count as 0.
+    /// Decodes a string written by [`Trail::encode`]. Invalid parts count as 0.
     pub(super) fn decode(text: &str) -> Trail {
         let mut trail = Trail::new(ChoiceMode::Replay);
         let mut rest = text;
@@ -140,7 +141,8 @@ fn push_zeros(text: &mut String, zeros: usize) {
     }
 }
 
-/// Xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift generators", 2016.
+/// Random generator xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift
+/// generators", 2016.
 fn draw(state: &mut u64) -> u64 {
     *state ^= *state >> 12;
     *state ^= *state << 25;

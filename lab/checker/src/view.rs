@@ -1,16 +1,16 @@
 //! `View`: the knowledge of a thread, store or fence about the memory, and the clock of the events
 //! that happened before it.
 //!
-//! Owned by memory.rs (views carried by stores) and session.rs (views of threads). For each
-//! location a view holds the timestamp of the oldest store that may still be read there; for each
-//! thread, how many of its events happened before. SeqCst fences spread timestamps, too, the clock
-//! is spread only by synchronisation, so races are decided by the clock. Source: Kang et al., "A
+//! memory.rs owns the views that stores carry, and session.rs those of threads. For each location a
+//! view holds the timestamp of the oldest store that may still be read there; for each thread, the
+//! number of its events that happened before. SeqCst fences also spread timestamps, but only
+//! synchronisation spreads the clock, so the clock decides about races. Source: Kang et al., "A
 //! promising semantics for relaxed-memory concurrency", POPL 2017 (without promises).
 
-/// Largest number of locations (words and locks) in one execution: a wait keeps a set of them in a
-/// `u64`.
+/// Maximum number of locations (words and locks) in one execution, because a wait keeps a set of
+/// them in a `u64`.
 pub(super) const LOCATIONS_MAX: usize = 64;
-/// Largest number of threads in one execution, including the first.
+/// Maximum number of threads in one execution, including the first.
 pub(super) const THREADS_MAX: usize = 8;
 
 /// Timestamps by location.
@@ -52,13 +52,13 @@ pub(super) fn raise(stamps: &mut Timestamps, other: &Timestamps, locations: usiz
 /// The three views of a thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadViews {
-    /// Knowledge of the thread now.
+    /// Current knowledge of the thread.
     pub(super) current: View,
-    /// Knowledge from relaxed loads, which an acquire fence adds to `current`.
+    /// Knowledge from relaxed loads. An acquire fence adds it to `current`.
     pub(super) acquired: View,
-    /// Knowledge at the last release fence, which relaxed stores carry.
+    /// Knowledge at the last release fence. Relaxed stores carry it.
     pub(super) released: View,
-    /// True if there was a release fence.
+    /// True if the thread has executed a release fence.
     pub(super) has_released: bool,
     /// Number of the thread.
     pub(super) thread: u8,
@@ -78,7 +78,8 @@ impl ThreadViews {
         views
     }
 
-    /// Advances the thread's clock: later events are not part of the views given out so far.
+    /// Advances the thread's clock, so that later events are not part of the views published so
+    /// far.
     #[inline]
     pub(super) fn tick(&mut self) {
         self.current.clock[usize::from(self.thread)] += 1;

@@ -1,7 +1,7 @@
 //! The `millrace-lab` program: reads the command line, runs one verb, and exits.
 //!
-//! Exit status: 0 done, 1 a negative answer, 2 an error. Everything else is in cli.rs (arguments)
-//! and `verbs` (one file per verb).
+//! Exit status: 0 for success, 1 for a negative answer, 2 for an error. Everything else is in
+//! cli.rs (arguments) and `verbs` (one file per verb).
 
 mod cli;
 mod verbs;

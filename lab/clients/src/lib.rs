@@ -1,8 +1,8 @@
-//! Clients of NBD and vhost-user-blk servers, any server's: for measuring and for tests.
+//! Clients for any NBD or vhost-user-blk server, for measurements and tests.
 //!
-//! Owns a client's side of both protocols, on a thread of the caller's. Speaks with numbers and
-//! formats of `millrace-exports`, which the servers there use, too. Called by `millrace-lab bench`
-//! and by tests; no server needs it.
+//! This crate owns the client's side of both protocols, on a thread of the caller. It uses the
+//! constants and formats of `millrace-exports`, as the servers there do. `millrace-lab bench` and
+//! tests call it; no server needs it.
 
 pub mod nbd;
 pub mod vhost;

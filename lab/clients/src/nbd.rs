@@ -1,13 +1,13 @@
 //! An NBD client for measuring and testing servers: one connection, many requests in flight.
 //!
 //! [`Client::connect`] negotiates; [`Client::submit`] queues a request, [`Client::flush`] sends all
-//! that is queued with one system call, [`Client::wait`] hands out completions, many of one
-//! receive. Driven by one thread; buffers are the caller's, owned by the client while their request
-//! is in flight. Called by the benchmark and by tests; calls `millrace-nbd`.
+//! queued requests with one system call, [`Client::wait`] returns completions, many of them from
+//! one receive. One thread uses a client; buffers belong to the caller, and to the client while
+//! their request is in flight. The benchmark and tests call it; it calls `millrace-nbd`.
 //!
-//! Invariants: a request is completed once; while sending, replies are received too, so that a
-//! server that waits for its replies to be read never waits for ever; lengths a server announces
-//! are checked against the request before anything is written.
+//! Invariants: a request completes once. While the client sends, it also receives replies, so that
+//! a server that waits for its replies to be read never waits forever. Lengths that a server
+//! announces are checked against the request before anything is written.
 
 mod replies;
 mod socket;
@@ -30,19 +30,19 @@ use self::socket::{Ready, Socket};
 
 /// Size of the receive buffer in bytes.
 const RECEIVE_BYTES: usize = 256 * 1024;
-/// Number of queued bytes after which `submit` sends without a call of `flush`.
+/// Number of queued bytes above which `submit` sends them without a call of `flush`.
 const SEND_BYTES: usize = 256 * 1024;
 
-/// Request that is done.
+/// Result of a request that has ended.
 #[derive(Debug)]
 pub struct Completion {
-    /// Number that the caller gave to `submit`.
+    /// Number that the caller passed to `submit`.
     pub user_data: u64,
     /// Error that the server replied with; `None` after success.
     pub errno: Option<Errno>,
-    /// Buffer that the caller gave to `submit`; after a read, with the data.
+    /// Buffer that the caller passed to `submit`. After a read, it contains the data.
     pub buffer: Vec<u8>,
-    /// Extents from the request's offset on, for a block status; empty for other commands.
+    /// Extents from the request's offset on, for a block status request; empty for other commands.
     pub extents: Vec<Extent>,
 }
 
@@ -76,13 +76,13 @@ impl Client {
     /// Connects and negotiates structured replies, or simple replies if the server has no others.
     ///
     /// # Errors
-    /// Errors of the system, or `InvalidData` when the server refuses or breaks the protocol.
+    /// Errors of the system, or `InvalidData` if the server refuses or violates the protocol.
     pub fn connect(uri: &NbdUri) -> io::Result<Client> {
         Client::connect_as(uri, ReplyStyle::Structured)
     }
 
-    /// Connects and negotiates replies of this style or a simpler one, and block status unless the
-    /// replies are simple or the server does not offer it.
+    /// Connects and negotiates replies of this style or a simpler one. Also negotiates block
+    /// status, unless the replies are simple or the server does not offer it.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -107,7 +107,8 @@ impl Client {
                 ClientProgress::Ready(session) => break session,
                 ClientProgress::NeedMore | ClientProgress::StartTls => {
                     socket.receive_some(&mut input).map_err(|error| {
-                        // A server may hang up after a refusal; the refusal is the better error.
+                        // A server may close the connection after a refusal, so the refusal is the
+                        // better error.
                         handshake.refusal().map_or(error, invalid)
                     })?
                 }
@@ -130,24 +131,27 @@ impl Client {
         &self.session
     }
 
-    /// Returns the number of requests whose completions were not handed out.
+    /// Returns the number of requests whose completions were not returned yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.pending.len() - self.free.len() + self.done.len()
     }
 
-    /// Queues a request. A read fills `buffer`, a write sends it, and its length must be the
-    /// request's. For other commands the buffer is kept and handed back.
+    /// Queues a request. A read fills `buffer` and a write sends it, so its length must be that of
+    /// the request. For other commands the buffer is kept and returned.
     ///
     /// # Errors
-    /// As [`Client::flush`], which it calls when much is queued.
+    /// As [`Client::flush`], which is called if much is queued.
     ///
     /// # Panics
-    /// If `buffer` of a read or write is not as long as the request.
+    /// If the `buffer` of a read or write does not have the length of the request.
     pub fn submit(&mut self, request: &Request, buffer: Vec<u8>) -> io::Result<()> {
         let &Request { cookie, command, offset, length, .. } = request;
         let has_data = matches!(command, Command::Read | Command::Write);
-        assert!(!has_data || buffer.len() as u64 == length, "a buffer as long as the request");
+        assert!(
+            !has_data || buffer.len() as u64 == length,
+            "the buffer must have the length of the request"
+        );
         let index = self.free.pop().unwrap_or(self.pending.len() as u32);
         if index as usize == self.pending.len() {
             self.pending.push(None);
@@ -172,10 +176,10 @@ impl Client {
         if self.out.len() >= SEND_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Sends all queued requests. Replies received meanwhile are kept for `poll` and `wait`.
+    /// Sends all queued requests. Replies that arrive meanwhile are kept for `poll` and `wait`.
     ///
     /// # Errors
-    /// Errors of the system, or `InvalidData` when the server breaks the protocol.
+    /// Errors of the system, or `InvalidData` if the server violates the protocol.
     pub fn flush(&mut self) -> io::Result<()> {
         let mut sent = 0;
         while sent < self.out.len() {
@@ -192,10 +196,11 @@ impl Client {
         Ok(())
     }
 
-    /// Sends queued requests and hands out completions without waiting. Returns their number.
+    /// Sends queued requests and returns available completions without waiting. Returns their
+    /// number.
     ///
     /// # Errors
-    /// As [`Client::flush`]; `UnexpectedEof` when the server has closed the connection.
+    /// As [`Client::flush`], and `UnexpectedEof` if the server has closed the connection.
     pub fn poll(&mut self, take: impl FnMut(Completion)) -> io::Result<usize> {
         self.flush()?;
         self.receive()?;
@@ -203,7 +208,7 @@ impl Client {
     }
 
     /// Sends queued requests and waits until at least `min` completions (or all in flight, if
-    /// fewer) were handed out. Returns their number.
+    /// fewer) were returned. Returns their number.
     ///
     /// # Errors
     /// As [`Client::poll`].
@@ -219,7 +224,7 @@ impl Client {
         Ok(handed)
     }
 
-    /// Carries out one request and waits for its completion; no other request may be in flight.
+    /// Executes one request and waits for its completion. No other request may be in flight.
     ///
     /// # Errors
     /// As [`Client::poll`].
@@ -227,7 +232,7 @@ impl Client {
         self.submit(request, buffer)?;
         let mut answer = None;
         self.wait(1, |done| answer = Some(done))?;
-        answer.ok_or_else(|| invalid("no answer to the only request in flight"))
+        answer.ok_or_else(|| invalid("no reply to the only request in flight"))
     }
 
     /// Ends the session with NBD's disconnect request.
@@ -260,8 +265,8 @@ impl Client {
     }
 }
 
-/// Sleeps until one of several connections has bytes to receive, for `most` at most. Bytes received
-/// earlier do not count, so call [`Client::poll`] of each connection first.
+/// Sleeps until one of several connections has bytes to receive, but at most for `most`. Bytes
+/// received earlier do not count, so call [`Client::poll`] of each connection first.
 ///
 /// # Errors
 /// Errors of the system.

@@ -1,12 +1,12 @@
-//! A light vhost-user-blk client without a virtual machine, for benchmarks and tests.
+//! A vhost-user-blk client that needs no virtual machine, for benchmarks and tests.
 //!
-//! Plays the guest's part: [`Client::connect`] negotiates with the server on a Unix socket and
-//! makes rings and buffers in one shared memory; [`Client::into_queues`] gives a [`Queue`] for each
-//! thread. [`DriverRing`] is the ring alone, over any memory. Called by `millrace-lab bench
-//! --connect vhost-user:SOCKET` and by tests; calls the crate vhost for the protocol's messages.
+//! The client acts as a guest: [`Client::connect`] negotiates with the server on a Unix socket and
+//! creates rings and buffers in one shared memory; [`Client::into_queues`] returns a [`Queue`] for
+//! each thread. [`DriverRing`] is the ring alone, over any memory. `millrace-lab bench --connect
+//! vhost-user:SOCKET` and tests call this; it uses the crate vhost for the protocol's messages.
 //!
-//! Invariant: nothing of a queue is shared with another but the connection, which nobody uses once
-//! the set-up is over, so threads never meet. Specifications: vhost-user of QEMU; virtio 1.2.
+//! Invariant: two queues share nothing but the connection, which is not used after the set-up, so
+//! their threads never access the same data. Specifications: vhost-user of QEMU; virtio 1.2.
 #![allow(unsafe_code)]
 
 mod config;
@@ -48,9 +48,9 @@ use self::config::WANTED;
 use self::notify::Notify;
 use self::queue::Shared;
 
-/// Guest-physical address at which the guest's memory begins: any address but zero.
+/// Guest-physical address at which the guest's memory begins. Any address but zero would do.
 const GUEST_BASE: u64 = 1 << 30;
-/// Longest wait for a server's first answer.
+/// Maximum wait for a server's first answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
 
 /// Options of a vhost-user client: queues, depth, descriptor layout, waiting.
@@ -66,9 +66,9 @@ pub struct Options {
     pub data_bytes: u32,
     /// Descriptor layout; `None` selects chained descriptors where these fit.
     pub descriptors: Option<Descriptors>,
-    /// Way to wait for completions.
+    /// Method of waiting for completions.
     pub wait: Wait,
-    /// Use event indices (`VIRTIO_F_EVENT_IDX`) if the server offers them.
+    /// If true, event indices (`VIRTIO_F_EVENT_IDX`) are used if the server offers them.
     pub event_idx: bool,
 }
 
@@ -86,7 +86,7 @@ impl Default for Options {
     }
 }
 
-/// Connection to a server, ready for requests.
+/// Connection to a server that is ready for requests.
 #[derive(Debug)]
 pub struct Client {
     disk: DiskConfig,
@@ -97,7 +97,8 @@ impl Client {
     /// Connects, negotiates, and starts the queues.
     ///
     /// # Errors
-    /// If there is no server, it lacks something, or the options do not fit each other.
+    /// If there is no server, if it lacks a required feature, or if the options contradict each
+    /// other.
     pub fn connect(path: &Path, options: Options) -> Result<Client, ClientError> {
         let stream = reach(path)?;
         let copy = stream.try_clone().map_err(|source| system("a copy of the socket", source))?;
@@ -110,20 +111,20 @@ impl Client {
         Ok(Client { disk, queues })
     }
 
-    /// Returns the disk's configuration, as the server reported it.
+    /// Returns the disk's configuration as reported by the server.
     #[must_use]
     pub fn disk(&self) -> &DiskConfig {
         &self.disk
     }
 
-    /// Returns the queues, each for one thread. The connection ends with the last of them.
+    /// Returns the queues, each for one thread. The connection ends when the last queue is dropped.
     #[must_use]
     pub fn into_queues(self) -> Vec<Queue> {
         self.queues
     }
 }
 
-/// Returns the options of rings that fit the client's options and the negotiated features.
+/// Returns the options for rings that fit the client's options and the negotiated features.
 fn ring_options(options: &Options, features: u64) -> RingOptions {
     let chained = options.depth <= slots_max(options.ring, Descriptors::Chained);
     let descriptors = options.descriptors.unwrap_or(match chained {
@@ -141,14 +142,14 @@ fn ring_options(options: &Options, features: u64) -> RingOptions {
 }
 
 /// Connects, and requests the features once without the `vhost` crate: a server that is busy with
-/// another client accepts the connection and never answers, and the crate would wait for ever.
+/// another client accepts the connection and never answers, and the crate would wait forever.
 fn reach(path: &Path) -> Result<UnixStream, ClientError> {
     let stream = UnixStream::connect(path)
         .map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
     let ask = || {
         stream.set_read_timeout(Some(FIRST_ANSWER))?;
-        // The message is VHOST_USER_GET_FEATURES, version 1, no payload; the answer's payload is a
-        // number.
+        // The message is VHOST_USER_GET_FEATURES, version 1, without payload. The answer's payload
+        // is a number.
         let request = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
         (&stream).write_all(&request)?;
         let mut answer = [0; 20];
@@ -168,7 +169,7 @@ fn system(what: &'static str, source: io::Error) -> ClientError {
     ClientError::System { what, source }
 }
 
-/// State of a connection's set-up.
+/// State of a connection while it is set up.
 struct Session {
     path: PathBuf,
     frontend: Frontend,
@@ -191,13 +192,13 @@ impl Session {
             return Err(self.missing("VIRTIO_F_VERSION_1", "legacy devices are not supported"));
         }
         if offered & feature::PROTOCOL_FEATURES == 0 {
-            let remedy = "without protocol features the size of its disk cannot be asked for";
+            let remedy = "without protocol features the client cannot query the size of the disk";
             return Err(self.missing("VHOST_USER_F_PROTOCOL_FEATURES", remedy));
         }
         let result = self.frontend.get_protocol_features();
         let protocol = self.step("GET_PROTOCOL_FEATURES", result)?;
         if !protocol.contains(VhostUserProtocolFeatures::CONFIG) {
-            let remedy = "the size of its disk cannot be asked for";
+            let remedy = "the client cannot query the size of the disk";
             return Err(self.missing("VHOST_USER_PROTOCOL_F_CONFIG", remedy));
         }
         let wanted = VhostUserProtocolFeatures::MQ
@@ -215,7 +216,8 @@ impl Session {
         self.check_queues(options, features, agreed)?;
         let ring = ring_options(options, features);
         if ring.descriptors == Descriptors::Indirect && features & feature::INDIRECT_DESC == 0 {
-            let remedy = "take a ring of three entries for each request in flight, 1024 at most";
+            let remedy =
+                "use a ring with three entries for each request in flight, but at most 1024";
             return Err(self.missing("VIRTIO_RING_F_INDIRECT_DESC", remedy));
         }
         let disk = self.disk_config(features)?;
@@ -280,7 +282,7 @@ impl Session {
         for number in 0..options.queues {
             let offset = usize::from(number) * ring_bytes;
             let start = NonNull::new(memory.as_ptr().wrapping_add(offset));
-            let start = start.expect("memory that is mapped is not at zero");
+            let start = start.expect("mapped memory is never at address zero");
             // SAFETY: each queue has a part of the mapping for itself, as long as its layout; the
             // mapping lives in `Shared`, which every queue holds beside its ring.
             let ring = unsafe { DriverRing::new(start, GUEST_BASE + offset as u64, ring) }?;
@@ -321,11 +323,11 @@ impl Session {
     }
 }
 
-/// Size in bytes of the huge pages that `share` asks for.
+/// Size of the huge pages that `share` requests, in bytes.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Creates memory that another process can map, and returns its file and its mapping. The memory
-/// has huge pages if enough are reserved (`vm.nr_hugepages`), like the memory of many guests.
+/// has huge pages if enough are reserved (`vm.nr_hugepages`), as the memory of many guests does.
 fn share(bytes: usize) -> io::Result<(File, MmapRegion)> {
     let huge = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     match share_pages(bytes.next_multiple_of(HUGE_PAGE_BYTES), huge) {
@@ -338,7 +340,7 @@ fn share_pages(bytes: usize, pages: MemfdFlags) -> io::Result<(File, MmapRegion)
     let file = File::from(memfd_create("millrace-guest", MemfdFlags::CLOEXEC | pages)?);
     file.set_len(bytes as u64)?;
     if pages.contains(MemfdFlags::HUGETLB) {
-        // Without allocated pages, the first access would be a SIGBUS.
+        // If the pages were not allocated here, the first access could raise SIGBUS.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
     }
     let offset = FileOffset::new(file.try_clone()?, 0);

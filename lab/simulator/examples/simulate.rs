@@ -36,7 +36,7 @@ fn read_blocks<M: Machine>(volume: &Arc<Volume<M>>) {
     }
 }
 
-/// Runs `read_blocks` on each of `cpus` CPUs of machine `M` at once. Returns reads a second.
+/// Runs `read_blocks` on each of `cpus` CPUs of machine `M` at once. Returns reads per second.
 fn measure<M: Machine>(cpus: u32, stack: Stack) -> f64 {
     let driver = open_on::<M>(&"null:size=1m".parse().expect("a spec")).expect("a drive");
     let config = DiskConfig { name: "d0".into(), stack, ..DiskConfig::default() };

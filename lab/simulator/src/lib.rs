@@ -1,13 +1,13 @@
 //! `Simulated`: a many-core NUMA machine in virtual time, on which the production code runs
 //! unchanged.
 //!
-//! The second implementation of `Machine`. Simulated threads are coroutines that a discrete-event
-//! loop runs on one system thread (run.rs, scheduler.rs), ordered by the clocks of their CPUs
-//! (world.rs). Accesses to cache lines cost by distance (line.rs, fabric.rs), locks by the number
-//! of spinning CPUs (lock.rs), sleeping and waking by the threads involved (thread.rs), and work by
-//! its stage; all constants come from a `Model`. Outside a running simulation nothing is charged:
-//! objects may be made, read and dropped there. An object belongs to one simulation at a time.
-//! Source: \[MQ\] for what to model.
+//! The crate implements `Machine` a second time. Simulated threads are coroutines that a
+//! discrete-event loop runs on one system thread (run.rs, scheduler.rs), ordered by the clocks of
+//! their CPUs (world.rs). Accesses to cache lines cost by distance (line.rs, fabric.rs), locks by
+//! the number of spinning CPUs (lock.rs), sleeping and waking by the threads involved (thread.rs),
+//! and work by its stage; all constants come from a `Model`. Outside a running simulation nothing
+//! is charged: objects may be created, read and dropped there. An object belongs to one simulation
+//! at a time. Source: \[MQ\] for the costs to model.
 
 #![doc = include_str!("../README.md")]
 
@@ -37,7 +37,7 @@ use millrace_machine::{CpuId, Machine, Order, Stage, Topology};
 use model::time::PS_PER_NS;
 use world::{pass, private, shared};
 
-/// The [`Machine`] whose calls are served by the running [`Simulation`].
+/// The [`Machine`] whose calls the running [`Simulation`] serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Simulated;
 
@@ -55,8 +55,8 @@ unsafe impl Machine for Simulated {
 
     const THREADS_MOVE: bool = false;
 
-    /// Returns the virtual time in nanoseconds; outside a simulation, the time at which every
-    /// simulation begins.
+    /// Returns the virtual time in nanoseconds. Outside a simulation, returns the time at which
+    /// every simulation begins.
     #[inline]
     fn now() -> u64 {
         pass(|world| {
@@ -68,7 +68,7 @@ unsafe impl Machine for Simulated {
         private(|world| world.scheduler.now_ps / PS_PER_NS).unwrap_or(BEGIN_NS)
     }
 
-    /// Returns the number of the caller's CPU; outside a simulation, 0.
+    /// Returns the number of the caller's CPU, or 0 outside a simulation.
     #[inline]
     fn cpu() -> CpuId {
         CpuId(private(|world| world.scheduler.cpu as u32).unwrap_or(0))
@@ -88,14 +88,14 @@ unsafe impl Machine for Simulated {
         }
     }
 
-    /// Starts a simulated thread. Without a CPU of its own it goes to the CPU after that of the
-    /// last thread started.
+    /// Starts a simulated thread. A thread without a given CPU is placed on the CPU after that of
+    /// the last thread started.
     ///
     /// # Panics
     /// Outside a simulation, if the machine has no such CPU, or if there are already 4,096 threads.
     fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> SimThread {
         let cpus = private(|world| world.scheduler.cpus.len() as u32);
-        let cpus = cpus.expect("simulated threads are started by simulated threads");
+        let cpus = cpus.expect("only simulated threads can start simulated threads");
         assert!(cpu.is_none_or(|cpu| cpu.0 < cpus), "thread {name}: there is no CPU {cpu:?}");
         let started = shared(|world| {
             world.scheduler.charge_system_call();
@@ -122,7 +122,7 @@ unsafe impl Machine for Simulated {
     }
 }
 
-/// Longest time that one charge may take: two hours, in nanoseconds.
+/// Maximum time of one charge: two hours, in nanoseconds.
 const CHARGE_NS_MAX: u64 = 2 * 3_600 * 1_000_000_000;
 
 impl Simulated {
@@ -132,14 +132,14 @@ impl Simulated {
         private(|_| ()).is_some()
     }
 
-    /// Keeps the caller's CPU busy for `ns` nanoseconds, two hours at most.
+    /// Keeps the caller's CPU busy for `ns` nanoseconds, at most two hours.
     pub fn charge(ns: u64) {
         pass(|world| world.scheduler.stretched(ns.min(CHARGE_NS_MAX) * PS_PER_NS));
     }
 
-    /// Stops all CPUs for `ns` nanoseconds, two hours at most, as a signal, a freezer or a
-    /// hypervisor stops a process. Deadlines pass meanwhile; threads whose deadline has passed run
-    /// afterwards.
+    /// Stops all CPUs for `ns` nanoseconds, at most two hours, as a signal, a freezer or a
+    /// hypervisor stops a process. Deadlines pass during this time; threads whose deadline has
+    /// passed run afterwards.
     pub fn stop_all(ns: u64) {
         pass(|world| scheduler::stop_all(&mut world.scheduler, ns.min(CHARGE_NS_MAX) * PS_PER_NS));
     }
@@ -149,9 +149,9 @@ impl Simulated {
         pass(|world| world.scheduler.stretched(world.scheduler.prices.system_call));
     }
 
-    /// Allows the caller to wake on another CPU of its socket from now on, if the CPU that it slept
-    /// on is busy and another one is idle. Code that depends on [`Machine::cpu`] must ask again
-    /// after each sleep.
+    /// Allows the caller to wake on another CPU of its socket from now on, if the CPU on which it
+    /// slept is busy and another one is idle. Code that depends on [`Machine::cpu`] must query the
+    /// CPU again after each sleep.
     ///
     /// # Source
     /// `select_idle_sibling`, kernel/sched/fair.c of Linux 3.17.
@@ -159,13 +159,13 @@ impl Simulated {
         private(|world| world.scheduler.roam());
     }
 
-    /// Protects the caller from preemption from now on, as a held lock does, even while it spins,
-    /// until [`Simulated::release_cpu`] has been called as often.
+    /// Protects the caller from preemption from now on, as a held lock does, even while it spins.
+    /// [`Simulated::release_cpu`] must be called as often to end the protection.
     pub fn keep_cpu() {
         private(|world| world.scheduler.me().locks += 1);
     }
 
-    /// Reverts one call of [`Simulated::keep_cpu`].
+    /// Undoes one call of [`Simulated::keep_cpu`].
     pub fn release_cpu() {
         private(|world| world.scheduler.me().locks -= 1);
     }

@@ -1,9 +1,9 @@
 //! `Model`: the machine to simulate: its topology, and a table of costs with their origins.
 //!
-//! Plain data, made by programs or (feature `serde`) read from files, in which a cost without an
-//! origin and an unknown key are errors. Used by `Simulation`, which validates it first. Invariant:
-//! nothing here depends on the program that runs; constants are fixed once per machine, never per
-//! experiment.
+//! Plain data, created by programs or (feature `serde`) read from files. In files, a cost without
+//! an origin and an unknown key are errors. `Simulation` validates a model before use. Invariant:
+//! nothing here depends on the program that runs; constants are fixed once for each machine, never
+//! for an experiment.
 
 pub(crate) mod prices;
 pub(crate) mod time;
@@ -16,9 +16,9 @@ use std::string::String;
 use millrace_machine::Stage;
 use transfer::Transfer;
 
-/// Largest number of CPUs of a model.
+/// Maximum number of CPUs of a model.
 pub const CPUS_MAX: u32 = 256;
-/// Largest number of sockets of a model.
+/// Maximum number of sockets of a model.
 pub const SOCKETS_MAX: u32 = 32;
 
 /// A duration with its origin.
@@ -27,7 +27,7 @@ pub const SOCKETS_MAX: u32 = 32;
 pub struct Cost {
     /// Nanoseconds, 0 to 1e9.
     pub ns: f64,
-    /// Publication, measurement or reasoning that it is taken from.
+    /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
 }
 
@@ -37,7 +37,7 @@ pub struct Cost {
 pub struct Rate {
     /// Bytes per nanosecond (that is, GB/s) in one direction, above 0.
     pub bytes_per_ns: f64,
-    /// Publication, measurement or reasoning that it is taken from.
+    /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
 }
 
@@ -47,7 +47,7 @@ pub struct Rate {
 pub struct Share {
     /// Fraction, 0 to 1.
     pub share: f64,
-    /// Publication, measurement or reasoning that it is taken from.
+    /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
 }
 
@@ -57,7 +57,7 @@ pub struct Share {
 pub struct Lines {
     /// Number of lines, 1 to 64.
     pub lines: u32,
-    /// Publication, measurement or reasoning that it is taken from.
+    /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
 }
 
@@ -67,18 +67,18 @@ pub struct Lines {
 pub struct Turns {
     /// Number of turns, 0 to 1,000.
     pub turns: u32,
-    /// Publication, measurement or reasoning that it is taken from.
+    /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
 }
 
 impl CacheCosts {
-    /// Returns the default of [`CacheCosts::near`]: lines are handed on in order of request.
+    /// Returns the default of [`CacheCosts::near`], with which CPUs get a line in order of request.
     #[must_use]
     pub fn in_order() -> Turns {
         Turns { turns: 0, origin: Cow::Borrowed("not given") }
     }
 
-    /// Default of `queueing`: true as on real machines, since files cannot set it.
+    /// Default of `queueing`. It is true, as on real machines, because files cannot set it.
     #[cfg(feature = "serde")]
     fn one_at_a_time() -> bool {
         true
@@ -100,7 +100,7 @@ impl Cost {
 pub struct HyperThreads {
     /// CPUs per core, 1 to 8; 1 means no hyper-threads.
     pub per_core: u32,
-    /// Throughput of a core with all its threads busy, relative to one busy thread.
+    /// Throughput of a core whose threads are all busy, relative to one busy thread.
     pub gain: Factor,
 }
 
@@ -110,7 +110,7 @@ pub struct HyperThreads {
 pub struct Factor {
     /// Factor, 1 to 8.
     pub factor: f64,
-    /// Publication, measurement or reasoning that it is taken from.
+    /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
 }
 
@@ -118,10 +118,11 @@ pub struct Factor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Wiring {
-    /// A link between every two sockets: all are one hop apart.
+    /// Each pair of sockets has a link: all are one hop apart.
     #[default]
     Full,
-    /// A link to the two sockets of neighbouring number; all others are two hops away.
+    /// Each socket has links to the two sockets of neighbouring numbers; all others are two hops
+    /// away.
     Ring,
     /// One bus for all sockets: every transfer occupies it, all sockets are one hop apart, and
     /// [`CacheCosts::link`] is its bandwidth.
@@ -134,10 +135,10 @@ pub enum Wiring {
 pub struct Model {
     /// Name of the machine, for reports.
     pub name: String,
-    /// Cores per socket; a socket is a NUMA node, and CPUs are numbered socket by socket. A core is
+    /// Cores per socket. A socket is a NUMA node, and CPUs are numbered socket by socket. A core is
     /// one CPU unless it has hyper-threads.
     pub cores_per_socket: u32,
-    /// Sockets, 1 to [`SOCKETS_MAX`], with at most [`CPUS_MAX`] CPUs in all.
+    /// Number of sockets, 1 to [`SOCKETS_MAX`], with at most [`CPUS_MAX`] CPUs in total.
     pub sockets: u32,
     /// Sockets per board; 0 if there is only one board.
     #[cfg_attr(feature = "serde", serde(default))]
@@ -148,7 +149,7 @@ pub struct Model {
     /// Hyper-threads of the cores, if they have any.
     #[cfg_attr(feature = "serde", serde(default))]
     pub hyper_threads: Option<HyperThreads>,
-    /// Clock frequency in GHz, for reports only: all costs are in nanoseconds.
+    /// Clock frequency in GHz. It is only used in reports, because all costs are in nanoseconds.
     pub ghz: f64,
     /// Costs of memory accesses.
     pub cache: CacheCosts,
@@ -180,17 +181,18 @@ pub struct CacheCosts {
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// When a ticket lock is released, all spinning CPUs read its line again: fraction of these
-    /// reads that is served before the next holder's. At 0, their reads also take no time when
-    /// another CPU joins the queue.
+    /// Fraction of the spinning CPUs' reads that are served before the next holder's read when a
+    /// ticket lock is released: all spinning CPUs then read its line again. At 0, their reads also
+    /// take no time when another CPU joins the queue.
     pub spinner: Share,
-    /// Largest number of times in a row that a contended line goes to a CPU of the same socket
-    /// while CPUs of other sockets wait. 0, the default, serves CPUs in order of request.
+    /// Maximum number of times in a row that a contended line is passed to a CPU of the same socket
+    /// while CPUs of other sockets wait. With 0, the default, CPUs get the line in order of
+    /// request.
     #[cfg_attr(feature = "serde", serde(default = "CacheCosts::in_order"))]
     pub near: Turns,
-    /// If true, CPUs that want a line at the same time get it one after the other, as on every real
-    /// machine. If false each gets it as fast as if it were alone; only for experiments that
-    /// measure the effect of this queueing.
+    /// If true, CPUs that request a line at the same time get it one after the other, as on every
+    /// real machine. If false, each gets it as fast as if it were alone; this is only for
+    /// experiments that measure the effect of queueing.
     #[cfg_attr(feature = "serde", serde(skip, default = "CacheCosts::one_at_a_time"))]
     pub queueing: bool,
 }
@@ -215,9 +217,9 @@ pub struct CpuCosts {
 pub struct ThreadCosts {
     /// Entering and leaving the kernel.
     pub system_call: Cost,
-    /// Switching a CPU to another thread than it last ran.
+    /// Cost of switching a CPU to a thread other than the one that it ran last.
     pub context_switch: Cost,
-    /// Waking a thread, charged to the waker.
+    /// Cost of waking a thread, charged to the waking thread.
     pub wake: Cost,
     /// Delay from the wake-up to the first instruction of the woken thread, if its CPU is idle.
     pub wake_latency: Cost,
@@ -225,21 +227,21 @@ pub struct ThreadCosts {
     pub interrupt_send: Cost,
     /// Handling an inter-processor interrupt.
     pub interrupt_handle: Cost,
-    /// Longest time that a thread runs while others wait for its CPU.
+    /// Maximum time that a thread runs while others wait for its CPU.
     pub time_slice: Cost,
-    /// Fair scheduling with wake-up preemption, if given. Without it, threads run round robin in
-    /// order of arrival.
+    /// Fair scheduling with wake-up preemption. `None` stands for round robin in order of arrival.
     #[cfg_attr(feature = "serde", serde(default))]
     pub fairness: Option<Fairness>,
 }
 
-/// A scheduler that is fair by each thread's run time.
+/// Parameters of a scheduler that is fair by each thread's run time.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Fairness {
-    /// A thread that wakes preempts a thread that has run for longer than itself by more than this.
+    /// A woken thread preempts the current thread if that has run for longer by more than this
+    /// time.
     pub granularity: Cost,
-    /// Largest lead in run time over the others that a thread can gain by sleeping.
+    /// Maximum lead in run time over the other threads that a thread can gain by sleeping.
     pub credit: Cost,
 }
 
@@ -262,11 +264,11 @@ pub struct WorkCosts {
     /// Cost of [`Stage::Search`]; 0 by default.
     #[cfg_attr(feature = "serde", serde(default = "WorkCosts::no_search"))]
     pub search: Cost,
-    /// Least number of cache lines that each holder of the single-queue design's lock writes: the
-    /// data that this lock protected in the modelled kernel, where the program's own value is
-    /// smaller.
+    /// Minimum number of cache lines that each holder of the single-queue design's lock writes. It
+    /// stands for the data that this lock protected in the modelled kernel, where the program's own
+    /// value is smaller.
     pub request_queue: Lines,
-    /// Greatest relative deviation of a charge, drawn from the seed, so that CPUs do not move in
+    /// Maximum relative deviation of a charge, drawn from the seed, so that CPUs do not move in
     /// lockstep.
     pub jitter: Share,
 }
@@ -284,7 +286,7 @@ impl WorkCosts {
 pub struct ModelError {
     /// Key of the value, as in a file: `cache.l1.ns`.
     pub key: &'static str,
-    /// The requirement on the value, and the value found.
+    /// Requirement on the value, and the value itself.
     pub problem: String,
 }
 
@@ -306,12 +308,12 @@ fn check(
 
 fn origin_given(key: &'static str, origin: &str) -> Result<(), ModelError> {
     check(key, !origin.trim().is_empty(), || {
-        String::from("the origin must name where the value comes from")
+        String::from("the origin must state where the value comes from")
     })
 }
 
 impl Model {
-    /// Returns a machine of round numbers, for tests and exploration; it models no real machine.
+    /// Returns a machine with round numbers, for tests and exploration. It models no real machine.
     #[must_use]
     pub fn plain(sockets: u32, cores_per_socket: u32) -> Model {
         let cost = |ns| Cost::new(ns, "a round number");
@@ -400,16 +402,18 @@ impl Model {
     /// Checks every value.
     ///
     /// # Errors
-    /// Names the first key with an invalid value.
+    /// Checks all values. An error names the first key with an invalid value.
     pub fn validate(&self) -> Result<(), ModelError> {
         let is_name = !self.name.is_empty() && !self.name.contains(char::is_control);
-        check("name", is_name, || "must not be empty nor contain control characters".into())?;
+        check("name", is_name, || {
+            "must not be empty, and must not contain control characters".into()
+        })?;
         let (sockets, cores) = (self.sockets, self.cores_per_socket);
         check("sockets", (1..=SOCKETS_MAX).contains(&sockets), || {
             format!("must be 1 to {SOCKETS_MAX}, is {sockets}")
         })?;
         check("cores_per_socket", cores > 0 && self.cpus() <= CPUS_MAX, || {
-            format!("{sockets} x {cores} CPUs: must be 1 to {CPUS_MAX} in all")
+            format!("{sockets} x {cores} CPUs: must be 1 to {CPUS_MAX} in total")
         })?;
         let board = self.sockets_per_board;
         check("sockets_per_board", board == 0 || sockets % board == 0, || {

@@ -1,8 +1,8 @@
 //! Types of the trait `Machine` on the simulated machine, one file each.
 //!
 //! `word` has words, lines and counters, `lock` ticket locks, `thread` threads and parkers, `meter`
-//! statistics of locks built from words; `spin` is busy waiting. Each goes through `world` before
-//! it touches state that threads share.
+//! statistics of locks built from words; `spin` is busy waiting. Each calls `world` before it
+//! accesses state that threads share.
 
 pub(crate) mod lock;
 pub(crate) mod meter;

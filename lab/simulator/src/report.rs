@@ -69,7 +69,8 @@ pub enum SimError {
     Deadlock(Vec<BlockedThread>),
     /// The virtual time reached its limit, in nanoseconds.
     TimeLimit(u64, Vec<BlockedThread>),
-    /// A thread panicked. Only in builds where panics unwind; in others a panic ends the process.
+    /// A thread panicked. Only builds in which panics unwind report this; in others a panic ends
+    /// the process.
     Panic {
         /// Name of the thread.
         thread: String,

@@ -1,11 +1,11 @@
 //! `Simulation`: a model, a seed, and the loop that runs threads on the simulated machine until all
 //! have ended.
 //!
-//! Called by programs; calls the scheduler whenever a coroutine suspends. Every simulated thread is
-//! a coroutine on the calling system thread. Stacks are kept for the next simulation, so that a
+//! Programs call this; it calls the scheduler whenever a coroutine suspends. Every simulated thread
+//! is a coroutine on the calling system thread. Stacks are kept for the next simulation, so that a
 //! short simulation costs microseconds. A simulation that fails is not unwound: the stacks of its
-//! threads are abandoned (their memory leaks), because destructors of a half-done run would wait
-//! for other threads for ever, and because a release build cannot unwind.
+//! threads are abandoned (their memory leaks), because destructors of an unfinished run would wait
+//! for other threads forever, and because a release build cannot unwind.
 #![allow(unsafe_code)]
 
 use core::any::Any;
@@ -27,9 +27,9 @@ use crate::scheduler::pool::ThreadBody;
 use crate::scheduler::tournament::TIME_MAX_PS;
 use crate::world::{EnteredWorld, World, private, shared};
 
-/// Size of a thread's stack; only the pages that are touched take memory.
+/// Size of a thread's stack. Only the pages that are used take memory.
 const STACK_BYTES: usize = 256 << 10;
-/// Largest number of unused stacks that a system thread keeps.
+/// Maximum number of unused stacks that a system thread keeps.
 const STACKS_KEPT: usize = 512;
 
 type ThreadCoroutine = Coroutine<(), (), (), DefaultStack>;
@@ -52,13 +52,13 @@ impl Simulation {
     /// times.
     ///
     /// # Errors
-    /// If the model is invalid; the error names the key.
+    /// If the model is invalid. The error names the key.
     pub fn new(model: &Model, seed: u64) -> Result<Simulation, ModelError> {
         model.validate()?;
         Ok(Simulation { model: model.clone(), seed, limit_ps: TIME_MAX_PS, cpu: 0 })
     }
 
-    /// Limits the virtual time: the run ends with an error when the clock reaches `limit_ns`. The
+    /// Limits the virtual time. The run ends with an error when the clock reaches `limit_ns`. The
     /// default and maximum is 4,503 s.
     #[must_use]
     pub fn time_limit_ns(mut self, limit_ns: u64) -> Self {
@@ -75,12 +75,12 @@ impl Simulation {
 
     /// Runs `main` as a thread of the machine until it and all threads that it starts have ended.
     ///
-    /// Equal models, seeds and programs give identical reports in debug and release builds, if the
-    /// program depends on nothing but the machine: no other clock, random state, address or thread.
-    /// Results leave `main` through memory that it shares with the caller.
+    /// Equal models, seeds and programs produce identical reports in debug and release builds, if
+    /// the program depends on nothing but the machine: no other clock, random state, address or
+    /// thread. Results leave `main` through memory that it shares with the caller.
     ///
     /// # Errors
-    /// If the simulation could not end. Everything that its threads held is leaked then.
+    /// If the simulation could not end. In that case everything that its threads held is leaked.
     ///
     /// # Panics
     /// Inside another simulation, or if the model does not have the first CPU.
@@ -114,7 +114,7 @@ impl ThreadCoroutines {
     fn start(&mut self, thread: u32, body: ThreadBody) {
         let kept = STACKS.with_borrow_mut(Vec::pop);
         let stack = kept.unwrap_or_else(|| {
-            DefaultStack::new(STACK_BYTES).expect("the system has memory for another stack")
+            DefaultStack::new(STACK_BYTES).expect("the system must have memory for another stack")
         });
         let fiber = Coroutine::with_stack(stack, move |yielder, ()| {
             private(|world| world.scheduler.set_yielder(yielder));

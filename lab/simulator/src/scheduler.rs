@@ -1,11 +1,11 @@
 //! `Scheduler`: decides which CPU of a simulation runs next, and which thread on it.
 //!
-//! Owns CPUs, threads and their clocks. Called by the world, for the run loop between two
-//! coroutines (`pick`), and by code that blocks or wakes a thread. A CPU runs one thread until it
-//! blocks, ends, or has used up its time slice while others wait; threads take turns in order of
+//! `Scheduler` owns CPUs, threads and their clocks. The world calls it for the run loop between two
+//! coroutines (`pick`), and so does code that blocks or wakes a thread. A CPU runs one thread until
+//! it blocks, ends, or has used up its time slice while others wait; threads take turns in order of
 //! arrival. A thread that holds or waits for a lock is not preempted; an overdue preemption happens
 //! when it releases its last lock, as in a kernel that becomes preemptible again. A thread that
-//! spins in `spin_until` gives up its CPU as soon as another thread wants it. Options of the model:
+//! spins in `spin_until` gives up its CPU as soon as another thread needs it. Options of the model:
 //! turns by run time and wake-up preemption (fairness.rs), CPUs that share a core, and threads that
 //! move when they wake (hyper_threads.rs). Kernel counterpart: `SCHED_RR` with pinned tasks.
 
@@ -49,26 +49,26 @@ pub(super) enum SchedulerStop {
     TimeLimit,
 }
 
-/// The running CPU's turn.
+/// Turn of the running CPU.
 #[derive(Debug)]
 struct CpuTurn {
     slice_end_ps: u64,
-    /// Position of the CPU among CPUs of equal time.
+    /// Rank of the CPU among CPUs whose clocks are equal.
     position: usize,
     yielder: *const Yielder<(), ()>,
 }
 
 /// CPUs and threads of a simulation, and the thread that runs now.
 pub(super) struct Scheduler {
-    // Touched by every access: the running CPU and thread.
+    // Fields that every access uses: the running CPU and thread.
     pub(super) now_ps: u64,
     pub(super) cpu: usize,
     pub(super) thread: u32,
-    /// The running thread is evaluating a condition of `spin_until`.
+    /// True while the running thread evaluates a condition of `spin_until`.
     pub(super) recording: bool,
     turn: CpuTurn,
     clocks: Clocks,
-    // Touched by waits and context switches.
+    // Fields that waits and context switches use.
     pub(super) cpus: Vec<CpuState>,
     pub(super) pool: ThreadTable,
     pub(super) prices: ThreadPrices,
@@ -77,7 +77,7 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates idle CPUs; `places` is their order at equal times.
+    /// Creates idle CPUs. `places` is their order at equal times.
     pub(super) fn new(model: &Model, places: &[usize], limit_ps: u64) -> Self {
         let cpu = |place: &usize| CpuState::new(Clocks::position(*place));
         Scheduler {
@@ -112,7 +112,7 @@ impl Scheduler {
                 }
             };
             let state = &mut self.cpus[cpu];
-            // A cache line in flight still arrives while its CPU is interrupted.
+            // A cache line that is being transferred still arrives while its CPU is interrupted.
             let is_fetching = self.pool.thread(state.current).in_line_queue;
             if state.stolen_ps > 0 && !is_fetching {
                 state.clock_ps += core::mem::take(&mut state.stolen_ps);
@@ -129,12 +129,12 @@ impl Scheduler {
         }
     }
 
-    /// Decides the end of the simulation when no CPU has anything to do.
+    /// Decides how the simulation ends when no CPU has anything to do.
     fn nobody_left(&self) -> Result<RunAction, SchedulerStop> {
         if self.pool.live == 0 {
             return Ok(RunAction::Done);
         }
-        // A clock beyond `TIME_MAX_PS` is not in the tournament any more.
+        // A clock beyond `TIME_MAX_PS` is no longer in the tournament.
         match self.cpus.iter().any(|cpu| cpu.clock_ps > self.limit_ps) {
             true => Err(SchedulerStop::TimeLimit),
             false => Err(SchedulerStop::Deadlock),
@@ -198,13 +198,13 @@ impl Scheduler {
         }
     }
 
-    /// Sets the time at which a thread goes on even if it is not woken; `u64::MAX` for never.
+    /// Sets the time at which a thread continues even if it is not woken; `u64::MAX` for never.
     pub(super) fn set_timer(&mut self, thread: u32, time_ps: u64) {
         self.clocks.set_timer(thread, time_ps);
     }
 
-    /// Suspends the running thread because another CPU is earlier, or because its time slice is
-    /// over.
+    /// Suspends the running thread because another CPU has an earlier clock, or because its time
+    /// slice is over.
     pub(super) fn step_aside(&mut self) {
         let locks = self.me().locks;
         let (limit_ps, slice_ps) = (self.limit_ps, self.prices.time_slice);
@@ -215,15 +215,15 @@ impl Scheduler {
                 return self.give_way();
             }
             state.is_overdue = !state.queue.is_empty();
-            // Give even a CPU without waiting threads a slice end, so that it notices the time
-            // limit.
+            // Even a CPU without waiting threads gets the end of a slice, so that it notices the
+            // time limit.
             state.slice_end_ps = (state.clock_ps + slice_ps).min(limit_ps.max(state.clock_ps) + 1);
         }
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// Records that the running thread released a lock. With its last lock, it also gives up a CPU
-    /// that others have been waiting for, however soon it takes the next lock.
+    /// Records that the running thread released a lock. If it was the last one, the thread also
+    /// gives up a CPU for which others have been waiting, however soon it takes the next lock.
     pub(super) fn release_lock(&mut self) {
         let me = self.me();
         me.locks -= 1;
@@ -259,7 +259,7 @@ impl Scheduler {
         self.cpus[self.cpu].clock_ps = now_ps;
     }
 
-    /// Delays the running thread until `time_ps`; it keeps its CPU.
+    /// Delays the running thread until `time_ps`. It keeps its CPU.
     pub(super) fn stall_until(&mut self, time_ps: u64) {
         self.now_ps = self.now_ps.max(time_ps);
         let state = &mut self.cpus[self.cpu];
@@ -342,7 +342,8 @@ impl Scheduler {
         }
     }
 
-    /// Adds a thread that is ready to run, on the given CPU or on the next one round robin.
+    /// Adds a thread that is ready to run, on the given CPU, or else on the next CPU in round-robin
+    /// order.
     ///
     /// # Panics
     /// If there are already 4,096 threads, or the CPU does not exist.
@@ -373,7 +374,7 @@ impl Scheduler {
         };
         let free = self.pool.threads.iter().position(Option::is_none);
         let thread = free.unwrap_or(self.pool.threads.len());
-        assert!(thread < POSITIONS_MAX, "thread {name}: there are {POSITIONS_MAX} already");
+        assert!(thread < POSITIONS_MAX, "thread {name}: there are already {POSITIONS_MAX} threads");
         if free.is_none() {
             self.pool.threads.push(None);
             self.clocks.grow(self.pool.threads.len());
@@ -384,7 +385,7 @@ impl Scheduler {
         (thread as u32, ended)
     }
 
-    /// Adds the first thread, which has its CPU from the beginning.
+    /// Adds the first thread, which occupies its CPU from the beginning.
     ///
     /// # Panics
     /// If the CPU does not exist.
@@ -438,7 +439,8 @@ impl Scheduler {
     }
 }
 
-/// Stops all CPUs for `for_ps` from now on; returns the time to charge to the running CPU.
+/// Stops all CPUs for `for_ps` from now on. Returns the time that must be charged to the running
+/// CPU.
 pub(super) fn stop_all(scheduler: &mut Scheduler, for_ps: u64) -> u64 {
     let until_ps = scheduler.now_ps + for_ps;
     for cpu in (0..scheduler.cpus.len()).filter(|cpu| *cpu != scheduler.cpu) {

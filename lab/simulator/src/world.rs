@@ -1,14 +1,14 @@
 //! `World`: the state of one running simulation, and the check that every shared access passes.
 //!
-//! Found through a thread-local pointer that the run loop (run.rs) sets; one system thread runs a
-//! whole simulation. Invariant that makes the simulation sequentially consistent: a CPU accesses
-//! shared state only when its clock is the earliest of all CPUs that can run (`shared`), so
-//! accesses happen in the order of virtual time. The `RefCell` is never borrowed across a
+//! A thread-local pointer that the run loop (run.rs) sets leads to the world; one system thread
+//! runs a whole simulation. Invariant that makes the simulation sequentially consistent: a CPU
+//! accesses shared state only when its clock is the earliest of all CPUs that can run (`shared`),
+//! so accesses happen in the order of virtual time. The `RefCell` is never borrowed across a
 //! suspension.
 //!
-//! All times are integers in picoseconds, so that debug and release builds agree to the bit. Owns
-//! the scheduler, the caches and the lock table, which know nothing of each other nor of the world;
-//! lock.rs, spin.rs and thread.rs add the code that spans several of them.
+//! All times are integers in picoseconds, so that debug and release builds produce identical
+//! results. The world owns the scheduler, the caches and the lock table, which know neither each
+//! other nor the world; lock.rs, spin.rs and thread.rs add the code that spans several of them.
 
 #![allow(unsafe_code)]
 
@@ -46,7 +46,7 @@ pub(super) struct World {
     pub(super) watches: Vec<Vec<u32>>,
     /// Threads that wait for access to a line, by the line's `queue` minus one.
     pub(super) line_queues: Vec<LineQueue>,
-    /// Largest number of consecutive turns at a contended line within one socket.
+    /// Maximum number of consecutive turns at a contended line within one socket.
     pub(super) near_turns: u32,
     pub(super) locks: LockTable,
     /// Reason to end the run before all threads have ended.
@@ -57,15 +57,15 @@ std::thread_local! {
     static CURRENT: Cell<*const RefCell<World>> = const { Cell::new(ptr::null()) };
 }
 
-/// Makes a world the running one of this system thread until dropped.
+/// Guard that makes a world the running one of this system thread. Dropping it ends that.
 pub(super) struct EnteredWorld;
 
 impl EnteredWorld {
     /// # Panics
-    /// Inside a running simulation: they do not nest.
+    /// If a simulation is already running, because simulations do not nest.
     ///
     /// # Safety
-    /// The world outlives the returned value.
+    /// The world must outlive the returned value.
     pub(super) unsafe fn new(world: &RefCell<World>) -> EnteredWorld {
         assert!(CURRENT.get().is_null(), "simulations must not be nested");
         CURRENT.set(world);
@@ -88,15 +88,15 @@ pub(super) fn current() -> Option<&'static RefCell<World>> {
     (!world.is_null()).then(|| unsafe { &*world })
 }
 
-/// Runs `f`, which must affect only the running CPU; returns `None` outside a simulation. `f` must
+/// Runs `f`, which must affect only the running CPU. Returns `None` outside a simulation. `f` must
 /// neither suspend nor drop values of the program.
 #[inline]
 pub(super) fn private<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     Some(f(&mut current()?.borrow_mut()))
 }
 
-/// Runs `f`, which other CPUs may observe, when it is the running CPU's turn; returns `None`
-/// outside a simulation. `f` must neither suspend nor drop values of the program.
+/// Runs `f`, whose effects other CPUs may observe, when it is the running CPU's turn. Returns
+/// `None` outside a simulation. `f` must neither suspend nor drop values of the program.
 #[inline]
 pub(super) fn shared<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     Some(f(&mut at_turn(current()?)))
@@ -115,8 +115,8 @@ pub(super) fn at_turn(cell: &'static RefCell<World>) -> RefMut<'static, World> {
     cell.borrow_mut()
 }
 
-/// Advances the running CPU's clock by a price that no other CPU can observe. A CPU that works for
-/// long without sharing anything still lets others run at the end of its time slice.
+/// Advances the running CPU's clock by a price that no other CPU can observe. Even a CPU that works
+/// for long without accessing shared state lets others run at the end of its time slice.
 #[inline]
 pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
     let Some(cell) = current() else { return };
@@ -133,16 +133,16 @@ pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
 #[cold]
 #[inline(never)]
 fn wait_for_turn(cell: &RefCell<World>) {
-    // Destructors of a thread that panics run to their end without the others: a switch in the
-    // middle of unwinding would mix up two threads' panics.
+    // Destructors of a thread that panics run to their end without the other threads, because a
+    // switch during unwinding would mix up the panics of two threads.
     if !std::thread::panicking() {
         cell.borrow_mut().scheduler.step_aside();
         suspend();
     }
 }
 
-/// Suspends the running coroutine until the scheduler returns to its thread. The caller has set the
-/// thread's state to what it waits for.
+/// Suspends the running coroutine until the scheduler returns to its thread. The caller must have
+/// set the thread's state to the reason of its wait.
 pub(super) fn suspend() {
     let yielder = current().expect("the caller runs in a simulation").borrow().scheduler.yielder();
     // SAFETY: the scheduler set it to the running coroutine's own yielder, which lives on that
@@ -172,7 +172,7 @@ impl World {
     /// Picks the next thread to run and makes it the running thread.
     ///
     /// # Errors
-    /// If the simulation cannot go on.
+    /// If the simulation cannot continue.
     pub(super) fn pick(&mut self) -> Result<RunAction, SimError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
@@ -199,7 +199,8 @@ impl World {
         self.scheduler.now_ps = self.caches.read(line, access);
     }
 
-    /// Charges the running CPU for writing `lines` cache lines that move together.
+    /// Charges the running CPU for a write to `lines` adjacent cache lines, which move between
+    /// caches as one.
     #[inline]
     pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: WriteKind) {
         let access = self.begin_access(line, lines);
@@ -253,7 +254,7 @@ impl World {
             ThreadPhase::Ready => "its CPU".into(),
             ThreadPhase::Parked => "a wake-up".into(),
             ThreadPhase::Joining(other) => std::format!("the end of thread {}", pool.name(other)),
-            ThreadPhase::Stalled => "a cache line that others want too".into(),
+            ThreadPhase::Stalled => "a cache line that others need, too".into(),
             ThreadPhase::Spinning => {
                 let lines = thread.spin.watching.len();
                 std::format!("a write to one of {lines} cache lines, spinning")

@@ -1,6 +1,6 @@
-//! A CA of a test, with certificates in a folder of its own that goes with it.
+//! A CA of a test, with certificates in a directory of its own that goes with it.
 //!
-//! Owns the folder and the CA's key. Called by the tests of TLS; calls rcgen. Everything here
+//! Owns the directory and the CA's key. Called by the tests of TLS; calls rcgen. Everything here
 //! panics on failure: it is only ever run by a test.
 
 use std::fs;
@@ -32,7 +32,7 @@ pub struct Issued {
     pub key: PathBuf,
 }
 
-/// A CA and its folder.
+/// A CA and its directory.
 #[derive(Debug)]
 pub struct Authority {
     folder: tempfile::TempDir,
@@ -44,7 +44,7 @@ impl Authority {
     ///
     /// # Panics
     ///
-    /// When the folder cannot be written.
+    /// When the directory cannot be written.
     #[must_use]
     pub fn new(name: &str) -> Authority {
         Authority::valid(name, Validity::Now)
@@ -54,7 +54,7 @@ impl Authority {
     ///
     /// # Panics
     ///
-    /// When the folder cannot be written.
+    /// When the directory cannot be written.
     #[must_use]
     pub fn expired(name: &str) -> Authority {
         Authority::valid(name, Validity::Past)
@@ -64,19 +64,19 @@ impl Authority {
     ///
     /// # Panics
     ///
-    /// When the folder cannot be written.
+    /// When the directory cannot be written.
     #[must_use]
     pub fn valid(name: &str, validity: Validity) -> Authority {
         let mut params = params(name, &[], validity);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("random numbers");
         let issuer = CertifiedIssuer::self_signed(params, key).expect("a CA of plain names");
-        let folder = tempfile::Builder::new().prefix("mr-ca-").tempdir().expect("a folder");
+        let folder = tempfile::Builder::new().prefix("mr-ca-").tempdir().expect("a directory");
         write(&folder.path().join("ca-cert.pem"), &issuer.pem());
         Authority { folder, issuer }
     }
 
-    /// The folder with everything in it.
+    /// The directory with everything in it.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -141,7 +141,7 @@ impl Authority {
         issued
     }
 
-    /// A folder of a client's files, named as libnbd and QEMU expect: the CA certificate of
+    /// A directory of a client's files, named as libnbd and QEMU expect: the CA certificate of
     /// `trusted`, and a certificate for `name` issued by this CA.
     ///
     /// # Panics
@@ -150,7 +150,7 @@ impl Authority {
     #[must_use]
     pub fn client_folder(&self, trusted: &Authority, name: &str, validity: Validity) -> PathBuf {
         let folder = self.folder().join(format!("{name}-folder"));
-        fs::create_dir_all(&folder).expect("a folder");
+        fs::create_dir_all(&folder).expect("a directory");
         fs::copy(trusted.ca(), folder.join("ca-cert.pem")).expect("a copy");
         let issued = self.sign(&folder, "client", params(name, &[], validity));
         assert!(issued.key.starts_with(&folder));

@@ -1,8 +1,8 @@
 //! Writes an initial RAM file system: an archive in the format `newc` of cpio.
 //!
 //! Owns the archive's file while it is written. Called by `image`; calls nothing. No archiver is
-//! used, because every entry must belong to root, whichever user runs the test. Folders above an
-//! entry are added before it, once.
+//! used, because every entry must belong to root, whichever user runs the test. Directories above
+//! an entry are added before it, once.
 //!
 //! # Source
 //!
@@ -27,7 +27,7 @@ impl<W: Write> Archive<W> {
         Self { sink, entries: 0, folders: BTreeSet::new() }
     }
 
-    /// Adds the folder `path`, absolute in the guest, unless it is there.
+    /// Adds the directory `path`, absolute in the guest, unless it is there.
     pub fn folder(&mut self, path: &str) -> io::Result<()> {
         let path = path.trim_matches('/');
         if path.is_empty() || self.folders.contains(path) {

@@ -1,8 +1,8 @@
 //! The guest's boot image: Debian's kernel, and an initial RAM file system made on the spot.
 //!
-//! Owns a folder with the archive: busybox, the kernel's modules, e2fsprogs, fio, blkdiscard with
-//! the libraries that they need, and `init.sh`. Called by the tests before anything is started;
-//! calls `kernel`, `cpio` and `ldd`. The folder is removed with its owner.
+//! Owns a directory with the archive: busybox, the kernel's modules, e2fsprogs, fio, blkdiscard
+//! with the libraries that they need, and `init.sh`. Called by the tests before anything is
+//! started; calls `kernel`, `cpio` and `ldd`. The directory is removed with its owner.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -30,7 +30,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Statistics of the recording `name` in the folder `dir`.
+    /// Statistics of the recording `name` in the directory `dir`.
     ///
     /// # Panics
     /// If it cannot be read.

@@ -23,7 +23,7 @@ pub(super) const READ_AHEAD_KIB: u32 = 128;
 /// Length of a modelled program's run, which is recorded from the start.
 const MODEL_RUNTIME: &str = "200ms";
 
-/// Recordings of programs, in the folder of the daemon that wrote them, which goes with this.
+/// Recordings of programs, in the directory of the daemon that wrote them, which goes with this.
 pub struct Recordings {
     daemon: Daemon,
 }
@@ -43,7 +43,7 @@ impl Recordings {
         Kind::ALL.iter().map(of).collect()
     }
 
-    /// The folder of the recordings, which have the programs' names.
+    /// The directory of the recordings, which have the programs' names.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.daemon.dir()

@@ -26,7 +26,7 @@ fn config(volume: &str, server: &str) -> String {
     )
 }
 
-/// Serves a volume with the control socket at `control`, in a folder that others may look into.
+/// Serves a volume with the control socket at `control`, in a directory that others may look into.
 fn serve(volume: &str, control: &str, more: &str) -> Daemon {
     let dir = tempdir();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -35,7 +35,7 @@ fn serve(volume: &str, control: &str, more: &str) -> Daemon {
     Daemon::start_in(dir, &config(volume, &server), &[control], &[])
 }
 
-/// A verb in a folder, with no daemon named.
+/// A verb in a directory, with no daemon named.
 fn verb(dir: &Path, words: &[&str]) -> Command {
     let mut command = millrace();
     command.args(words).current_dir(dir).env_remove("MILLRACE_CONTROL");
@@ -51,7 +51,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
-/// The program in a folder where every user may run it.
+/// The program in a directory where every user may run it.
 fn program_for_all() -> (TempDir, PathBuf) {
     let dir = tempdir();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -117,9 +117,9 @@ fn without_a_daemon_each_place_is_listed_and_two_at_one_place_are_a_choice() {
         assert_eq!(output.status.code(), Some(2), "{words:?}: {text}");
         assert!(text.starts_with("millrace: no daemon found: start `millrace serve`"), "{text}");
         for line in [
-            "\n  millrace-data/control.sock: nobody serves this socket any more\n",
+            "\n  millrace-data/control.sock: no daemon serves this socket any more\n",
             "\n  .: no control socket\n",
-            "/no-such-folder/millrace: no such folder\n",
+            "/no-such-folder/millrace: no such directory\n",
             "\n  /run/millrace: ",
         ] {
             assert!(text.contains(line), "{words:?}: no {line:?} in {text}");
@@ -156,11 +156,11 @@ fn a_server_of_another_user_is_not_trusted_unless_it_is_named() {
     assert!(output.status.code() == Some(2) && text.contains(&line), "{text}");
     let socket = "unix:millrace-data/control.sock";
     succeed(&mut verb(daemon.dir(), &["stat", "--connect", socket]));
-    // Another daemon is asked instead, with a warning.
+    // Another daemon instead, with a warning.
     let other = serve("other", "millrace/control.sock", "");
     let output = run(verb(daemon.dir(), &["ctl", "get"]).env("XDG_RUNTIME_DIR", other.dir()));
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("other:"), "{output:?}");
-    assert!(said(&output).contains(&line) && said(&output).contains(" is asked instead"));
+    assert!(said(&output).contains(&line) && said(&output).contains(" instead"));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_user_of_the_control_group_reads_and_is_refused_changes_with_the_reason() {
     let set = ["ctl", "set", "v", "scheduler=deadline"];
     let output = ask(&format!("{monitor},{admin}"), &set);
     assert!(output.status.success(), "{output:?}");
-    let logged = r#"has asked for {"id":1,"scheduler":"deadline","verb":"set","volume":"v"}"#;
+    let logged = r#"requested {"id":1,"scheduler":"deadline","verb":"set","volume":"v"}"#;
     assert_eq!(daemon.stderr().matches(logged).count(), 1, "of three that were asked for");
     // A user in neither group gets an error that describes the socket file's permissions.
     let output = ask("", &["stat"]);

@@ -21,7 +21,7 @@ fn set_len(path: &Path, size_bytes: u64) {
     OpenOptions::new().write(true).open(path).unwrap().set_len(size_bytes).unwrap();
 }
 
-/// A folder with files of 4 MiB, and a volume of them with these keys.
+/// A directory with files of 4 MiB, and a volume of them with these keys.
 fn served(files: &[&str], keys: &str, backend: &str, args: &[&str]) -> Daemon {
     let (dir, mut config) = (tempdir(), String::new());
     for file in files {
@@ -77,7 +77,7 @@ fn a_file_that_grew_is_served_whole_to_who_comes_later_and_old_connections_go_on
         set_len(&file, 6 * MIB);
         assert_eq!(told_size(&daemon), 4 * MIB, "nobody has said that it grew");
         let said = succeed(&mut resize(&daemon, "v"));
-        assert_eq!(said.lines().next(), Some("v: 6 MiB (6291456 bytes), before 4 MiB"), "{said}");
+        assert_eq!(said.lines().next(), Some("v: 6 MiB (6291456 bytes), was 4 MiB"), "{said}");
         assert_eq!(told_size(&daemon), 6 * MIB);
         // The old client still has the size that it was told at its start, and works.
         assert_eq!(old.read(4 * MIB - (64 << 10), 64 << 10).unwrap(), first);
@@ -169,7 +169,7 @@ fn counters_and_metrics_have_the_new_sizes_at_once() {
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(
         lines[..2],
-        ["v: 8 MiB (8388608 bytes), as before", "  d1: 5 MiB (5242880 bytes), before 4 MiB"]
+        ["v: 8 MiB (8388608 bytes), unchanged", "  d1: 5 MiB (5242880 bytes), was 4 MiB"]
     );
     assert!(lines[2].contains("what its smallest drive has grown"), "{said}");
     let needs = lines[3].strip_prefix("  d0 must grow first: it has 4194304 bytes, and needs ");
@@ -202,7 +202,7 @@ fn counters_and_metrics_have_the_new_sizes_at_once() {
 fn a_volume_that_has_not_grown_says_so_and_that_is_no_error() {
     let daemon = served(&["d0"], "", backends()[0], &[]);
     let said = succeed(&mut resize(&daemon, "v"));
-    let first = "v: 4 MiB (4194304 bytes), as before\nno drive has grown\n";
+    let first = "v: 4 MiB (4194304 bytes), unchanged\nno drive has grown\n";
     let need = "  d0 must grow first: it has 4194304 bytes, and needs 4194816\n";
     assert_eq!(said, format!("{first}{need}"));
     assert!(!daemon.stdout().contains("has grown"));

@@ -43,7 +43,7 @@ fn a_limited_client_is_slow_since_its_limit_holds_it_and_the_other_one_is_at_the
     beside_readers(&daemon.dir().join("s"), &["a", "b"], || {
         let why = json(&daemon, "ctl why vol0 1 --json");
         let says = why["says"].as_str().unwrap();
-        assert!(says.starts_with("vm7 is slow since its limit (iops=100) holds it: "), "{why}");
+        assert!(says.starts_with("vm7 is slow because its limit (iops=100) delays it: "), "{why}");
         let first = &why["groups"][0];
         assert_eq!((&first["group"], &first["limits"][0]), (&"vm7".into(), &"iops=100".into()));
         assert_eq!(first["causes"][0]["reason"], "limit");
@@ -164,7 +164,8 @@ fn a_group_of_which_nothing_completes_is_the_one_that_is_slow() {
             client.reply().unwrap();
             let why = json(&daemon, "ctl why vol0 1 --json");
             let says = why["says"].as_str().unwrap();
-            let limit = "vm7 is slow since its limit (bandwidth=8k) holds it: nothing completed, \
+            let limit = "vm7 is slow because its limit (bandwidth=8k) delays it: nothing \
+                         completed, \
                          1 I/O has waited for ";
             assert!(says.starts_with(limit), "{why}");
             let first = &why["groups"][0];
@@ -220,7 +221,7 @@ fn what_waits_for_a_higher_priority_is_said_to_while_it_waits() {
         assert_eq!((&first["group"], &first["waiting"]), (&"vm7".into(), &1.into()), "{why}");
         assert_eq!(first["causes"][0]["reason"], "priority", "{why}");
         let says =
-            "vm7 waits while others of a higher priority go first: nothing completed, 1 I/O ";
+            "vm7 waits because I/Os of higher priority are served first: nothing completed, 1 I/O ";
         assert!(text.starts_with(says), "{text}");
         client.reply().unwrap();
     });

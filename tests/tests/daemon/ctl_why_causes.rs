@@ -98,10 +98,10 @@ fn warning<'a>(why: &'a Value, begin: &str) -> &'a str {
 fn limits_are_named_with_their_keys_also_those_of_a_parent() {
     let a = "bandwidth = \"400k\"\nburst = \"100ms\"";
     let why = Setup { a, ..PLAIN }.why(&[("a", ClientIo::read(4096, 8))]);
-    assert!(says(&why).starts_with("a is slow since its limit (bandwidth=400k) holds it"));
+    assert!(says(&why).starts_with("a is slow because its limit (bandwidth=400k) delays it"));
     let a = "parent = \"p\"\n[[group]]\nname = \"p\"\niops = 100\n";
     let why = Setup { a, ..PLAIN }.why(&[("a", ClientIo::read(4096, 8))]);
-    assert!(says(&why).starts_with("a is slow since its limit (p: iops=100) holds it"));
+    assert!(says(&why).starts_with("a is slow because its limit (p: iops=100) delays it"));
     // A burst that is used up.
     let a = "iops = 100\nburst = \"500ms\"";
     let why = Setup { a, ..PLAIN }.why(&[("a", ClientIo::read(4096, 8))]);
@@ -122,7 +122,10 @@ fn weights_priorities_targets_and_the_drives_bound_are_told_apart() {
     let target = Setup { volume: "scheduler = \"latency\"", b, ..PLAIN };
     let why = target.why(&[("a", ClientIo::write(64 << 10, 64)), ("b", small)]);
     assert_eq!(cause_of_a(&why), "latency-target");
-    assert!(says(&why).contains("for the sake of latency targets (b: p99 5ms)"), "{why}");
+    assert!(
+        says(&why).contains("to keep the latency targets of other groups (b: p99 5ms)"),
+        "{why}"
+    );
 }
 
 #[test]
@@ -145,10 +148,7 @@ fn tags_flushes_and_other_clients_at_the_drive_are_named() {
 fn a_client_that_pauses_is_said_to() {
     let pauses = ClientIo { pause: Duration::from_millis(20), ..ClientIo::read(4096, 1) };
     let why = PLAIN.why(&[("a", pauses)]);
-    assert!(
-        says(&why).ends_with(" % of the time: its client pauses, or is slow to send."),
-        "{why}"
-    );
+    assert!(says(&why).ends_with(" % of the time: its client pauses, or sends slowly."), "{why}");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_cache_that_is_full_and_one_that_has_nothing_of_what_is_read_are_named() {
     let why = cached.why(&[("a", ClientIo::write(4096, 64))]);
     assert!(warning(&why, "cache of v: ").contains(" writes waited for room: "), "{why}");
     let why = cached.why(&[("a", ClientIo::read(64 << 10, 4))]);
-    warning(&why, "cache of v: 100 % of the pages that clients read are not in it");
+    warning(&why, "cache of v: 100 % of the pages that clients read were not in memory");
 }
 
 #[test]

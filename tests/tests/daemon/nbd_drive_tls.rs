@@ -61,7 +61,7 @@ fn fio_verifies_by_tls_and_a_killed_server_is_secured_again() {
         server.kill();
         server.start_again();
         verify();
-        // The daemon logs drives' messages once a second.
+        // The daemon logs drives' messages once per second.
         let said = || daemon.stderr().contains("connected again").then_some(());
         assert!(poll_within(Duration::from_secs(5), said).is_some(), "{}", daemon.stderr());
     }

@@ -62,7 +62,7 @@ impl Rig {
         at.split('/').next().unwrap().parse().unwrap()
     }
 
-    /// The URI of an export with a client's certificates in this folder.
+    /// The URI of an export with a client's certificates in this directory.
     fn uri(&self, export: &str, folder: &Path) -> String {
         format!("nbds://localhost:{}/{export}?tls-certificates={}", self.port(), folder.display())
     }
@@ -71,7 +71,7 @@ impl Rig {
         format!("nbd://localhost:{}/v", self.port())
     }
 
-    /// A folder of a client that the server knows.
+    /// A directory of a client that the server knows.
     fn client(&self, name: &str) -> PathBuf {
         self.authority.client_folder(&self.authority, name, Validity::Now)
     }

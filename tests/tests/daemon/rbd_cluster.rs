@@ -96,7 +96,7 @@ fn qemu_io_fails(uri: &str, command: &str) -> String {
     said
 }
 
-/// Waits for a line of a daemon's log, which it looks for once a second.
+/// Waits for a line of a daemon's log, which it looks for once per second.
 fn wait_for_line(daemon: &Daemon, words: &str) {
     let found = poll_within(Duration::from_secs(20), || daemon.stderr().find(words));
     assert!(found.is_some(), "{words}: {}", daemon.stderr());
@@ -133,10 +133,10 @@ fn what_is_wrong_with_a_drive_is_said(cluster: &Cluster) {
     create(cluster, "rbd/plain");
     // 1 for a drive that does not open, 2 for a configuration that is wrong.
     for (drive, status, words) in [
-        ("rbd:rbd/none", 1, "rbd/none: there is no such image; make it with `rbd create"),
+        ("rbd:rbd/none", 1, "rbd/none: there is no such image; create it with `rbd create"),
         ("rbd:none/plain", 1, "none/plain: the cluster has no pool none"),
         ("rbd:rbd/plain@none", 1, "rbd/plain@none: there is no such image or no such snapshot"),
-        ("rbd:plain", 2, "image=plain is wrong; write pool/image"),
+        ("rbd:plain", 2, "image=plain is invalid; write pool/image"),
         ("rbd:rbd/plain,dept=1", 2, "no key `dept` (did you mean `depth`?)"),
         ("rbdd:rbd/plain", 2, "unknown driver \"rbdd\"; choose "),
     ] {
@@ -242,7 +242,7 @@ fn an_image_that_grows_is_seen(cluster: &Cluster) {
     let mut resize = millrace();
     resize.current_dir(daemon.dir()).args(["ctl", "resize", "--connect", "unix:c", "v0"]);
     let said = succeed(&mut resize);
-    assert!(said.contains("v0: 40 MiB (41943040 bytes), before 24 MiB"), "{said}");
+    assert!(said.contains("v0: 40 MiB (41943040 bytes), was 24 MiB"), "{said}");
     qemu_io_ok(&uri, &["write -P 9 36M 4M", "flush", "read -P 9 36M 4M", "read -P 0 24M 12M"]);
     end(daemon);
     assert!(exported(cluster, "rbd/grows")[36 << 20..].iter().all(|byte| *byte == 9));

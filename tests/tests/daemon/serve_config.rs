@@ -28,7 +28,7 @@ fn millrace() -> Command {
     }))
 }
 
-/// Runs `millrace serve m.toml` with more arguments in a folder that holds this file.
+/// Runs `millrace serve m.toml` with more arguments in a directory that holds this file.
 fn serve(dir: &Path, config: &str, args: &[&str]) -> Output {
     fs::write(dir.join("m.toml"), config).unwrap();
     run(millrace().current_dir(dir).args(["serve", "m.toml"]).args(args))
@@ -308,7 +308,9 @@ fn two_signals_in_a_row_are_one_and_what_is_in_flight_is_answered() {
     sleep(Duration::from_millis(20));
     assert_eq!(daemon.terminate().code(), Some(0));
     assert_eq!(client.reply().unwrap(), (0, 7));
-    assert!(daemon.stderr().ends_with("stopped: everything is answered and flushed\n"));
+    assert!(
+        daemon.stderr().ends_with("stopped: all requests are answered and all data is flushed\n")
+    );
 }
 
 #[test]

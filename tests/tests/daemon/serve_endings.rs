@@ -16,7 +16,7 @@ use millrace_tests::mounted::{self, Fuse};
 use millrace_tests::remote::Remote;
 use millrace_tests::{Daemon, client, millrace, poll_within, run, serving, tempdir};
 
-/// `millrace serve` of a configuration in a folder, not waited for.
+/// `millrace serve` of a configuration in a directory, not waited for.
 fn start(dir: &Path, config: &str) -> Child {
     fs::write(dir.join("m.toml"), config).unwrap();
     let output = |name: &str| Stdio::from(File::create(dir.join(name)).unwrap());
@@ -118,7 +118,7 @@ fn a_log_that_nobody_reads_stops_neither_io_nor_the_end() {
     assert!(fs::read(&disk).unwrap()[..64 * 4096].iter().all(|byte| *byte == 7), "written out");
 }
 
-/// A volume under a cache that keeps data dirty, with a folder for its marks.
+/// A volume under a cache that keeps data dirty, with a directory for its marks.
 fn marked(specs: &[&str], volume: &str) -> String {
     serving::stripe("auto", specs)
         .replace("[[export]]", "[volume.cache]\nsize = \"4m\"\ndirty-age = \"1h\"\n[[export]]")
@@ -220,7 +220,7 @@ fn a_daemon_that_is_killed_with_a_dirty_cache_leaves_a_mark_until_it_is_acknowle
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("state: ") && said.contains("in use by process"), "{said}");
     daemon.kill9();
-    // Its folder goes with it, so the next ones are started by hand in a copy.
+    // Its directory goes with it, so the next ones are started by hand in a copy.
     let copy = tempdir();
     for name in ["disk", "state"] {
         fs::rename(path.join(name), copy.path().join(name)).unwrap();

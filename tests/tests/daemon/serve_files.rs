@@ -13,14 +13,14 @@ use std::process::{Command, Stdio};
 use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
 use tempfile::TempDir;
 
-/// `millrace serve` with these arguments in a folder, up and with its socket.
+/// `millrace serve` with these arguments in a directory, up and with its socket.
 fn serve(dir: TempDir, arguments: &[&str], sockets: &[&str]) -> Daemon {
     let mut command = millrace();
     command.arg("serve").args(arguments);
     Daemon::start_command(dir, &mut command, sockets)
 }
 
-/// A folder with a file of this length, whose last bytes are `THE END`.
+/// A directory with a file of this length, whose last bytes are `THE END`.
 fn with_file(name: &str, length: u64) -> TempDir {
     let dir = tempdir();
     let file = fs::File::create(dir.path().join(name)).unwrap();
@@ -44,7 +44,7 @@ fn size_of(uri: &str, dir: &Path) -> u64 {
 
 /// The volume's size, and the size that its layout leaves out, from `millrace stat --json`.
 fn sizes(dir: &Path) -> (u64, u64) {
-    // The daemon's control socket is found in the folder.
+    // The daemon's control socket is found in the directory.
     let line = printed(millrace().args(["stat", "--json"]).current_dir(dir));
     let report: serde_json::Value = serde_json::from_str(&line).unwrap();
     let volume = &report["volumes"][0];
@@ -96,7 +96,7 @@ fn lines_to_paste_do_not_change_the_users_disk() {
 fn what_a_layout_leaves_out_is_said_at_the_start_by_check_and_by_stat() {
     // A tail of 100 bytes makes no sector; 70 MiB are 30 less than 100.
     let dir = with_file("a.img", (1 << 20) + 100);
-    let note = "volume a: not served: the last 100 of the 1048676 bytes of a, since a block has \
+    let note = "volume a: not served: the last 100 of the 1048676 bytes of a, because a block has \
                 512 bytes\n";
     let checked = run(millrace().args(["serve", "a.img", "--check"]).current_dir(&dir));
     assert_eq!(String::from_utf8_lossy(&checked.stderr), format!("note: {note}"));

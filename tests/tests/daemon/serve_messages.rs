@@ -2,7 +2,7 @@
 //!
 //! A table of configurations, command lines and states of the file system, each run by the real
 //! binary, as a newcomer would. Every row ends with status 2 and the messages that the row lists,
-//! prints nothing on standard output, and leaves the folder as it was.
+//! prints nothing on standard output, and leaves the directory as it was.
 
 use std::fs;
 use std::io::Write;
@@ -20,11 +20,11 @@ const NULL: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n\
                     [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
                     [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n";
 
-/// A configuration and folder that `serve` refuses.
+/// A configuration and directory that `serve` refuses.
 struct Case {
     /// A text in `NULL`, its replacement, and text appended to the configuration.
     config: (&'static str, &'static str, &'static str),
-    /// Prepares the folder.
+    /// Prepares the directory.
     before: fn(&Path),
     /// Texts that the messages must contain.
     said: &'static [&'static str],
@@ -34,7 +34,7 @@ struct Case {
 
 const PLAIN: Case = Case { config: ("", "", ""), before: |_| {}, said: &[], unsaid: &[] };
 
-/// All paths in a folder and below, with their lengths.
+/// All paths in a directory and below, with their lengths.
 fn contents(dir: &Path) -> Vec<(PathBuf, u64)> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut list: Vec<(PathBuf, u64)> = Vec::new();
@@ -54,7 +54,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Runs a command that must be refused in a folder. Checks what all rows share; returns the
+/// Runs a command that must be refused in a directory. Checks what all rows share; returns the
 /// messages.
 fn refused(dir: &Path, command: &mut Command) -> String {
     let before = contents(dir);
@@ -78,7 +78,7 @@ fn a_wrong_configuration_says_where_and_what_to_do_and_leaves_nothing() {
     let cases = [
         Case {
             config: ("", "", "[server]\ncpus = [0, 65535]\n"),
-            said: &["m.toml:11: cpus: 65535: no CPU that this process may use; it may use 0"],
+            said: &["m.toml:11: cpus: 65535: this process may not use such a CPU; it may use 0"],
             ..PLAIN
         },
         Case {
@@ -96,13 +96,16 @@ fn a_wrong_configuration_says_where_and_what_to_do_and_leaves_nothing() {
         },
         Case {
             before: |dir| fs::write(dir.join("s"), "precious").unwrap(),
-            said: &["m.toml:9: nbd: unix:s: there is a file that is no socket; move it away"],
+            said: &[
+                "m.toml:9: nbd: unix:s: a file that is not a socket exists at this path; move it \
+                 away",
+            ],
             unsaid: &["another server"],
             ..PLAIN
         },
         Case {
             before: |dir| fs::create_dir(dir.join("s")).unwrap(),
-            said: &["m.toml:9: nbd: unix:s: there is a folder; move it away"],
+            said: &["m.toml:9: nbd: unix:s: a directory exists at this path; move it away"],
             ..PLAIN
         },
         Case {
@@ -112,7 +115,9 @@ fn a_wrong_configuration_says_where_and_what_to_do_and_leaves_nothing() {
         },
         Case {
             config: ("unix:s", "unix:no/such/s", ""),
-            said: &["m.toml:9: nbd: unix:no/such/s: its folder no/such is not there; make it"],
+            said: &[
+                "m.toml:9: nbd: unix:no/such/s: its directory no/such does not exist; create it",
+            ],
             unsaid: &["control"],
             ..PLAIN
         },
@@ -179,33 +184,37 @@ fn a_wrong_command_line_says_so_at_once() {
         (&["serve", "no.toml"], &["no.toml: cannot read", "--print-config"]),
         (&["serve", "."], &["this is a directory; name a file or a block device"]),
         (&["serve", "/dev/zero"], &["neither a regular file nor a block device"]),
-        (&["serve", "--config", "/dev/zero"], &["this is no regular file, not a configuration"]),
+        (&["serve", "--config", "/dev/zero"], &["this is not a regular file"]),
         (&["serve", "big.toml"], &["more than 256 MiB is no configuration"]),
         (&["serve", "d.img", "--layout", "mirror"], &["mirrored volumes are not supported"]),
         (&["serve", "d.img", "--nbd", "s"], &["'--nbd <ADDR>'", "write \"unix:PATH\""]),
         (&["serve", "--read-only"], &["--read-only goes with files", "disk.img --read-only"]),
-        (&["serve", "d.img", "m.toml"], &["m.toml: a configuration is served alone"]),
+        (
+            &["serve", "d.img", "m.toml"],
+            &["m.toml: a configuration cannot be served together with files"],
+        ),
         (&["serve", "m.conf"], &["looks like a configuration", "--config m.conf"]),
         (
             &["serve", "d.img", "d.img"],
-            &["millrace: d.img: this file is named twice; name it once"],
+            &["millrace: d.img: this file is named twice; name it only once"],
         ),
         (
             &["serve", "d.img", "link.img"],
-            &["millrace: link.img: this is the same file as d.img; name one of them"],
+            &["millrace: link.img: this is the same file as d.img; name only one of them"],
         ),
         (
             &["serve", "d.img", "--nbd", "unix:a", "--nbd", "unix:a"],
-            &["millrace: --nbd unix:a: this address is given twice; give it once\n"],
+            &["millrace: --nbd unix:a: this address is given twice; remove one of them\n"],
         ),
         (
             &["serve", "d.img", "--nbd", "unix:a", "--vhost-user", "a"],
-            &["millrace: --vhost-user unix:a: the socket of --nbd; give each a socket of its own"],
+            &["millrace: --vhost-user unix:a: this is also the socket of --nbd; give each a \
+                 socket of its own"],
         ),
         (&["serve", "d.img", "--name", ""], &["'--name <NAME>'", "write a name", "such as disk"]),
         (&["serve", "tiny.img"], &["100 bytes are too few; `truncate -s 10G tiny.img` makes a"]),
         (&["serve", "no.bytes"], &["the file is empty; `truncate -s 10G no.bytes` makes a"]),
-        (&["stat", "--connect", "unix:/etc/passwd"], &["unix:/etc/passwd: this is no socket"]),
+        (&["stat", "--connect", "unix:/etc/passwd"], &["unix:/etc/passwd: this is not a socket"]),
         (
             &["bench", "-v"],
             &["millrace: `bench` is now a command of millrace-lab: millrace-lab bench"],
@@ -261,15 +270,35 @@ fn what_a_start_would_refuse_check_says_in_the_same_words() {
     let vhost = ("nbd = \"unix:s\"", "vhost-user-blk = \"unix:no/s\"");
     type Before = fn(&Path);
     let cases: [(_, Before, &str); 7] = [
-        (("", ""), no_socket, "m.toml:9: nbd: unix:s: there is a file that is no socket; move"),
-        (("unix:s", "unix:no/s"), |_| {}, "m.toml:9: nbd: unix:no/s: its folder no is not there"),
-        (("unix:s", "unix:m.toml/s"), |_| {}, "m.toml:9: nbd: unix:m.toml/s: m.toml is no folder"),
-        (vhost, |_| {}, "m.toml:9: vhost-user-blk: unix:no/s: its folder no is not there; make"),
-        (control, no_control, "m.toml:8: control: unix:c: there is a folder; move it away, or"),
+        (
+            ("", ""),
+            no_socket,
+            "m.toml:9: nbd: unix:s: a file that is not a socket exists at this path; move",
+        ),
+        (
+            ("unix:s", "unix:no/s"),
+            |_| {},
+            "m.toml:9: nbd: unix:no/s: its directory no does not exist",
+        ),
+        (
+            ("unix:s", "unix:m.toml/s"),
+            |_| {},
+            "m.toml:9: nbd: unix:m.toml/s: m.toml is not a directory",
+        ),
+        (
+            vhost,
+            |_| {},
+            "m.toml:9: vhost-user-blk: unix:no/s: its directory no does not exist; create",
+        ),
+        (
+            control,
+            no_control,
+            "m.toml:8: control: unix:c: a directory exists at this path; move it away, or",
+        ),
         (
             ("null:size=1g", "file:path=no/d0,size=1m"),
             |_| {},
-            "m.toml:3: drive d0: no/d0: its folder is not there; make it first",
+            "m.toml:3: drive d0: no/d0: its directory does not exist; create it first",
         ),
         (
             ("null:size=1g", "file:path=d0,size=1m"),
@@ -297,8 +326,8 @@ fn check_refuses_a_size_that_the_file_system_does_not_take_and_makes_nothing() {
     let binary = millrace().get_program().to_owned();
     let output = run(Command::new("sh").args(["-c", script]).arg(binary).current_dir(&dir));
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let said =
-        "m.toml:3: error: drive d0: d0: size=100t: more than its file system takes in one file";
+    let said = "m.toml:3: error: drive d0: d0: size=100t: more than the maximum file size of its \
+                file system";
     says(&stderr(&output), &[said]);
     assert!(!dir.path().join("d0").exists());
 }
@@ -419,8 +448,8 @@ fn a_file_that_cannot_be_made_long_enough_does_not_stay() {
     let script = "trap '' XFSZ; ulimit -f 100; exec \"$0\" serve m.toml";
     let binary = millrace().get_program().to_owned();
     let said = refused(dir.path(), Command::new("sh").args(["-c", script]).arg(binary));
-    says(&said, &["m.toml:3: drive d0: d0: size=100t: more than its file system takes"]);
-    // The demo, too, leaves no folder, files or locks. Its messages fit into 512 bytes.
+    says(&said, &["m.toml:3: drive d0: d0: size=100t: more than the maximum file size"]);
+    // The demo, too, leaves no directory, files or locks. Its messages fit into 512 bytes.
     let empty = tempdir();
     let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" serve";
     let binary = millrace().get_program().to_owned();
@@ -435,18 +464,24 @@ fn a_socket_that_cannot_be_is_blamed_on_its_flag() {
     fs::create_dir(dir.path().join("d.sock")).unwrap();
     let said = refused(dir.path(), millrace().args(["serve", "d.img"]));
     let with = "choose another path with --nbd unix:PATH\n";
-    says(&said, &[&format!("millrace: unix:d.sock: there is a folder; move it away, or {with}")]);
+    says(
+        &said,
+        &[&format!(
+            "millrace: unix:d.sock: a directory exists at this path; move it away, or {with}"
+        )],
+    );
     fs::remove_dir(dir.path().join("d.sock")).unwrap();
     // The socket in the way is the control socket, which the command line does not name.
     fs::write(dir.path().join("d.sock.control"), "precious").unwrap();
     let said = refused(dir.path(), millrace().args(["serve", "d.img"]));
-    says(&said, &["millrace: control socket unix:d.sock.control: there is a file that is no"]);
-    says(&said, &["with --nbd unix:PATH, beside which it is\n"]);
+    says(&said, &["millrace: control socket unix:d.sock.control: a file that is not a socket"]);
+    says(&said, &["with --nbd unix:PATH, from which its default is derived\n"]);
 }
 
-/// The daemon as a user to whom root's files are another's, in a folder where he may make nothing.
+/// The daemon as a user to whom root's files are another's, in a directory where he may make
+/// nothing.
 fn unprivileged(dir: &Path) -> Option<Command> {
-    // The user `nobody` may not reach the binary in cargo's folder, so copy it.
+    // The user `nobody` may not reach the binary in cargo's directory, so copy it.
     let binary = dir.join("millrace");
     if !binary.exists() {
         fs::copy(millrace().get_program(), &binary).unwrap();
@@ -471,7 +506,7 @@ fn what_a_user_may_not_do_is_said_with_what_to_do() {
     }
     let Some(mut command) = unprivileged(dir.path()) else { return };
     let said = refused(dir.path(), command.args(["serve", "d.img", "--read-only"]));
-    let why = "this user may not make files in the folder .; change its mode, or choose another \
+    let why = "this user may not make files in the directory .; change its mode, or choose another \
                path with --nbd unix:PATH\n";
     says(&said, &[&format!("millrace: unix:d.sock: {why}")]);
     let mut command = unprivileged(dir.path()).unwrap();
@@ -480,10 +515,10 @@ fn what_a_user_may_not_do_is_said_with_what_to_do() {
     let mut command = unprivileged(dir.path()).unwrap();
     let output = run(command.current_dir(&dir).args(["serve", "d.img", "--check"]));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = "this user may not write to it; change its mode, or serve it read-only: \
+    let said = "this user may not write to the file; change its mode, or serve it read-only: \
                 read-only=on, or `serve --read-only`";
     says(&stderr(&output), &[&format!("drive d: d.img: {said}"), &format!("unix:d.sock: {why}")]);
-    // A user other than root must be able to remove the folder.
+    // A user other than root must be able to remove the directory.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
 }
 

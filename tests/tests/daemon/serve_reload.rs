@@ -31,7 +31,7 @@ fn server(backend: &str) -> String {
     format!("[server]\ncontrol = \"unix:c\"\nthreads = 2\nbackend = {backend:?}\n")
 }
 
-/// A daemon whose drives' files and sockets lie in its folder.
+/// A daemon whose drives' files and sockets lie in its directory.
 fn served(config: &str) -> Daemon {
     Daemon::start(config, &["s", "c"])
 }
@@ -347,7 +347,10 @@ fn settings_that_were_set_live_are_part_of_the_difference() {
     assert!(said.contains("~ drive kept scheduler fair -> none\n"), "{said}");
     assert!(said.contains("~ group gold weight 400 -> 200\n"), "{said}");
     let said = succeed(&mut reload(&daemon, &[]));
-    assert!(said.ends_with("is served as it is; nothing to change\n"), "{said}");
+    assert!(
+        said.ends_with("the daemon already serves this configuration; nothing changes\n"),
+        "{said}"
+    );
     let default = "[[group]]\nname = \"default\"\niops = 1000\n";
     let said = reload_to(&daemon, &(config.clone() + default));
     assert!(said.contains("~ group default iops none -> 1k\n"), "{said}");
@@ -387,12 +390,13 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     assert!(done("add export new volume=new nbd=unix:s").contains("+ export new\n"));
     done("add group gold weight=300");
     done("set group gold weight=400");
-    refused("add group gold", "group \"gold\" is there already");
+    refused("add group gold", "group \"gold\" exists already");
     done("set kept scheduler=fair");
-    let unsaved = "millrace.toml, until `millrace ctl save` or `reload`:\n  + drive new\n  + volume \
+    let unsaved = "millrace.toml was read; `millrace ctl save` keeps these changes, `reload` \
+                   discards them:\n  + drive new\n  + volume \
                    new\n  + group gold\n  + export new\n  ~ drive kept scheduler none -> fair\n";
     assert!(done("get").ends_with(unsaved), "{}", done("get"));
-    assert!(done("get group gold").ends_with("`reload`:\n  + group gold\n"));
+    assert!(done("get group gold").ends_with("`reload` discards them:\n  + group gold\n"));
     let get = done("get kept --json");
     let get: Value = serde_json::from_str(&get).unwrap();
     assert_eq!(get["unsaved"]["changes"][0]["detail"], "scheduler none -> fair");
@@ -403,7 +407,7 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     assert!(!done("get").contains("changed since"), "the file has all");
     let saved = fs::read_to_string(&file).unwrap();
     assert!(saved.starts_with("# by hand\n") && saved.contains("weight = 400"), "{saved}");
-    assert!(done("reload").contains("nothing to change"));
+    assert!(done("reload").contains("nothing changes"));
     fs::write(&file, saved.clone() + "# edited\n").unwrap();
     refused("save", "edited since the daemon read it");
     fs::rename(&file, daemon.dir().join("away")).unwrap();
@@ -411,7 +415,7 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     assert!(said.contains("\nnot compared with the configuration file: "), "{said}");
     fs::rename(daemon.dir().join("away"), &file).unwrap();
     done("save copy.toml");
-    refused("save copy.toml", "this file is there already");
+    refused("save copy.toml", "this file exists already");
     refused("save /tmp/millrace-elsewhere.toml", "save it there");
     assert_eq!(fs::read_to_string(daemon.dir().join("copy.toml")).unwrap(), saved);
     refused("remove volume new", "volume new is used by export new; remove export new first");
@@ -499,7 +503,7 @@ fn another_spelling_of_a_path_is_no_change_and_a_dry_run_leaves_files_as_they_ar
         let other = kept.replace("=kept.img", &format!("={name}"));
         let other = other.replace("unix:s", &format!("unix:{socket}"));
         let said = reload_to(&daemon, &other.replace("unix:c", &format!("unix:{dir}/c")));
-        assert!(said.ends_with("nothing to change\n"), "{name}: {said}");
+        assert!(said.ends_with("nothing changes\n"), "{name}: {said}");
     }
     File::create(daemon.dir().join("small.img")).unwrap().set_len(4096).unwrap();
     let more = kept + &volume("small").replace("size=8m", "size=8m,grow=on");

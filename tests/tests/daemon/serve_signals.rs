@@ -32,7 +32,7 @@ fn a_hangup_and_a_signal_without_a_meaning_are_logged() {
     let mut daemon = Daemon::start(&serving::stripe("auto", &[RAM]), &["s"]);
     let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
     for (signal, said) in
-        [(libc::SIGHUP, "read again; nothing has changed"), (libc::SIGUSR2, "SIGUSR2 is")]
+        [(libc::SIGHUP, "loaded again; nothing has changed"), (libc::SIGUSR2, "SIGUSR2 is")]
     {
         daemon.signal(signal);
         has_said(&daemon, said);
@@ -52,7 +52,10 @@ fn each_request_to_stop_flushes_and_removes_the_sockets() {
         let status = poll_within(Duration::from_secs(20), || daemon.try_wait());
         assert_eq!(status.and_then(|status| status.code()), Some(0), "signal {signal}");
         let stderr = daemon.stderr();
-        assert!(stderr.ends_with("stopped: everything is answered and flushed\n"), "{stderr}");
+        assert!(
+            stderr.ends_with("stopped: all requests are answered and all data is flushed\n"),
+            "{stderr}"
+        );
         assert!(!daemon.dir().join("s").exists(), "signal {signal}");
     }
 }

@@ -2,9 +2,9 @@
 //! places, and with no more threads than it announces.
 //!
 //! The unit docs/millrace.service relies on this. If root runs the tests, setpriv makes the daemon
-//! `nobody`; otherwise the daemon runs as the user, who has no privileges. Only the socket's folder
-//! and the drive's file are writable, and huge pages are not used. Limits on threads are tested
-//! only as root, since they need a user with no other processes.
+//! `nobody`; otherwise the daemon runs as the user, who has no privileges. Only the socket's
+//! directory and the drive's file are writable, and huge pages are not used. Limits on threads are
+//! tested only as root, since they need a user with no other processes.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -42,7 +42,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// A folder in which `run` and `drives/disk` are the daemon's, and nothing else.
+/// A directory in which `run` and `drives/disk` are the daemon's, and nothing else.
 fn prepared() -> TempDir {
     let dir = tempdir();
     let (run, drives) = (dir.path().join("run"), dir.path().join("drives"));
@@ -50,7 +50,7 @@ fn prepared() -> TempDir {
     fs::create_dir(&run).unwrap();
     fs::create_dir(&drives).unwrap();
     File::create(&disk).unwrap().set_len(64 * MIB).unwrap();
-    // The user `nobody` may not reach the binary in cargo's folder, so copy it.
+    // The user `nobody` may not reach the binary in cargo's directory, so copy it.
     fs::copy(millrace().get_program(), dir.path().join("millrace")).unwrap();
     set_mode(&run, 0o700);
     set_mode(&disk, 0o600);
@@ -139,7 +139,7 @@ fn the_daemon_serves_without_privileges_or_huge_pages() {
         for socket in ["run/nbd", "run/vm"] {
             assert!(!path.join(socket).exists(), "{backend}: {socket} is gone");
         }
-        // A user other than root must be able to remove the folder.
+        // A user other than root must be able to remove the directory.
         set_mode(&path.join("drives"), 0o755);
     }
 }

@@ -166,12 +166,12 @@ fn a_daemon_that_is_not_there_is_an_error_that_says_where_and_what_to_do() {
     let output = run(command.current_dir(daemon.dir()).args(["stat", "--connect", "none"]));
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
-    let start = "millrace: unix:none: there is no socket; start `millrace";
+    let start = "millrace: unix:none: there is not a socket; start `millrace";
     assert!(text.starts_with(start) && text.contains("--connect unix:PATH"), "{text}");
     let mut command = stat(&daemon);
     daemon.kill9();
     let text = String::from_utf8(run(&mut command).stderr).unwrap();
-    assert!(text.starts_with("millrace: unix:c: nobody serves this socket any more"), "{text}");
+    assert!(text.starts_with("millrace: unix:c: no daemon serves this socket any more"), "{text}");
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn a_socket_of_something_else_is_told_at_once_and_a_silent_one_soon() {
     for verb in ["stat", "top", "trace record"] {
         for (socket, why) in [
             ("s", "this is the NBD socket of an export, not a control socket"),
-            ("silent", "it says nothing for 2 s, so it is no control socket"),
-            ("mail", "this is no control socket of millrace"),
+            ("silent", "it sends nothing for 2 s, so it is not a control socket"),
+            ("mail", "this is not a control socket of millrace"),
         ] {
             let mut command = Command::new(binary(&daemon));
             command.current_dir(daemon.dir()).args(verb.split(' '));

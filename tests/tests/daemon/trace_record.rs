@@ -180,7 +180,7 @@ fn what_cannot_be_recorded_is_refused_and_the_daemon_goes_on() {
         assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.contains(reason), "{errors}");
     };
-    refused("-o nowhere/t", "t.blktrace.0: its folder is not there; make it");
+    refused("-o nowhere/t", "t.blktrace.0: its directory does not exist; create it");
     refused("-o t --drive d7", "there is no drive \"d7\"");
     refused("-o t --volume w", "there is no volume \"w\"");
     refused("-o t --action Z", "unknown action \"Z\"; choose from Q G I D C P U UT");
@@ -188,9 +188,9 @@ fn what_cannot_be_recorded_is_refused_and_the_daemon_goes_on() {
     refused("-o t --sectors 9-3", "write two sectors");
     refused("-o t --stamp never", "[possible values: batch, event]");
     let child = begin(&daemon, "-o t", "t");
-    refused("-o u", "a recording is under way");
+    refused("-o u", "a recording is in progress");
     end(child);
-    refused("-o t", "is there already: choose another name");
+    refused("-o t", "exists already; choose another name");
     load(&daemon);
     text(&mut record(&daemon, "-o u --duration 100ms"));
 }

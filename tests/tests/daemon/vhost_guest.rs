@@ -40,7 +40,7 @@ fn writes_and_reads_back(nbd: &mut RawNbd, done: &AtomicBool) -> u64 {
     round
 }
 
-/// A guest, and the folder with its disk's file and sockets.
+/// A guest, and the directory with its disk's file and sockets.
 struct Rig {
     guest: Guest,
     dir: PathBuf,

@@ -24,7 +24,7 @@ const LOAD: &str = "cd /tmp; until test -e stop; do fio --name=load --filename=/
     --time_based --runtime=4 || exit 1; done";
 /// Requests that must be done after a restart before the next one.
 const PROGRESS: u64 = 300;
-/// QEMU tries once a second to connect anew.
+/// QEMU tries once per second to connect anew.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Reads and writes that the guest's disk has done.

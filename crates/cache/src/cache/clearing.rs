@@ -1,9 +1,10 @@
 //! `Clearing`: ranges that are being discarded or zeroed on the volume below.
 //!
 //! A write into such a range waits, and no dirty page of it is written back, because the drive
-//! could execute the two in either order. A discard registers its range before it looks at the
-//! range's shards. A write, and whoever collects dirty pages, checks for registered ranges with the
-//! shard locked. So either the discard sees the write, or the write sees the discard.
+//! could execute the discard and the write in either order. A discard registers its range before it
+//! examines the shards of the range. A thread that writes pages, or collects dirty ones, checks for
+//! registered ranges while it holds the shard's lock. So either the discard sees the write, or the
+//! write sees the discard.
 
 use alloc::vec::Vec;
 
@@ -36,7 +37,7 @@ impl<M: Machine> Clearing<M> {
     pub(crate) fn leave(&self, span: (u64, u64)) {
         let mut spans = self.spans.lock();
         let at = spans.iter().position(|other| *other == span);
-        spans.swap_remove(at.expect("a range that is removed was added before"));
+        spans.swap_remove(at.expect("a range must be registered before it is removed"));
         drop(spans);
         self.count.fetch_add(u64::MAX, Order::SeqCst);
     }

@@ -36,8 +36,8 @@ pub(crate) const RETRY_NS: u64 = 100_000_000;
 /// Stands for "no single drive" in a write that spans several.
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 
-/// States of a drive: its writes succeed; its last write failed; it completed no write for too
-/// long.
+/// States of a drive: `FINE` (its writes succeed), `FAILS` (its last write failed), `WAS_STUCK` (it
+/// completed no write for too long).
 const FINE: u64 = 0;
 const FAILS: u64 = 1;
 const WAS_STUCK: u64 = 2;
@@ -75,8 +75,8 @@ struct Member<M: Machine> {
     state: M::Word,
     /// 1 if the drive has writes in flight and has completed none for `STUCK_NS`.
     is_stuck: M::Word,
-    /// Number of stranded pages of this drive. `probing` counts those of them that are being
-    /// written.
+    /// Number of stranded pages of this drive. `probing` counts the stranded pages that are being
+    /// written as a probe.
     pages: M::Word,
     probing: M::Word,
     /// Number of failed writes. `good` counts the writes that succeeded while the drive was
@@ -161,8 +161,8 @@ impl<M: Machine> FailedWrites<M> {
         self.members[member].is_stuck.load(Order::SeqCst) != 0
     }
 
-    /// Returns the status with which writes fail that would strand too many pages, or `None` while
-    /// no drive fails writes.
+    /// Returns the status for writes that would strand too many pages, or `None` while no drive
+    /// fails writes.
     pub(crate) fn refusal(&self) -> Option<Status> {
         (0..self.members.len()).any(|member| self.fails(member)).then(|| self.last_status())
     }
@@ -303,8 +303,8 @@ impl<M: Machine> Cache<M> {
     }
 
     /// Drops the failed dirty pages of an extent in a write-through cache, once every write to the
-    /// extent was answered; its writers were told of the error. Returns how many pages became
-    /// clean.
+    /// extent was answered, so that all their writers received the error. Returns how many pages
+    /// became clean.
     pub(crate) fn drop_failed(&self, shard: &mut Shard, at: u32) -> u32 {
         let extent = shard.extent(at);
         if !self.is_write_through() || extent.failed.claims > 0 {
@@ -373,7 +373,7 @@ impl<M: Machine> Cache<M> {
     /// ever failed.
     pub(crate) fn unwritten(&self) -> Unwritten {
         let (pages, written) = (self.dirty_pages(), self.written_back());
-        // Relaxed: statistics, which nothing depends on.
+        // Relaxed: these are statistics; no other memory access depends on them.
         if self.counts.write_errors.load(Order::Relaxed) == 0 {
             return Unwritten { pages, untried: pages, written };
         }
@@ -452,8 +452,9 @@ impl<M: Machine> Cache<M> {
                     let page = number * EXTENT_PAGES as u64 + place as u64;
                     let is_written = extent.writing & 1 << place != 0;
                     let mask = match is_written && !has_all[self.member_of(page)] {
-                        // The dirty eighths are a part of the valid ones, and nearly all of them if
-                        // nobody read the page.
+                        // The dirty mask of a page is cleared while the page is written. The valid
+                        // mask includes all eighths that were dirty, and few others unless the page
+                        // was also read.
                         true => extent.valid[place],
                         false => extent.dirty[place],
                     };
@@ -482,7 +483,8 @@ impl<M: Machine> Cache<M> {
         due
     }
 
-    /// Returns a bit mask of the pages of an extent that lie on drives for which `is_its` holds.
+    /// Returns a bit mask of the pages of an extent that lie on drives for which `is_its` returns
+    /// true.
     pub(crate) fn pages_on(&self, extent: u64, is_its: impl Fn(usize) -> bool) -> u16 {
         let first = extent * EXTENT_PAGES as u64;
         let (mut pages, mut at) = (0, 0);

@@ -1,5 +1,5 @@
-//! `FirstDirty`: a function that runs before a cache answers the first write that is only in
-//! memory.
+//! `FirstDirty`: a callback that runs before a cache acknowledges its first write that is in memory
+//! only.
 //!
 //! A program that must know after a crash whether a cache may have lost data makes a durable mark
 //! in this function. No write is answered before it has returned once. Afterwards each batch of
@@ -39,7 +39,8 @@ impl<M: Machine> FirstDirty<M> {
         }
     }
 
-    /// Threads that arrive meanwhile call the function, too; it makes them wait for the first one.
+    /// Threads that find the callback running call it, too; the callback makes them wait for the
+    /// first one.
     #[cold]
     fn run(&self) {
         let call = self.call.lock().clone();

@@ -13,9 +13,9 @@ const HOLD_NS_MAX: u64 = 200_000_000;
 /// Shorter delays are skipped, because the timer would cost more. In nanoseconds.
 const HOLD_NS_MIN: u64 = 20_000;
 
-/// Pacing state of a cache.
+/// State from which the cache computes how long to delay the completion of writes.
 pub(crate) struct WritePacer<M: Machine> {
-    /// Write-back rate in bytes a second; 0 while it is unknown.
+    /// Write-back rate in bytes per second; 0 while it is unknown.
     rate: M::Word,
     /// Time until which the writes completed so far keep the volume busy.
     until_ns: M::Word,
@@ -26,9 +26,9 @@ impl<M: Machine> WritePacer<M> {
         WritePacer { rate: M::Word::new(0), until_ns: M::Word::new(0) }
     }
 
-    /// Sets the measured write-back rate, in bytes a second.
+    /// Sets the measured write-back rate, in bytes per second.
     pub(crate) fn set_rate(&self, rate: u64) {
-        // Relaxed: a number that nothing depends on.
+        // Relaxed: no other memory access depends on this number.
         self.rate.store(rate, Order::Relaxed);
     }
 
@@ -43,7 +43,7 @@ impl<M: Machine> WritePacer<M> {
         }
         let hold_ns = hold_ns(len_bytes, rate, (dirty - free, max - free));
         let now_ns = M::now();
-        // Relaxed: threads may race here. Each adds its delay to the value it found.
+        // Relaxed: threads may race here. Each adds its delay to the value that it read.
         let until_ns = self.until_ns.load(Order::Relaxed).max(now_ns) + hold_ns;
         let until_ns = until_ns.min(now_ns + HOLD_NS_MAX);
         self.until_ns.store(until_ns, Order::Relaxed);
@@ -51,7 +51,7 @@ impl<M: Machine> WritePacer<M> {
     }
 }
 
-/// Returns the time that a write takes at `rate` bytes a second, multiplied by the square of (2 x
+/// Returns the time that a write takes at `rate` bytes per second, multiplied by the square of (2 x
 /// the distance above the threshold / the distance from the threshold to the limit).
 fn hold_ns(len_bytes: u64, rate: u64, (above, most): (u64, u64)) -> u64 {
     let lasts = u128::from(len_bytes) * 1_000_000_000 / u128::from(rate);

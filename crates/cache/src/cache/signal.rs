@@ -1,15 +1,15 @@
 //! `Signal`: wakes a queue that has blocked jobs when something happened that they may wait for.
 //!
-//! Each queue has one. A queue that is about to wait sets a flag and then checks once more; a
-//! thread that changes something checks the flags afterwards. So one of the two always sees the
-//! other. While no queue waits, a change costs one load for each queue.
+//! Each queue has one signal. A queue that is about to wait sets a flag and then checks its
+//! condition once more; a thread that changes something checks the flags afterwards. So at least
+//! one of the two sees the other. While no queue waits, a change costs one load for each queue.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
-/// Wake-up of one queue.
+/// Wake-up flag and doorbell of one queue.
 pub(crate) struct Signal<M: Machine> {
     bell: Arc<Doorbell<M>>,
     waits: M::Word,

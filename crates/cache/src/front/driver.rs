@@ -17,8 +17,8 @@ use crate::cache::Cache;
 use crate::front::queue::CacheQueue;
 use crate::write_back::write_queues::{FlusherConfig, WriteLists};
 
-/// Tags of each queue. Requests that wait for a drive that does not answer keep their tags, and
-/// requests for other drives still need some.
+/// Number of tags of each queue. Requests that wait for an unresponsive drive keep their tags, so
+/// there must be enough tags for requests to other drives.
 const DEPTH: u32 = 1024;
 /// Maximum number of bios of one queue in flight to the volume below: several for each tag.
 const BELOW_DEPTH: u32 = 4096;
@@ -58,14 +58,14 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         features.volatile_cache |= !self.cache.is_write_through();
         features.process_cache |= !self.cache.is_write_through();
         features.fua = true;
-        // The cache must store data even if the drives discard them, so clients must pass a
-        // payload.
+        // A drive below may ignore the payload of writes, but the cache stores it, so clients must
+        // pass one.
         features.no_payload = false;
         QueueLimits {
             physical_block_size: below.physical_block_size.max(4096),
             max_sectors: SECTORS_MAX,
-            // If requests of two clients were merged, a dead drive would fail both, also the part
-            // of the other drive.
+            // A merged request of two clients could span two drives. If one of these drives were
+            // dead, both clients would get the error.
             merge_sectors: if self.cache.below.disks().len() == 1 { u32::MAX } else { 0 },
             max_segments: 256,
             max_segment_size: u32::MAX,
@@ -116,8 +116,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         Ok(Box::new(CacheQueue::new(&self.cache, (channel, writes), &thread)))
     }
 
-    /// Returns nothing for a write-through cache: its dirty pages belong to writes that failed, and
-    /// their writers were told.
+    /// Returns no unwritten data for a write-through cache, whose dirty pages belong to failed
+    /// writes. Their writers received the error.
     fn unwritten(&self) -> Unwritten {
         match self.cache.is_write_through() {
             true => Unwritten::default(),

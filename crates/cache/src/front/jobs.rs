@@ -1,8 +1,8 @@
-//! `CacheJob` and `VolumeRead`: a queue's requests that could not be answered at once, and its
-//! reads of the volume below.
+//! `CacheJob` and `VolumeRead`: requests of a queue that could not be answered at once, and the
+//! queue's reads of the volume below.
 //!
-//! A queue owns them, on a single thread. A job keeps the address of its request, which stays in
-//! place until the queue completes the request's tag.
+//! One queue owns these jobs and reads, and uses them on a single thread. A job keeps the address
+//! of its request, which stays in place until the queue completes the request's tag.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -37,7 +37,7 @@ pub(crate) enum JobStep {
 pub(crate) enum SyncScope {
     /// The whole volume.
     All,
-    /// The range of the request.
+    /// The sync covers the range of its request.
     Range,
 }
 
@@ -46,8 +46,8 @@ pub(crate) struct CacheJob<M: Machine> {
     rq: NonNull<Request<M>>,
     pub(crate) tag: Tag,
     pub(crate) step: JobStep,
-    /// Pages still to be copied. For a FUA write that is already in memory: the pages that this job
-    /// has not itself sent with FUA.
+    /// Pages that are still to be copied. For a FUA write that is already in memory: the pages that
+    /// this job has not sent to the volume with FUA itself.
     pub(crate) todo: Vec<Range<u64>>,
     /// Pages of a write-through request that had no room yet, while the pages before them are
     /// written to the volume.

@@ -29,7 +29,7 @@ use crate::write_back::writeout::Writeout;
 
 /// While all requests are hits, the channel below is polled only once in this many polls.
 const POLLS_PER_LOOK: u32 = 16;
-/// Kinds of bios on the channel below, in the low bits of their numbers.
+/// Kinds of bios on the channel below, stored in the low bits of a bio's `user_data`.
 const FILL: u64 = 0;
 const WRITE: u64 = 1;
 const LAST: u64 = 2;
@@ -38,7 +38,7 @@ const KIND_BITS: u32 = 2;
 /// Read state of a queue.
 pub(crate) struct ReadState<M: Machine> {
     pub(crate) streams: StreamDetector,
-    /// Hits that are copied before the batch ends.
+    /// Reads that were found in memory and must be copied before the batch ends.
     hits: PendingHits<M>,
 }
 
@@ -177,7 +177,7 @@ impl<M: Machine> CacheQueue<M> {
         match cache.pace.due_ns(rq.len_bytes().into(), dirty, most) {
             None => self.done.push_back((rq.tag(), Status::Ok)),
             Some(due_ns) => {
-                // Relaxed: statistics, which nothing depends on.
+                // Relaxed: these are statistics; no other memory access depends on them.
                 cache.counts.throttled.fetch_add(1, Order::Relaxed);
                 self.held.push_back((due_ns, rq.tag()));
             }
@@ -185,8 +185,8 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     /// Returns true if the channel below must be polled: something is in flight, or it was not
-    /// polled for a while. Other threads may have given its drives' queues work that hits alone
-    /// would never notice.
+    /// polled for a while. Other threads may have left work on the queues of its drives, which
+    /// nothing would run while all requests are hits.
     fn is_turn_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.has_under_way() || (self.polls.is_multiple_of(POLLS_PER_LOOK) && self.has_work())
@@ -340,7 +340,8 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     }
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        // A poll without completions can come from a thread that is about to sleep.
+        // A thread may sleep after a poll without completions, so the channel below is polled
+        // first.
         if self.is_turn_due() || self.done.is_empty() {
             self.turn();
         }

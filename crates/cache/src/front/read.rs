@@ -32,7 +32,7 @@ enum PageLookup {
     Hit(u32),
     /// Another read of the page is in flight.
     Filling,
-    /// The page must be read into this frame, and is marked as filling.
+    /// The page must be read into this frame. It is marked as filling.
     Missing(u32),
     /// No frame is free, and no part of the page is in memory.
     NoMemory,

@@ -50,7 +50,8 @@ impl<M: Machine> CacheQueue<M> {
         }
         let is_below = match scope {
             SyncScope::Range => self.sync_range(at, epoch),
-            // In a write-through cache, dirty pages belong to writes that are unanswered or failed.
+            // In a write-through cache, dirty pages belong to writes that are unanswered or failed,
+            // so a flush has nothing to write.
             SyncScope::All => self.cache.is_write_through() || self.sync_all(epoch),
         };
         if is_below && write_rest(self, at) {
@@ -58,7 +59,8 @@ impl<M: Machine> CacheQueue<M> {
         }
         if is_below {
             let job = &self.jobs[at];
-            // True if no page was written without FUA, as a retry by another job may have done.
+            // The request is durable if this job wrote every page with FUA. A retry by another job
+            // may have written a page without FUA.
             let is_durable = job.todo.is_empty() && job.errors_before == self.errors();
             return match scope {
                 SyncScope::All => self.start_last(at, Bio::flush()),
@@ -118,7 +120,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         let started = !items.is_empty();
         self.writeout.start(&self.cache, items);
-        // Extents that were only discarded have left the list by now.
+        // Extents whose dirty pages were all discarded have left the dirty list by now.
         !started && self.cache.is_below(epoch)
     }
 
@@ -158,8 +160,8 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // Also writes neighbouring dirty pages, except stranded ones, and except with
-                    // FUA, which would make the neighbours durable for nothing.
+                    // Adjacent dirty pages are written along, except stranded ones. A FUA write
+                    // leaves them out, because it would make them durable without need.
                     let is_fua = by == OpFlags::FUA;
                     let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
                     match self.cache.failed_writes.has_failing() {

@@ -23,8 +23,8 @@ impl<M: Machine> CacheQueue<M> {
         self.cache.is_write_through() || rq.flags().has(OpFlags::FUA)
     }
 
-    /// Copies the leading pages of a write to memory. Returns the pages from the first one without
-    /// room on.
+    /// Copies the leading pages of a write to memory, up to the first page for which there is no
+    /// room. Returns that page and the ones after it.
     #[inline]
     pub(crate) fn write_pages(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
         let cache = &*self.cache;
@@ -149,9 +149,9 @@ fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     queue.advance(at);
 }
 
-/// Handles a write-through request that has no room for its remaining pages. First writes the pages
-/// in memory to the volume, which shows whether the drive accepts them, then waits. The request is
-/// not refused, because the occupied room belongs to writes in flight and will come free.
+/// Handles a write-through request that has no room for its remaining pages: writes the pages in
+/// memory to the volume, which shows whether the drive accepts writes, then waits. The request is
+/// not refused, because the occupied room belongs to writes in flight and will become free.
 fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u64>) {
     let begin = queue.pages_of(queue.jobs[at].rq()).start.max(queue.jobs[at].below_to);
     if rest.start > begin {

@@ -31,16 +31,17 @@ pub(crate) struct Extent {
     pub(crate) valid: [u8; EXTENT_PAGES],
     /// Mask of each page's eighths that are newer than on the volume below.
     pub(crate) dirty: [u8; EXTENT_PAGES],
-    /// Pages that were hit since the CLOCK hand passed, a bit each.
+    /// Pages that were hit since the CLOCK hand passed, one bit for each page.
     pub(crate) hit: u16,
-    /// Pages that are being written, a bit each.
+    /// Pages that are being written, one bit for each page.
     pub(crate) writing: u16,
-    /// Pages that are being read from the volume, a bit each.
+    /// Pages that are being read from the volume, one bit for each page.
     pub(crate) filling: u16,
     /// Subset of `filling` whose data on the volume change meanwhile; the read's result is
     /// discarded.
     pub(crate) stale: u16,
-    /// Dirty pages of failing drives, a bit each; they are counted apart (see failed_writes.rs).
+    /// Dirty pages of failing drives, one bit for each page; they are counted apart (see
+    /// failed_writes.rs).
     pub(crate) stranded: u16,
     pub(crate) failed: FailedPages,
     /// True if the extent is in the shard's list of dirty extents.
@@ -62,13 +63,13 @@ pub(crate) struct DirtyStamp {
     pub(crate) at_ns: u64,
 }
 
-/// Pages of an extent on the dirty list that became dirty in a later epoch than the extent. A flush
-/// that waits for the extent's epoch does not wait for them.
+/// Pages of a listed extent that became dirty in a later epoch than the extent. A flush that waits
+/// for the extent's epoch does not wait for these pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct YoungPages {
     /// Epoch of the first of these pages.
     pub(crate) epoch: u64,
-    /// Pages, a bit each; some may be clean again.
+    /// Pages, one bit for each page; some may be clean again.
     pub(crate) pages: u16,
     /// Time from when the extent was listed until the first of these pages became dirty, in
     /// milliseconds, saturating.
@@ -83,8 +84,8 @@ pub(crate) struct YoungPages {
 pub(crate) struct WriteEpochs {
     /// Epoch of the pages that are being written back, except those in `later`.
     pub(crate) epoch: u64,
-    /// Pages, a bit each, whose write-back began while other pages of the extent were being written
-    /// back. The other pages may be waiting for a stuck drive.
+    /// Pages, one bit for each page, whose write-back began while other pages of the extent were
+    /// being written back. The other pages may be waiting for a stuck drive.
     pub(crate) later: u16,
     /// Epoch of the pages in `later`.
     pub(crate) later_epoch: u64,
@@ -93,7 +94,7 @@ pub(crate) struct WriteEpochs {
 /// Failed writes of an extent's pages to the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedPages {
-    /// Pages whose last write failed, a bit each.
+    /// Pages whose last write failed, one bit for each page.
     pub(crate) pages: u16,
     /// Status of the last failed write.
     pub(crate) status: Status,
@@ -150,7 +151,7 @@ impl Extent {
     /// Records a hit on a page in memory.
     #[inline]
     pub(crate) fn note_hit(&mut self, page: usize) {
-        // The bit is mostly set already; then the cache line is not written.
+        // The hit bit is usually set already. Skipping the store then leaves the cache line clean.
         if self.hit & 1 << page == 0 {
             self.hit |= 1 << page;
         }
@@ -166,7 +167,7 @@ impl Extent {
         self.dirty != [0; EXTENT_PAGES]
     }
 
-    /// Returns the dirty pages, a bit each.
+    /// Returns the dirty pages, one bit for each page.
     pub(crate) fn dirty_bits(&self) -> u16 {
         self.dirty.iter().rev().fold(0, |bits, mask| bits << 1 | u16::from(*mask != 0))
     }

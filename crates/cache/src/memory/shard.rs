@@ -75,16 +75,16 @@ impl WriteOutcome {
     }
 }
 
-/// Pages of a dirty extent that are due to be written.
+/// Decision which pages of a dirty extent must be written now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
-    /// Write these pages now, a bit each.
+    /// Write these pages now, one bit for each page.
     Pages(u16),
     /// Write these pages now; other pages of the extent wait for a drive.
     Beside(u16),
-    /// Skip this extent, but go on with the ones behind it.
+    /// Skip this extent and continue with the extents after it in the dirty list.
     Later,
-    /// Stop: neither this extent nor those behind it, which became dirty later, are due.
+    /// Stop here: neither this extent nor the extents after it, which became dirty later, are due.
     NoMore,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct Shard {
     owners: Vec<FrameOwner>,
     free: Vec<u32>,
     hand: usize,
-    /// First and last extent of the dirty list, which starts with the longest dirty.
+    /// First and last extent of the dirty list. The first is the one that has been dirty longest.
     listed: (u32, u32),
     /// Number of extents that are listed or being written, for each epoch, oldest first.
     epochs: VecDeque<(u64, u32)>,
@@ -183,7 +183,7 @@ impl Shard {
     }
 
     fn evict(&mut self, keep: u32) -> Option<u32> {
-        // Two rounds, because the first may only clear hit bits.
+        // Two rounds over all frames, because the first round may do no more than clear hit bits.
         for _ in 0..2 * self.owners.len() {
             let at = self.hand;
             self.hand = if at + 1 == self.owners.len() { 0 } else { at + 1 };
@@ -338,9 +338,9 @@ impl Shard {
         }
     }
 
-    /// Does the same as `collect_one`, except that pages collected during an earlier write are
-    /// joined by more; their epoch ends with the last of these. Used for extents with pages that
-    /// wait for a drive.
+    /// Collects the dirty pages of an extent like `collect_one`, but also if pages collected
+    /// earlier are still being written. The epoch of those pages then ends only when the last of
+    /// all these pages is written. Used for extents in which some pages wait for a drive.
     pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {

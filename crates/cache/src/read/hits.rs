@@ -1,12 +1,12 @@
 //! `PendingHits`: reads found in memory that are not copied yet, while their first cache lines are
 //! prefetched.
 //!
-//! A queue owns them. A copy from a page that is in no processor cache waits for the translation of
-//! the page's address and for its first lines, and the next copy waits behind it; so does the
-//! lookup of the extent. Therefore a group of reads is first found, then looked up, then copied,
-//! and each step prefetches what the next one needs for all of them, so that the waits overlap. The
-//! shard's lock is released between steps, so the copy checks once more which frame the page has.
-//! All hits are copied before the batch ends (`commit_rqs`).
+//! A queue owns this. A copy from a page that is in no CPU cache waits for the address translation
+//! and for the page's first lines, and the next copy waits behind it; the lookup of an extent has
+//! the same cost. Therefore reads are handled in groups: all extents are prefetched, then all are
+//! looked up and their pages prefetched, then all pages are copied, so that the waits of a group
+//! overlap. The shard's lock is released between these steps, so the copy checks once more which
+//! frame the page has. All hits are copied before the batch ends (`commit_rqs`).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -129,7 +129,8 @@ impl<M: Machine> PendingHits<M> {
         Some(CopyOutcome::Done(rq.tag()))
     }
 
-    /// Prefetches the pages of a group. Useless for a single read, which would wait either way.
+    /// Prefetches the pages of a group. Skips a group of one read, which would have to wait either
+    /// way.
     #[inline]
     fn look(&self, cache: &Cache<M>) {
         if self.group.len() < 2 {
@@ -143,7 +144,7 @@ impl<M: Machine> PendingHits<M> {
                 *start = cache.frames.at(frame).wrapping_add(into).cast_const();
             }
         }
-        // Touches all addresses first, because each may need a page table walk.
+        // Loads from every page before any prefetch, because each load may need a page table walk.
         let starts = &starts[..self.group.len().min(GROUP)];
         starts.iter().for_each(|start| M::will_read(*start, 1));
         starts.iter().for_each(|start| M::will_read(*start, HINT_BYTES));

@@ -55,7 +55,8 @@ impl StreamDetector {
         }
         self.clock += 1;
         let clock = self.clock;
-        // Two reads that meet inside a page both touch that page.
+        // A read that starts inside the page in which the previous read ended touches that page
+        // again.
         let continues = |s: &&mut SequentialStream| {
             s.used != 0 && (s.next == pages.start || s.next == pages.start + 1)
         };
@@ -63,7 +64,8 @@ impl StreamDetector {
             self.hand = (self.hand + 1) % STREAMS;
             if self.streams[self.hand].used + PATIENCE > clock && self.streams[self.hand].window > 0
             {
-                // An active reader keeps its slot; the next one is reused instead.
+                // The slot belongs to an active reader and is kept. The search continues at the
+                // next slot.
                 self.hand = (self.hand + 1) % STREAMS;
             }
             self.streams[self.hand] =
@@ -71,7 +73,7 @@ impl StreamDetector {
             return None;
         };
         if pages.end <= stream.next {
-            // The stream reads its last page again.
+            // The stream's new read begins in the page where its previous read ended.
             stream.used = clock;
             return None;
         }

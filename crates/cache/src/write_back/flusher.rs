@@ -23,24 +23,24 @@ use crate::write_back::writeout::Writeout;
 
 /// Maximum amount of data collected at a time, in bytes.
 const BATCH_BYTES: u64 = 16 << 20;
-/// Amount of write-back data in flight, in bytes, above which nothing more is collected.
-/// `SHARES_BYTES` is the part divided among the drives, so that if all drives but one are stuck,
-/// that one still has room.
+/// Maximum amount of write-back data in flight, in bytes. `SHARES_BYTES` is the part of it that is
+/// divided among the drives, so that if all drives but one are stuck, that one still has room.
 const ON_THEIR_WAY_BYTES: u64 = 64 << 20;
 const SHARES_BYTES: u64 = ON_THEIR_WAY_BYTES - BATCH_BYTES;
 /// Interval after which pages are collected again if a drive has used up its share and nothing else
 /// is due, in nanoseconds. Also the maximum interval if each drive has its own list, because a
 /// drive without work may get some.
 const LOOK_NS: u64 = 10_000_000;
-/// Time by which pages are treated as older while a flush waits for other pages, in nanoseconds.
+/// Time in nanoseconds by which the age limit of dirty pages is raised while a flush waits, so that
+/// pages which the flush needs are written before pages that are merely old.
 const HURRY_NS: u64 = 500_000_000;
 /// Minimum time over which the write-back rate is measured, and the longest pause between writes
 /// that counts, in nanoseconds.
 const RATE_NS: u64 = 50_000_000;
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Amount of data, in bytes, over which the rate is measured if pages are written much faster than
-/// it says. After a pause of the drives the measured rate is far too low, and writers that are
-/// delayed by it produce little data.
+/// Amount of data, in bytes, after which the write-back rate is measured again if pages are written
+/// much faster than the last result. After a pause of the drives that result is far too low, and
+/// writers that are delayed by it produce little data.
 const FASTER_BYTES: u64 = 1 << 20;
 /// Number of extents in a probe of a failing drive.
 const PROBE_EXTENTS: usize = 8;
@@ -77,13 +77,13 @@ struct WriteRate {
     busy_ns: u64,
     /// Total bytes written when the rate was last reported.
     written: u64,
-    /// Last reported rate, in bytes a second.
+    /// Last reported rate, in bytes per second.
     said: u64,
 }
 
 impl WriteRate {
     /// Records a turn, with the total bytes written and the pages in flight. Returns the rate in
-    /// bytes a second once it was measured for long enough.
+    /// bytes per second once it was measured for long enough.
     fn note(&mut self, now_ns: u64, written: u64, under_way: usize) -> Option<u64> {
         let (last_ns, before) = core::mem::replace(&mut self.last, (now_ns, under_way));
         if before > 0 {
@@ -150,7 +150,7 @@ impl<M: Machine> Flusher<M> {
             self.below.flush();
         }
         self.below.tick();
-        // Relaxed: statistics, which nothing depends on.
+        // Relaxed: these are statistics; no other memory access depends on them.
         let written = self.cache.counts.written_back.load(Order::Relaxed);
         let written = written * self.cache.page.bytes() as u64;
         if let Some(rate) = self.rate.note(now_ns, written, self.writeout.pages()) {
@@ -261,8 +261,8 @@ impl<M: Machine> Flusher<M> {
                 }
                 true if waits => DuePages::Beside(!e.stranded),
                 true => DuePages::Pages(!e.stranded),
-                // Stranded extents keep their place in the list and their time. Younger ones keep
-                // their place.
+                // An extent with stranded pages, or whose dirty pages are all younger than its
+                // place in the list, is skipped.
                 false if e.stranded != 0 || e.young.is_all => DuePages::Later,
                 false => DuePages::NoMore,
             };

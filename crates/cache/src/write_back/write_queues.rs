@@ -217,12 +217,13 @@ impl WriteQueues {
         self.of.iter_mut().for_each(|queue| queue.is_fed = false);
     }
 
-    /// Returns true if a drive has its share of `pages`, ready or in flight.
+    /// Returns true if a drive uses up its share of `pages` with writes that are ready or in
+    /// flight.
     pub(crate) fn is_full(&self, drive: usize, pages: usize) -> bool {
         self.of[drive].pages >= pages / self.drives()
     }
 
-    /// Returns true if any drive has its share of `pages`.
+    /// Returns true if at least one drive uses up its share of `pages`.
     pub(crate) fn has_full(&self, pages: usize) -> bool {
         (0..self.drives()).any(|drive| self.is_full(drive, pages))
     }

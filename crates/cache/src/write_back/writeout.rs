@@ -60,7 +60,7 @@ struct WriteBio {
 // SAFETY: the pointers of the segments are into the frames of the cache, which any thread may use.
 unsafe impl Send for WriteBio {}
 
-/// State of a write with regard to the slots of its drive.
+/// Relation of a write to the limited slots of its drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteSlot {
     /// The write waits for a slot.
@@ -229,7 +229,7 @@ impl Writeout {
                 let bio = unsafe { Bio::foreign_vectored(Op::Write, bio.sector, list) };
                 match below.submit(bio.with_flags(flags).with_user_data(user_data(at))) {
                     Ok(()) => {
-                        // Relaxed: a number that nothing depends on.
+                        // Relaxed: no other memory access depends on this number.
                         cache.counts.write_requests.fetch_add(1, Order::Relaxed);
                         has_sent = true;
                         if is_alone {
@@ -306,7 +306,7 @@ impl Writeout {
                 else {
                     break;
                 };
-                // The page is carried by both parts.
+                // Both parts of the split write carry this page.
                 if behind.pages.0 == rest.pages.1 {
                     self.batches[rest.batch].states[behind.pages.0].0 += 1;
                 }
@@ -409,7 +409,7 @@ impl WriteBio {
                 behind.push(Segment { start: piece.start.wrapping_add(take), len_bytes: rest });
             }
         }
-        // Consecutive sectors of a write belong to consecutive pages.
+        // The sectors of a write are consecutive, and so are the pages that hold them.
         let page_of = |sector: u64| (size.page_at(sector) - size.page_at(self.sector)) as usize;
         let pages = (self.pages.0 + page_of(sector), self.pages.1);
         self.pages.1 = self.pages.0 + page_of(sector - 1);

@@ -1,8 +1,9 @@
 //! Second step of loading a configuration: resolves names and checks the rules between sections.
 //!
-//! Owns the rules between sections: names are unique, drives and controllers exist, a drive is in
-//! one volume, export names differ on a listener. Called by `config::load`. Touches no socket, and
-//! no file except sysfs for the machine's NUMA nodes, so `--check` and a start share this step.
+//! This module owns the rules between sections: names are unique, drives and controllers exist, a
+//! drive is in one volume, export names differ on a listener. `config::load` calls it. It opens no
+//! socket, and no file except sysfs for the machine's NUMA nodes, so `--check` and a start share
+//! this step.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -98,7 +99,8 @@ fn volumes<'a>(
     unused.map(|(drive, _)| drive).collect()
 }
 
-/// Collects the NBD addresses with their settings. Export names must differ on an address.
+/// Collects the NBD addresses with their settings. The names of all exports on one address must
+/// differ.
 fn listeners(
     config: &ServeConfig,
     lines: &PlanLines,

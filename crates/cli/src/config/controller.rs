@@ -1,9 +1,9 @@
 //! `[[controller]]`: a controller whose tags several drives share.
 //!
-//! Owns the table of keys. Called by sections.rs, and by check.rs to resolve the names that drives
-//! give. A `[[controller]]` tells the block layer about shared tags; the key `controller` in a
-//! `model:` spec is modelled hardware and is not handled here. Touches no file except sysfs for the
-//! machine's NUMA nodes.
+//! This module owns the section's table of keys. sections.rs calls it, and check.rs to resolve the
+//! names that drives refer to. A `[[controller]]` tells the block layer about shared tags; the key
+//! `controller` in a `model:` spec is modelled hardware and is not handled here. No file is read
+//! except sysfs for the machine's NUMA nodes.
 
 use millrace::DriveConfig;
 use millrace_block::{ControllerConfig, Sharing};
@@ -30,7 +30,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
     let mut config = ControllerConfig { name: String::new(), tags: 1, sharing, node: None };
     section.read(KEYS, &mut config);
     if !section.lines.has("tags") {
-        section.missing("it has no tags; add tags = 250, or as many as it has");
+        section.missing("it has no tags; add the controller's number of tags, as in tags = 250");
     }
     let lines = section.finish();
     config.name = name?;
@@ -47,7 +47,7 @@ pub fn check<'a>(
     let topology = Native::topology();
     for (controller, lines) in controllers {
         if let Err(error) = controller.validate(&topology) {
-            let text = format!("node: {error}; leave it out if it is not known");
+            let text = format!("node: {error}; remove this key if the node is unknown");
             problems.add(lines.at("node"), text);
         }
     }

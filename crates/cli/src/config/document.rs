@@ -2,8 +2,8 @@
 //!
 //! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the
 //! function that reads the value into the settings. Errors list these rows as the known keys. Line
-//! numbers are kept apart from the settings, in `KeyLines`. Called by the file of each section;
-//! collects problems while sections are read.
+//! numbers are kept in `KeyLines`, separate from the settings. The file of each section calls this
+//! module, which collects the problems while sections are read.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -39,13 +39,13 @@ pub const fn list<T>(name: &'static str, read: fn(&mut T, KeyValue<'_, '_>)) -> 
 /// Document that sections belong to.
 pub struct Document<'a> {
     pub lines: LineIndex,
-    /// Folder that relative paths start from.
+    /// Directory that relative paths start from.
     pub base: &'a Path,
     /// Returns the titles of the sections that have a key.
     pub sections_of: fn(&str) -> Vec<&'static str>,
     pub problems: RefCell<Problems>,
-    /// Names of unknown sections and of sections that could not be read. A reference to one of them
-    /// is not another problem.
+    /// Names of unknown sections and of sections that could not be read. References to these
+    /// sections are not reported as further problems.
     pub lost: RefCell<HashSet<String>>,
 }
 
@@ -54,13 +54,13 @@ impl Document<'_> {
         self.problems.borrow_mut().add(line, text);
     }
 
-    /// Records that the section of this name could not be read. References may omit the name's
-    /// control characters.
+    /// Records that the section with this name could not be read. References may write the name
+    /// without its control characters.
     pub fn lose(&self, name: &str) {
         self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
     }
 
-    /// Names the sections to which a misplaced key belongs.
+    /// Returns a text with the titles of the sections to which a misplaced key belongs.
     fn elsewhere(&self, key: &str) -> String {
         match (self.sections_of)(key).join(" or ") {
             none if none.is_empty() => none,
@@ -104,8 +104,8 @@ pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTab
     DeTable::parse(text).map_err(wrong).ok()
 }
 
-/// Returns advice for a `[[volume]]` below a `[volume.cache]` table of its own: that table makes
-/// `volume` a table instead of a list.
+/// Returns advice for a `[[volume]]` that follows a `[volume.cache]` table: TOML then takes
+/// `volume` for a table instead of a list.
 fn order_hint(text: &str, number: usize) -> String {
     let line = text.lines().nth(number - 1).unwrap_or_default().trim();
     let name = line.strip_prefix("[[").and_then(|rest| rest.split("]]").next()).map(str::trim);
@@ -117,9 +117,7 @@ fn order_hint(text: &str, number: usize) -> String {
     };
     let above = text.lines().take(number - 1).find_map(of_it);
     above.map_or_else(String::new, |table| {
-        format!(
-            "; put [{table}] below the [[{name}]] that it is of: TOML reads it as a part of that"
-        )
+        format!("; put [{table}] below its [[{name}]], because TOML assigns it to the last one")
     })
 }
 
@@ -169,15 +167,15 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Removes a key that was a setting once, if it is present, and reports the replacement.
+    /// Removes a former key, if it is present, and reports the setting that replaces it.
     pub fn refuse(&mut self, key: &str, instead: &str) {
         if let Some(entry) = self.take(key) {
             self.document.problem(entry.line, format!("{}{key}: {instead}", self.prefix));
         }
     }
 
-    /// Reads the section's name, which must not be empty and must fit a line of a message. Later
-    /// messages about the section show the line of its name.
+    /// Reads the section's name, which must not be empty and must fit on a line of a message. Later
+    /// messages about the section show the line number of its name.
     pub fn name(&mut self) -> Option<String> {
         let mut name: Option<String> = None;
         self.read_key("name", |value| value.name(&mut name));
@@ -226,7 +224,8 @@ impl<'a> Section<'a> {
         items(entry.value).into_iter().filter_map(section).collect()
     }
 
-    /// Removes all keys that no table has. Returns them with lines and texts, ordered by line.
+    /// Removes the keys that no key table lists. Returns them with lines and texts, ordered by
+    /// line.
     pub fn rest(&mut self) -> Vec<(String, usize, String)> {
         let mut rest = Vec::new();
         for entry in std::mem::take(&mut self.entries) {
@@ -264,8 +263,8 @@ impl<'a> Section<'a> {
     /// Reports each remaining key as unknown. Returns the lines of the keys that were read.
     pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
-            // If another section has a key of exactly this name, suggest that section rather than a
-            // similar key of this section. A sub-section is not a key.
+            // If another section has a key of exactly this name, the message suggests that section
+            // rather than a similar key of this section. Sub-sections do not count as keys.
             let is_key = !items(entry.value).iter().any(|item| item.get_ref().is_table());
             let like = match self.document.elsewhere(&entry.key) {
                 elsewhere if is_key && !elsewhere.is_empty() => elsewhere,
@@ -296,8 +295,8 @@ fn items<'a>(value: &'a TomlValue<'a>) -> Vec<&'a TomlValue<'a>> {
     }
 }
 
-/// Value of a key, passed to the key's row. Each method stores the value, or reports a problem and
-/// leaves the setting unchanged.
+/// Value of a key, passed to the function that reads the key. Each method stores the value, or
+/// reports a problem and leaves the setting unchanged.
 pub struct KeyValue<'s, 'a> {
     key: &'static str,
     entry: SectionEntry<'a>,
@@ -311,7 +310,7 @@ impl<'a> KeyValue<'_, 'a> {
         self.section.document.problem(self.entry.line, format!("{key}{text}"));
     }
 
-    /// Returns the folder that relative paths start from.
+    /// Returns the directory that relative paths start from.
     pub fn base(&self) -> &'a Path {
         self.section.document.base
     }
@@ -346,7 +345,7 @@ impl<'a> KeyValue<'_, 'a> {
     }
 
     /// Stores a path or address parsed from its text. Relative paths start from the document's
-    /// folder.
+    /// directory.
     pub fn path<P, T: From<P>>(
         self,
         place: &mut T,
@@ -389,7 +388,8 @@ impl<'a> KeyValue<'_, 'a> {
         }
     }
 
-    /// Stores a string without control characters: a line feed in it could pass for a message.
+    /// Stores a string. Control characters are refused, because a line feed in a name could make
+    /// one message look like two.
     pub fn name<T: From<String>>(self, place: &mut T) {
         let text = self.entry.value.get_ref().as_str().unwrap_or_default();
         if let Some(wrong) = text.chars().find(|letter| letter.is_control()) {

@@ -1,7 +1,8 @@
 //! `[[drive]]`: the driver of a drive, its queues, and the cost of its I/Os.
 //!
-//! Owns the key tables of a drive, of queues (which a volume may set for all its drives), and of
-//! `cost`. The keys of drivers are millrace-drives'. Called by sections.rs.
+//! This module owns the key tables of a drive, of queues (which a volume may set for all its
+//! drives), and of `cost`. The keys of a driver come from millrace-drives. sections.rs calls this
+//! module.
 
 use millrace::{CostModel, DriveConfig, DriveOptions, OpCost, OpRates};
 use millrace_console::words::nearest;
@@ -12,11 +13,11 @@ use super::document::{KeyReader, KeyValue, Section, key};
 use super::key_lines::KeyLines;
 use super::words::{self, SECOND_NS};
 
-/// Advice for the former key `stack`.
+/// Advice for the former key `stack`, which is now an option of the laboratory.
 const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every drive of the daemon has \
                            stack mq: delete this key";
 
-/// Queue settings of a drive. Those of a volume apply to drives without their own.
+/// Queue settings of a drive. The queue settings of a volume apply to its drives that have none.
 pub const QUEUES: &[KeyReader<DriveOptions>] = &[
     key("scheduler", |to, at| at.word(&mut to.scheduler, words::setting)),
     key("software-queues", |to, at| at.word(&mut to.software_queues, words::setting)),
@@ -32,8 +33,8 @@ pub const KEYS: &[KeyReader<DriveDraft>] = &[
     key("driver", |to, at| at.text(&mut to.driver)),
 ];
 
-/// Rates of reads and writes in the model of Linux's io.cost, since data sheets state these rates
-/// and `millrace-lab bench --calibrate` measures them.
+/// Rates of reads and writes for the cost model, which is that of Linux's io.cost. Data sheets
+/// state these rates, and `millrace-lab bench --calibrate` measures them.
 const COST: &[KeyReader<[OpRates; 2]>] = &[
     key("read-iops", |[to, _], at| at.set(|text| set_iops(to, text))),
     key("read-sequential-iops", |[to, _], at| at.word(&mut to.sequential_iops, iops)),
@@ -135,7 +136,7 @@ fn spelled_out(section: &mut Section<'_>, driver: &str) -> Option<Spec> {
 }
 
 fn unknown_key(driver: &str, key: &str, own: &[&'static str], of_driver: &[&str]) -> String {
-    // `spec` would not help in a drive that has `driver`.
+    // A drive with `driver` cannot have `spec`, so `spec` is not suggested.
     let own = own.iter().filter(|key| **key != "spec");
     let known: Vec<&str> =
         own.chain(of_driver.iter().filter(|key| **key != "controller")).copied().collect();
@@ -153,7 +154,7 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     while let Err(error) = millrace_drives::check(&rest) {
         let key = match &error {
             SpecError::InvalidValue { key, .. } => key.clone(),
-            // The missing key was removed above because its value was invalid.
+            // The key is not missing: it was removed above because its value was invalid.
             SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
             _ => String::new(),
         };
@@ -174,7 +175,8 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     }
 }
 
-/// Adds the controller of the key `controller` to the spec. Reports a spec that names another one.
+/// Adds the controller of the key `controller` to the spec. Reports a problem if the spec names
+/// another controller.
 fn name_controller(spec: &mut Spec, key: Option<String>, section: &Section<'_>) {
     let Some(name) = key.filter(|name| spec.controller.as_ref() != Some(name)) else { return };
     if let Some(written) = &spec.controller {
@@ -184,7 +186,7 @@ fn name_controller(spec: &mut Spec, key: Option<String>, section: &Section<'_>) 
     spec.controller = Some(name);
 }
 
-/// Reads `cost = { ... }`. The block layer derives costs from these rates.
+/// Reads `cost = { ... }`: rates from which the block layer derives the cost of each I/O.
 pub fn cost(value: KeyValue<'_, '_>) -> Option<CostModel> {
     let mut section = value.table()?;
     let before = section.problem_count();
@@ -205,7 +207,7 @@ pub fn cost(value: KeyValue<'_, '_>) -> Option<CostModel> {
     cost
 }
 
-/// Sets the random IOPS, and the sequential IOPS to the same until their own key is read.
+/// Sets the random IOPS, and also the sequential IOPS, which their own key may change later.
 fn set_iops(rates: &mut OpRates, text: &str) -> Result<(), String> {
     rates.random_iops = iops(text)?;
     rates.sequential_iops = rates.random_iops;
@@ -216,7 +218,7 @@ fn set_iops(rates: &mut OpRates, text: &str) -> Result<(), String> {
 fn iops(text: &str) -> Result<u64, String> {
     match words::count(text)? {
         number @ 1..=1_000_000_000 => Ok(number),
-        _ => Err("write I/Os a second, from 1 to 1000m".to_owned()),
+        _ => Err("write a number of I/Os per second from 1 to 1000m".to_owned()),
     }
 }
 
@@ -224,7 +226,7 @@ fn iops(text: &str) -> Result<u64, String> {
 fn bandwidth(text: &str) -> Result<u64, String> {
     match words::rate_bytes_per_s(text)? {
         bytes @ 4096..=0x4_0000_0000_0000 => Ok(bytes),
-        _ => Err("write the bytes of a second, from 4k to 1024t".to_owned()),
+        _ => Err("write a number of bytes per second from 4k to 1024t".to_owned()),
     }
 }
 

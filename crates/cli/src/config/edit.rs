@@ -1,7 +1,7 @@
 //! Adds, removes and changes sections of a configuration, and keeps its comments.
 //!
-//! Pure: text to text, with toml_edit. Called by `serve` for a daemon whose configuration is
-//! changed at runtime, and by `millrace ctl save`.
+//! Pure functions from text to text, with toml_edit. `serve` calls them for a daemon whose
+//! configuration is changed at runtime, and `millrace ctl save` to write the result.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub fn add(
     let mut document = parsed(text)?;
     let sections = sections(&mut document, section)?;
     if sections.iter().any(|table| name_of(table) == Some(name)) {
-        bail!("{section} {name:?} is there already");
+        bail!("{section} {name:?} exists already");
     }
     let mut table = Table::new();
     let is_named_by_volume =
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn names_that_are_there_or_not_are_told() {
         let said = |result: Result<String>| result.unwrap_err().to_string();
-        assert_eq!(said(add(TEXT, "drive", "a", &settings(&[]))), "drive \"a\" is there already");
+        assert_eq!(said(add(TEXT, "drive", "a", &settings(&[]))), "drive \"a\" exists already");
         assert_eq!(
             said(remove(TEXT, "drive", "aa")),
             "there is no drive \"aa\"; did you mean \"a\"?"

@@ -1,8 +1,8 @@
 //! `[[export]]`: a volume that clients use over NBD or as a virtual machine's disk.
 //!
-//! Owns the key tables, and combines the keys for virtual machines. Without `cpus` no thread is
-//! pinned: only the kernel knows where the guest's own threads run, and a pinned thread that shares
-//! a CPU with its guest could not move away. Called by sections.rs.
+//! This module owns the key tables, and combines the keys for virtual machines. Without `cpus` no
+//! thread is pinned: only the kernel knows where the guest's own threads run, and a pinned thread
+//! that shares a CPU with its guest could not move away. sections.rs calls this module.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -108,10 +108,10 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
     match (has("volume"), has("directory")) {
         (true, true) => section.problem(
             "directory",
-            "directory: an export has either a volume or a directory; remove one",
+            "directory: an export has either a volume or a directory; remove one of them",
         ),
         (_, false) if has("files") => {
-            section.problem("files", "files: only with directory = \"...\"; add that");
+            section.problem("files", "files: valid only with directory = \"...\"; add that key");
         }
         _ => {}
     }
@@ -119,7 +119,8 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
         section.missing("it names no volume; add volume = \"...\", or directory = \"...\"");
     }
     if !has("nbd") && !has("vhost-user-blk") {
-        let text = "it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for machines";
+        let text =
+            "it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for virtual machines";
         section.missing(text);
     }
     let source = if has("volume") { "volume" } else { "directory" };
@@ -166,7 +167,10 @@ fn check_guests(draft: &mut ExportDraft, section: &Section<'_>) {
     let lines = &section.lines;
     if !lines.has("vhost-user-blk") {
         for key in GUESTS.iter().filter(|key| lines.has_valid(key.name)) {
-            let text = format!("{}: only with vhost-user-blk = \"unix:PATH\"; add that", key.name);
+            let text = format!(
+                "{}: valid only with vhost-user-blk = \"unix:PATH\"; add that key",
+                key.name
+            );
             section.problem(key.name, text);
         }
     }

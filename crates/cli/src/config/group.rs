@@ -1,9 +1,9 @@
 //! `[[group]]` sections, and the same keys for `ctl set group`: groups of clients that share
 //! drives.
 //!
-//! Owns the one table of keys with their parsers and formatters, which serves configurations
-//! (called by sections.rs) and changes of a running daemon. group/members.rs has the rules between
-//! groups. Pure.
+//! This module owns the only table of a group's keys, with a parser and a formatter for each.
+//! Configurations (read by sections.rs) and changes of a running daemon use it. group/members.rs
+//! has the rules between groups. All functions are pure.
 
 pub mod members;
 pub mod targets;
@@ -29,8 +29,8 @@ const TARGET_NS: std::ops::RangeInclusive<u64> = 1_000..=60 * SECOND_NS;
 /// Word that removes a limit, target or parent.
 const NONE: &str = "none";
 
-/// Row of the key table: key, function that parses a word into the settings, function that formats
-/// it.
+/// Row of the key table: key, function that parses a text into the settings, function that formats
+/// the setting.
 type SettingRow =
     (&'static str, fn(&mut GroupConfig, &str) -> Result<(), String>, fn(&GroupConfig) -> String);
 
@@ -118,7 +118,7 @@ pub fn keys() -> impl Iterator<Item = &'static str> {
     KEYS.iter().map(|(key, ..)| *key)
 }
 
-/// Returns a group's setting as a word.
+/// Returns a group's setting as text.
 pub fn word(group: &GroupConfig, key: &str) -> String {
     find(key).map_or_else(none, |(_, _, word)| word(group))
 }
@@ -149,9 +149,9 @@ fn or_none<T>(
 /// Parses a number of I/Os per second.
 fn rate(text: &str) -> Result<u64, String> {
     match words::count(text) {
-        Ok(0) => Err("that is below one I/O a second; write 1 or more, or none".to_owned()),
+        Ok(0) => Err("that is below one I/O per second; write 1 or more, or none".to_owned()),
         Ok(number) if number <= IOPS_MAX => Ok(number),
-        Ok(_) => Err("that is too much; write 1000m I/Os a second at most, or none".to_owned()),
+        Ok(_) => Err("that is too much; write at most 1000m I/Os per second, or none".to_owned()),
         Err(wrong) => Err(format!("{wrong}; or none")),
     }
 }
@@ -160,10 +160,10 @@ fn rate(text: &str) -> Result<u64, String> {
 fn bandwidth(text: &str) -> Result<u64, String> {
     match words::rate_bytes_per_s(text) {
         Ok(bytes) if bytes < BANDWIDTH_MIN => {
-            Err("that is below one I/O of 4k a second; write 4k or more, or none".to_owned())
+            Err("that is below one I/O of 4k per second; write 4k or more, or none".to_owned())
         }
         Ok(bytes) if bytes <= BANDWIDTH_MAX => Ok(bytes),
-        Ok(_) => Err("that is too much; write 1024t a second at most, or none".to_owned()),
+        Ok(_) => Err("that is too much; write at most 1024t per second, or none".to_owned()),
         Err(wrong) => Err(format!("{wrong}; or none")),
     }
 }
@@ -207,7 +207,8 @@ pub fn read(mut section: Section<'_>) -> Option<(GroupConfig, KeyLines)> {
     let mut config = GroupConfig::new("");
     for (key, read, _) in &KEYS {
         section.read_key(key, |value| match *key {
-            // In a file the parent is omitted instead, so `none` is a group's name here.
+            // A file omits the key to have no parent, so `none` is read as the name of a group
+            // here.
             "parent" => value.text(&mut config.parent),
             _ => value.set(|text| read(&mut config, text)),
         });

@@ -1,8 +1,8 @@
 //! `KeyLines`: line numbers of a section's keys, kept apart so that the settings need not know the
 //! file.
 //!
-//! Filled by document.rs while it reads a section. Later checks, and errors of a start, ask here
-//! for the line of the key that they are about.
+//! document.rs fills in the line numbers while it reads a section. Later checks, and errors of a
+//! start, use them to name the line of a key.
 
 /// Line of a section, and lines of its keys.
 #[derive(Debug, Clone, Default)]

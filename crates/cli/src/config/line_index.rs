@@ -1,7 +1,7 @@
 //! `LineIndex`: converts byte offsets in a text to line numbers.
 //!
-//! Built once per configuration, so that finding a line takes equally long anywhere in the text.
-//! Used by document.rs.
+//! The index is built once for each configuration, so that finding a line takes equally long
+//! anywhere in the text. document.rs uses it.
 
 /// Ends of the lines of a text.
 #[derive(Debug)]

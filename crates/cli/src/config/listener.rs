@@ -1,7 +1,7 @@
 //! `[[listener]]` sections, TLS settings, and access to Unix sockets.
 //!
-//! Owns both key tables. Called by sections.rs, and by other sections with TLS or a socket.
-//! Resolves user and group names to numbers; certificates are only read at the start.
+//! This module owns both key tables. sections.rs calls it, and so do sections with TLS or a socket.
+//! It resolves user and group names to numbers; certificates are read only at the start.
 
 use std::path::{Path, PathBuf};
 
@@ -49,7 +49,8 @@ pub fn read(mut section: Section<'_>) -> Option<(ListenerConfig, KeyLines)> {
     lines.has_valid("address").then_some((config, lines))
 }
 
-/// Returns the list of admitted users and groups. Creates an empty one, which admits nobody.
+/// Returns the list of allowed users and groups. Creates an empty list, which allows nobody, if
+/// there is none.
 pub fn allow(access: &mut SocketAccess) -> &mut AllowedPeers {
     access.allow.get_or_insert_default()
 }
@@ -109,7 +110,7 @@ fn number_of(
     match text.parse().map_or_else(|_| find(text), |number| Ok(Some(number))) {
         Ok(Some(number)) => Ok(number),
         Ok(None) => Err(format!("there is no {kind} of this name; write another, or a number")),
-        Err(error) => Err(format!("the system cannot say which {kind} that is: {error}")),
+        Err(error) => Err(format!("the system cannot look up this {kind}: {error}")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `SectionNames`: looks up the sections of a kind by name.
 //!
-//! Reports duplicate names, and references to names that no section has. Made by check.rs, which
-//! passes them to controller.rs and group/members.rs.
+//! This module reports duplicate names, and references to names that no section has. check.rs
+//! creates the tables and passes them to controller.rs and group/members.rs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +18,7 @@ pub struct SectionNames<'a> {
     list: Vec<&'a str>,
     /// Index and line of the first section of each name.
     first: HashMap<&'a str, (usize, usize)>,
-    /// Names of sections that could not be read. A reference to one is not reported.
+    /// Names of sections that could not be read. A reference to such a section is not reported.
     lost: &'a HashSet<String>,
 }
 

@@ -1,6 +1,7 @@
 //! `ServePlan`: a checked configuration with all names resolved, and the lines of its parts.
 //!
-//! Plain data, made by check.rs. `serve` opens and serves it, and uses the lines in errors.
+//! Plain data that check.rs creates. `serve` opens and serves the plan, and uses the lines in
+//! errors.
 
 use millrace::{DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, TlsConfig};
 
@@ -75,11 +76,11 @@ impl ServePlan {
 pub struct ListenerPlan {
     /// Address to listen on.
     pub address: Listen,
-    /// Line of the first export that names it.
+    /// Line of the first export that names this address.
     pub line: usize,
     /// Indexes in `ServeConfig::exports` of the exports served there.
     pub exports: Vec<usize>,
-    /// TLS of the address, if it has any.
+    /// TLS settings of the address, if it has any.
     pub tls: Option<TlsConfig>,
     /// Line of the TLS settings.
     pub tls_line: usize,

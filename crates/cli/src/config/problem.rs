@@ -1,8 +1,8 @@
-//! Problems of a configuration, as texts that tell a person how to fix them.
+//! Problems of a configuration, as texts that say how to fix them.
 //!
-//! Owns the list of problems and the file's name. Filled by document.rs, check.rs and by `serve`
-//! while it opens drives; printed by main. A problem says where (file and line, or the flag used
-//! instead), what (key and value), and the remedy. All problems that can be found in one pass are
+//! This module owns the list of problems and the file's name. document.rs, check.rs and `serve` add
+//! problems; `main` prints them. A problem states the position (file and line, or the flag used
+//! instead), the key and value, and the remedy. All problems that can be found in one pass are
 //! reported together.
 
 use std::fmt;
@@ -90,9 +90,9 @@ impl fmt::Display for Problems {
                 Position::File | Position::Line(_) if file.is_empty() => {
                     write!(f, "{separator}{}", with_flag(text))?;
                 }
-                // The user has never seen a line of a built-in configuration.
+                // A built-in configuration has no file in which the user could look up a line.
                 Position::Line(_) if file.starts_with(BUILT_IN) => {
-                    let text = text.replace(PATH, "choose another folder with --data-dir DIR");
+                    let text = text.replace(PATH, "choose another directory with --data-dir DIR");
                     write!(f, "{separator}{file}: {text}")?;
                 }
                 Position::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
@@ -104,18 +104,24 @@ impl fmt::Display for Problems {
     }
 }
 
-/// Remedies for sockets, as they end a problem's text.
+/// Ends of problem texts that give the remedy for a socket.
 const PATH: &str = "choose another path";
 const PORT: &str = "choose another port";
 
-/// Converts a text about a configuration key for a user who wrote a command line. Names the flag
-/// only in the remedy, because the user may not have given the flag: sockets have default paths.
+/// Converts a text about a configuration key to one for a user who wrote a command line. The flag
+/// is mentioned only in the remedy, because the user may not have given it: sockets have default
+/// paths.
 fn with_flag(text: &str) -> String {
     let (nbd, vhost) = ("--nbd unix:PATH", "--vhost-user PATH");
     let keys = [
         ("nbd: ", "", "--nbd ", nbd),
         ("vhost-user-blk: ", "", "--vhost-user ", vhost),
-        ("control: ", "control socket ", "control socket ", "--nbd unix:PATH, beside which it is"),
+        (
+            "control: ",
+            "control socket ",
+            "control socket ",
+            "--nbd unix:PATH, from which its default is derived",
+        ),
     ];
     let known = keys.iter().find_map(|key| Some((key, text.strip_prefix(key.0)?)));
     let Some(((_, before, otherwise, flag), rest)) = known else { return text.to_owned() };
@@ -179,7 +185,7 @@ mod tests {
         let mut problems = Problems::new("built-in configuration");
         problems.add(41, "control: unix:x/c: taken; move it away, or choose another path");
         let said = "built-in configuration: control: unix:x/c: taken; move it away, or choose \
-                    another folder with --data-dir DIR";
+                    another directory with --data-dir DIR";
         assert_eq!(problems.to_string(), said);
     }
 }

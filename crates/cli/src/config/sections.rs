@@ -1,8 +1,8 @@
 //! First step of loading a configuration: parses a TOML text into the library's settings.
 //!
 //! Each section has a file of its own with the table of its keys. This step checks each value
-//! alone; check.rs checks the rules between them. Goes on after a problem, so that all are reported
-//! at once. Called by `config::load`.
+//! alone; check.rs checks the rules between them. Reading continues after a problem, so that all
+//! problems are reported at once. `config::load` calls this module.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -33,8 +33,8 @@ pub struct Sections {
     pub drives: Vec<(DriveConfig, KeyLines)>,
     /// Volumes of the `[[volume]]` sections.
     pub volumes: Vec<(VolumeDraft, KeyLines)>,
-    /// Names of unknown sections and of sections that could not be read. A reference to one of them
-    /// is not another problem.
+    /// Names of unknown sections and of sections that could not be read. References to these
+    /// sections are not reported as further problems.
     pub lost: HashSet<String>,
     /// True if a section may have been meant as an export.
     pub has_exports: bool,
@@ -77,7 +77,7 @@ pub fn read(text: &str, base: &Path, mut problems: Problems) -> (Sections, Probl
     (all, document.problems.into_inner())
 }
 
-/// Returns the keys of a section, each with a flag for lists.
+/// Function that returns the keys of a section, each with a flag for lists.
 type KeyList = fn() -> Vec<(&'static str, bool)>;
 
 /// All sections by their titles in messages, with their keys except `name`, which most sections

@@ -1,6 +1,6 @@
 //! `[server]`: threads and limits of the library's server, and sockets and files of the daemon.
 //!
-//! Owns both key tables, which sections.rs reads.
+//! This module owns both key tables, which sections.rs reads.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,15 +15,15 @@ use super::words::{self, ControlWord, MILLISECOND_NS, SECOND_NS};
 /// Settings of the daemon that the library's server does not know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DaemonConfig {
-    /// Control socket, or `Off`; `None` for the default path.
+    /// Path of the control socket, or `Off` for none. `None` stands for the default path.
     pub control: Option<ControlWord>,
-    /// Mode, owner and group of the control socket's file, as far as they are set.
+    /// Mode, owner and group of the control socket's file. Unset values are `None`.
     pub control_access: SocketAccess,
     /// Group whose members may change anything over the control socket.
     pub control_admin_group: Option<u32>,
     /// Address of the metrics page.
     pub metrics: Option<SocketAddr>,
-    /// Folder for marks of dirty caches.
+    /// Directory for the marks of dirty caches.
     pub state: Option<PathBuf>,
 }
 

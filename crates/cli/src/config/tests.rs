@@ -68,7 +68,7 @@ fn a_drive_says_what_it_does_in_a_second_and_the_layer_gets_costs() {
     let found = problems(&whole("cost.read-iop = 1\ncost.write-iops = 0\n", "", ""));
     let missing = "m.toml:4: cost of [[drive]]: add read-iops, read-bandwidth, write-bandwidth; \
                    millrace-lab bench --calibrate DRIVE measures and prints them";
-    let range = "m.toml:5: cost.write-iops = 0: write I/Os a second, from 1 to 1000m";
+    let range = "m.toml:5: cost.write-iops = 0: write a number of I/Os per second from 1 to 1000m";
     assert!(found.contains(&missing.to_owned()) && found.contains(&range.to_owned()), "{found:?}");
     let like = "unknown key \"read-iop\" in cost of [[drive]]; did you mean \"read-iops\"?";
     assert!(found.iter().any(|problem| problem.contains(like)), "{found:?}");
@@ -76,8 +76,8 @@ fn a_drive_says_what_it_does_in_a_second_and_the_layer_gets_costs() {
     let text = "m.toml:4: cost of [[drive]]: several keys with values; write cost.KEY = VALUE";
     assert_eq!(found, [text]);
     let found = problems(&whole(&dotted.replace("512m", "4095"), "", ""));
-    let text =
-        "m.toml:8: cost.write-bandwidth = \"4095\": write the bytes of a second, from 4k to 1024t";
+    let text = "m.toml:8: cost.write-bandwidth = \"4095\": write a number of bytes per second \
+                from 4k to 1024t";
     assert_eq!(found, [text]);
 }
 
@@ -235,7 +235,7 @@ fn mistakes_of_all_kinds_are_told_in_one_round() {
     let expected = [
         "m.toml:1: unknown key \"drvie\"",
         "m.toml:6: unknown driver \"nul\"",
-        "m.toml:9: driver ram: size=x is wrong",
+        "m.toml:9: driver ram: size=x is invalid",
         "m.toml:10: controller: there is no controller \"c\"",
         "m.toml:13: drives: there is no drive \"d2\"",
         "m.toml:14: chunk = \"60k\"",
@@ -248,7 +248,7 @@ fn mistakes_of_all_kinds_are_told_in_one_round() {
     }
     let both = whole("", "", "").replace("null:size=1g", "null:depth=0,block=3");
     let found = problems(&both);
-    assert!(found.len() == 2 && found[1].contains("block=3 is wrong"), "{found:?}");
+    assert!(found.len() == 2 && found[1].contains("block=3 is invalid"), "{found:?}");
 }
 
 #[test]
@@ -362,8 +362,8 @@ fn what_nobody_can_reach_is_a_warning() {
                   drives = [\"d2\"]\n";
     let plan = plan(&whole(spare, volume, ""));
     assert_eq!(plan.warnings.len(), 2);
-    assert!(plan.warnings[0].contains("m.toml:5: drive \"d1\" is in no volume"));
-    assert!(plan.warnings[1].contains("volume \"w\" is not exported"));
+    assert!(plan.warnings[0].contains("m.toml:5: drive \"d1\" belongs to no volume"));
+    assert!(plan.warnings[1].contains("no export names volume \"w\""));
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn sections_that_lack_something_say_what() {
         "m.toml:2: [[volume]]: it has no drive; add drives = [\"...\"]",
         "m.toml:3: [[export]]: it names no volume; add volume = \"...\", or directory = \"...\"",
         "m.toml:3: [[export]]: it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for \
-         machines",
+         virtual machines",
     ];
     assert_eq!(found, expected);
     assert_eq!(problems("").len(), 1);
@@ -391,7 +391,7 @@ fn a_text_that_is_no_toml_says_where() {
     let found = problems("[[drive]]\nname = \"a\"\nname = \"b\"\n");
     assert!(found[0].starts_with("m.toml:3: not valid TOML: duplicate key"), "{}", found[0]);
     let found = problems("[volume.cache]\nsize = \"1m\"\n[[volume]]\nname = \"v\"\n");
-    let what = "put [volume.cache] below the [[volume]] that it is of";
+    let what = "put [volume.cache] below its [[volume]], because TOML assigns it";
     assert!(found[0].starts_with("m.toml:3: ") && found[0].contains(what), "{}", found[0]);
 }
 
@@ -417,7 +417,7 @@ fn the_server_section_is_checked() {
     let auto = text.replace("20us", "auto");
     assert_eq!(plan(&auto).config.server.spin, None);
     let found = problems(&text.replace("64m", "1k").replace("[0, 0]", "[0, 65535]"));
-    assert!(found[0].contains(": cpus: 65535: no CPU that this process may use"), "{found:?}");
+    assert!(found[0].contains(": cpus: 65535: this process may not use such a CPU"), "{found:?}");
     assert!(found[1].contains(": memory-max = \"1k\": write a size of 64m or more"), "{found:?}");
 }
 
@@ -477,7 +477,7 @@ fn controllers_are_checked_each_with_its_line() {
 #[test]
 fn a_controller_that_no_drive_names_is_a_warning() {
     let plan = plan(&format!("{SCU}{}", whole("", "", "")));
-    assert_eq!(plan.warnings, ["m.toml:2: controller \"scu\" is named by no drive"]);
+    assert_eq!(plan.warnings, ["m.toml:2: no drive names controller \"scu\""]);
 }
 
 #[test]
@@ -529,14 +529,14 @@ fn keys_for_virtual_machines_are_checked() {
     let wrong = problems(&format!("{DRIVE}{VOLUME}{alone}"));
     assert_eq!(wrong, ["m.toml:9: vhost-user-blk = \"m\": write \"unix:PATH\""]);
     let wrong = found("queues = 2\n");
-    assert!(wrong.contains("m.toml:10: queues: only with vhost-user-blk"), "{wrong}");
+    assert!(wrong.contains("m.toml:10: queues: valid only with vhost-user-blk"), "{wrong}");
     let wrong = found("vhost-user-blk = \"unix:m\"\nqueues = 257\n");
     assert!(wrong.contains("write a whole number from 1 to 256"), "{wrong}");
     let wrong = found("vhost-user-blk = \"unix:m\"\nthreads = \"queues\"\n");
     assert!(wrong.contains("write \"shared\", \"queue\", or a number from 1 to 256"), "{wrong}");
     let wrong = found("vhost-user-blk = \"unix:m\"\ncpus = [9999]\n");
     assert!(
-        wrong.contains("m.toml:11: cpus: 9999: no CPU that this process may use; it"),
+        wrong.contains("m.toml:11: cpus: 9999: this process may not use such a CPU; it"),
         "{wrong}"
     );
     let wrong = found("vhost-user-blk = \"unix:m\"\nsocket-mode = \"rw\"\n");

@@ -1,12 +1,12 @@
 //! Notes about values of drive specs whose units earlier versions read differently.
 //!
-//! Called by check.rs. Bandwidths with k, m or g used to be powers of 1000, and sizes with kB, MB
-//! or GB powers of 1024. Delete this file, and its line in check.rs, after the next release.
+//! check.rs calls this module. Bandwidths with k, m or g used to be powers of 1000, and sizes with
+//! kB, MB or GB powers of 1024. Delete this file, and its line in check.rs, after the next release.
 
 use super::plan::LocatedDrive;
 use super::words::{bytes_for_people, rate_bytes_per_s, size};
 
-/// Adds a note for each such value.
+/// Adds a note for each value whose meaning changed.
 pub fn add(file: &str, drives: &[LocatedDrive], warnings: &mut Vec<String>) {
     for (drive, lines) in drives {
         for (key, value) in &drive.spec.innermost().options {

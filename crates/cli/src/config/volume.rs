@@ -1,7 +1,7 @@
 //! `[[volume]]`: the layout, serving mode and cache of a volume.
 //!
-//! Owns the key table; the queue keys are in drive.rs and those of the cache in millrace-console.
-//! Called by sections.rs; check.rs resolves the drives by name.
+//! This module owns the key table; the queue keys are in drive.rs and those of the cache in
+//! millrace-console. sections.rs calls it; check.rs resolves the drives by name.
 
 use millrace::{
     CHUNK_SECTORS, CacheConfig, DriveOptions, Stack, VolumeConfig, default_layout, default_serving,
@@ -34,7 +34,8 @@ pub const LAYOUT: &[KeyReader<VolumeDraft>] = &[
     list("drives", |to, at| at.list(&mut to.drives, |text| Ok(text.to_owned()))),
 ];
 
-/// Keys after the queue settings. Setting a high mark also sets the default of its low mark.
+/// Keys that are read after the queue settings. Setting a high mark also sets the default of its
+/// low mark.
 pub const KEYS: &[KeyReader<VolumeConfig>] = &[
     key("serving", |to, at| at.word(&mut to.serving.serving, words::serving)),
     key("plug-high", |to, at| {
@@ -59,7 +60,7 @@ fn layout(text: &str) -> Result<Layout, String> {
 
 fn chunk(layout: Layout, text: &str) -> Result<Layout, String> {
     if layout == Layout::Linear {
-        let wrong = "a linear volume has none; remove it, or use layout = \"stripe\"";
+        let wrong = "a linear volume has no chunk; remove this key, or use layout = \"stripe\"";
         return Err(wrong.to_owned());
     }
     words::chunk_sectors(text).map(|chunk_sectors| Layout::Stripe { chunk_sectors })
@@ -88,7 +89,7 @@ pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
         config.serving.serving = default_serving(&vec![Stack::Mq; drives]);
     }
     if let Err(text) = config.serving.validate() {
-        // The text begins with the key that it is about.
+        // The error text begins with the name of the key.
         let key = text.split(' ').next().unwrap_or_default();
         section.problem(key, text.as_str());
     }

@@ -19,7 +19,7 @@ pub fn of(plan: &ServePlan, unused: &[&LocatedDrive]) -> Vec<String> {
     found.extend(idle_groups(plan));
     found.extend(ignored_settings(plan));
     found.extend(unused.iter().map(|(drive, lines)| {
-        let text = format!("drive \"{}\" is in no volume; it is not opened", drive.name);
+        let text = format!("drive \"{}\" belongs to no volume, so it is not opened", drive.name);
         (lines.at("name"), text)
     }));
     found.extend(idle_volumes(plan));
@@ -52,7 +52,7 @@ fn idle_controllers(plan: &ServePlan, unused: &[&LocatedDrive]) -> Vec<Warning> 
     let drives = plan.config.drives().chain(unused.iter().map(|(drive, _)| drive));
     let named = drives.filter_map(|drive| drive.spec.controller.as_deref());
     let controllers = plan.config.controllers.iter().map(|one| &one.name);
-    let text = |name: &str| format!("controller \"{name}\" is named by no drive");
+    let text = |name: &str| format!("no drive names controller \"{name}\"");
     idle(controllers.zip(&plan.lines.controllers), named, text)
 }
 
@@ -60,18 +60,19 @@ fn idle_groups(plan: &ServePlan) -> Vec<Warning> {
     let parents = plan.config.groups.iter().filter_map(|group| group.parent.as_deref());
     let exports = plan.config.exports.iter().map(|export| export.group_name());
     let groups = plan.config.groups.iter().map(|group| &group.name).zip(&plan.lines.groups);
-    let text = |name: &str| format!("group \"{name}\" is named by no export");
+    let text = |name: &str| format!("no export names group \"{name}\"");
     idle(groups, parents.chain(exports).chain([DEFAULT_GROUP]), text)
 }
 
 fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
     let exported = plan.config.exports.iter().map(|export| export.volume.as_str());
     let volumes = plan.config.volumes.iter().map(|volume| &volume.name).zip(&plan.lines.volumes);
-    idle(volumes, exported, |name| format!("volume \"{name}\" is not exported"))
+    idle(volumes, exported, |name| format!("no export names volume \"{name}\""))
 }
 
-/// Warns of shares and targets of groups on cached volumes, which schedulers cannot apply, and of
-/// latency targets that no drive keeps: a line for each volume of the group's exports.
+/// Warns of shares and targets of groups on cached volumes, where schedulers cannot apply them, and
+/// of latency targets that no drive can keep. Returns one line for each volume that the group's
+/// exports use.
 fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {

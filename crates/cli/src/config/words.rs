@@ -1,8 +1,9 @@
 //! Grammar of values in a configuration: sizes, times, addresses and fixed sets of words.
 //!
-//! Pure functions that parse a text into a value, or into an error that names the rule and a text
-//! that works. Those shared with the laboratory's command line are in millrace-console. Called by
-//! sections.rs through `Section`, which adds file, line and key, and by the command line.
+//! Pure functions that parse a text into a value, or into an error that states the rule and a valid
+//! text. Grammar shared with the laboratory's command line is in millrace-console. sections.rs
+//! calls them through `Section`, which adds file, line and key; the command line calls them
+//! directly.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,7 +22,7 @@ pub use millrace_console::words::{
 use millrace_machine::{Machine, Native};
 
 pub const MILLISECOND_NS: u64 = 1_000_000;
-/// IANA's port of NBD.
+/// Port that IANA has assigned to NBD.
 const NBD_PORT: u16 = 10809;
 /// Default port of the metrics page: the first of the range that Prometheus exporters use.
 const METRICS_PORT: u16 = 9100;
@@ -86,8 +87,9 @@ pub fn memory_max(text: &str) -> Result<u64, String> {
     match bytes {
         MEMORY_BYTES_MIN.. => Ok(bytes),
         _ => {
-            let why = "NBD clients may ask for 32m at once, and others want some beside that";
-            Err(format!("write a size of 64m or more: {why}"))
+            let why =
+                "NBD clients may request 32m at a time, and other clients need memory in addition";
+            Err(format!("write a size of 64m or more, because {why}"))
         }
     }
 }
@@ -99,7 +101,8 @@ pub fn memory_max(text: &str) -> Result<u64, String> {
 pub fn cpu(text: &str) -> Result<u32, String> {
     let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let number = text.trim().parse().ok().filter(|number| cpus.contains(number));
-    number.ok_or_else(|| format!("no CPU that this process may use; it may use {}", ranges(&cpus)))
+    number
+        .ok_or_else(|| format!("this process may not use such a CPU; it may use {}", ranges(&cpus)))
 }
 
 /// Returns the value of one of several words. `noun` names the setting in the error text.
@@ -111,8 +114,8 @@ pub(super) fn choice<T: Copy>(noun: &str, text: &str, words: &[(&str, T)]) -> Re
     Err(unknown_word(noun, text, &names))
 }
 
-/// Returns a problem's text: the setting as written, then what is wrong with it. The text about an
-/// unknown word names both already.
+/// Returns a problem's text: the setting as written, then the error. An error about an unknown word
+/// contains the setting already.
 pub fn refusal(setting: &str, error: &str) -> String {
     match error.starts_with("unknown ") {
         true => error.to_owned(),
@@ -161,7 +164,8 @@ pub enum LayoutWord {
     Linear,
 }
 
-/// Parser of a flag with fixed words. Shells complete the words; `read` makes the error for others.
+/// Parser of a flag that takes one of several fixed words. Shells complete the words; `read`
+/// returns the error for any other text.
 #[derive(Debug, Clone)]
 pub struct WordParser<R> {
     /// Words that shells complete.
@@ -255,13 +259,13 @@ pub fn control(text: &str, base: &Path) -> Result<ControlWord, String> {
     }
 }
 
-/// Parses the path of a folder. A relative path starts from `base`.
+/// Parses the path of a directory. A relative path starts from `base`.
 ///
 /// # Errors
 /// Returns a path that works, as an example.
 pub fn folder(text: &str, base: &Path) -> Result<PathBuf, String> {
     match text.is_empty() || text.contains(char::is_control) {
-        true => Err("write the path of a folder, as in \"/var/lib/millrace\"".to_owned()),
+        true => Err("write the path of a directory, as in \"/var/lib/millrace\"".to_owned()),
         false => Ok(base.join(text)),
     }
 }
@@ -274,9 +278,9 @@ pub fn metrics(text: &str) -> Result<SocketAddr, String> {
     tcp(text, METRICS_PORT).map_err(|error| error.replace("tcp:", ""))
 }
 
-/// Returns the default path of the control socket: that of the first Unix socket with `.control`
-/// appended, so that servers with different sockets have different control sockets. Returns `None`
-/// if the path would be too long.
+/// Returns the default path of the control socket: the path of the first Unix socket with
+/// `.control` appended, so that servers with different sockets have different control sockets.
+/// Returns `None` if the path would be too long.
 pub fn control_beside(socket: &Path) -> Option<PathBuf> {
     let mut beside = socket.as_os_str().to_owned();
     beside.push(".control");
@@ -288,7 +292,7 @@ fn socket_path(path: PathBuf) -> Result<Listen, String> {
     if length > SOCKET_PATH_BYTES_MAX {
         return Err(format!(
             "the path of a socket is at most {SOCKET_PATH_BYTES_MAX} bytes long, but {} has \
-             {length}; put it into a folder with a shorter path",
+             {length}; put it into a directory with a shorter path",
             path.display()
         ));
     }
@@ -316,7 +320,9 @@ fn tcp(place: &str, port_default: u16) -> Result<SocketAddr, String> {
                             tcp:0.0.0.0:{port_default} for all interfaces"
         ));
     }
-    let port: u16 = port.parse().map_err(|_| format!("\"{port}\" is no port from 0 to 65535"))?;
+    let port: u16 = port
+        .parse()
+        .map_err(|_| format!("\"{port}\" is not a port; write a number from 0 to 65535"))?;
     Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
 }
 
@@ -339,7 +345,10 @@ mod tests {
         let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
         assert_eq!(cpu(&cpus[0].to_string()), Ok(cpus[0]));
         let error = cpu("65535").unwrap_err();
-        assert!(error.contains("no CPU") && error.ends_with(&ranges(&cpus)), "{error}");
+        assert!(
+            error.contains("may not use such a CPU") && error.ends_with(&ranges(&cpus)),
+            "{error}"
+        );
     }
 
     #[test]

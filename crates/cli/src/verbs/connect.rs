@@ -1,11 +1,11 @@
-//! Finds the daemon that a verb talks to: `--connect`, else the variable `MILLRACE_CONTROL`, else a
-//! search.
+//! Finds the daemon that a verb connects to: by `--connect`, else by the variable
+//! `MILLRACE_CONTROL`, else by a search.
 //!
-//! Owns the option and the order of the search: the first folder with a live control socket wins,
-//! and an error lists all folders. Another user may have created a folder below the working folder,
-//! with a server that only looks like a daemon. Sockets there are trusted only if root or the user
-//! of this program listens, by the peer credentials that the kernel keeps. Called by each verb that
-//! talks to a daemon.
+//! This module owns the option and the order of the search: the first directory with a live control
+//! socket wins, and an error lists all directories. Another user may have created a directory below
+//! the working directory, with a server that only looks like a daemon. A socket there is trusted
+//! only if root or the user of this program listens, according to the kernel's peer credentials.
+//! Each verb that connects to a daemon calls this module.
 
 use std::fs::DirEntry;
 use std::io::{self, ErrorKind};
@@ -23,10 +23,10 @@ use crate::views::client::{Client, why_not};
 
 /// Environment variable with the path of the control socket.
 const VARIABLE: &str = "MILLRACE_CONTROL";
-/// Environment variable with the folder of the user's sockets.
+/// Environment variable with the directory of the user's sockets.
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
-/// Option that selects the daemon, for each verb that talks to one.
+/// Option that selects the daemon, for each verb that connects to one.
 #[derive(Debug, clap::Args)]
 pub struct Connect {
     /// Control socket of the daemon, unix:PATH [default: that in MILLRACE_CONTROL, else one in
@@ -66,17 +66,17 @@ fn socket(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Folder that may contain a daemon's control socket.
+/// Directory that may contain a daemon's control socket.
 #[derive(Debug, PartialEq, Eq)]
 struct SocketFolder {
     folder: PathBuf,
-    /// True if any user may have created the folder, so that the user of the server must be
+    /// True if any user may have created the directory, so that the user of the server must be
     /// checked.
     is_anybodys: bool,
 }
 
-/// Returns the folders in the order of the search. `runtime_dir` is the folder of this user's
-/// sockets, if the system has one.
+/// Returns the directories in the order of the search. `runtime_dir` is the directory of this
+/// user's sockets, if the system has one.
 fn places(runtime_dir: Option<&str>) -> Vec<SocketFolder> {
     let own = runtime_dir.map(Path::new).filter(|folder| folder.is_absolute());
     let place = |folder: PathBuf| SocketFolder { is_anybodys: folder.is_relative(), folder };
@@ -85,7 +85,7 @@ fn places(runtime_dir: Option<&str>) -> Vec<SocketFolder> {
     fixed.into_iter().chain(of_user).chain([place("/run/millrace".into())]).collect()
 }
 
-/// Connects to the daemon in the first folder that has one.
+/// Connects to the daemon in the first directory that has one.
 fn search(places: &[SocketFolder]) -> Result<Client> {
     let mut passed = Vec::new();
     for place in places {
@@ -114,7 +114,7 @@ fn search(places: &[SocketFolder]) -> Result<Client> {
         }
         if let Some((path, socket)) = served.pop() {
             for line in passed.iter().filter(|line| line.ends_with(UNTRUSTED)) {
-                tracing::warn!("unix:{line}; unix:{} is asked instead", path.display());
+                tracing::warn!("unix:{line}; using unix:{} instead", path.display());
             }
             return Client::greeted(socket, &path);
         }
@@ -127,13 +127,13 @@ fn search(places: &[SocketFolder]) -> Result<Client> {
 }
 
 /// End of the message about a socket of an untrusted user.
-const UNTRUSTED: &str = "neither root nor you: trusted only with --connect";
+const UNTRUSTED: &str = "neither root nor this user: use --connect to trust it";
 
 /// Refuses a server that neither root nor the user `own` has started.
 fn trusted(socket: &UnixStream, own: u32) -> Result<(), String> {
     match socket_peercred(socket) {
         Ok(server) => is_trusted(server.uid.as_raw(), own),
-        Err(error) => Err(format!("the system does not say who listens there: {error}")),
+        Err(error) => Err(format!("the system does not report who listens there: {error}")),
     }
 }
 
@@ -144,12 +144,12 @@ fn is_trusted(server: u32, own: u32) -> Result<(), String> {
     }
 }
 
-/// Returns the control sockets in a folder, found by their names, or the reason why it cannot be
+/// Returns the control sockets in a directory, found by their names, or the reason why it cannot be
 /// read.
 fn sockets_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(folder).map_err(|error: io::Error| match error.kind() {
-        ErrorKind::NotFound => "no such folder".to_owned(),
-        ErrorKind::PermissionDenied => "this user may not look into it".to_owned(),
+        ErrorKind::NotFound => "no such directory".to_owned(),
+        ErrorKind::PermissionDenied => "this user may not list it".to_owned(),
         _ => error.to_string(),
     })?;
     let is_control = |entry: &DirEntry| {
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_server_near_is_trusted_if_it_is_of_root_or_of_this_user() {
         assert_eq!((is_trusted(0, 1000), is_trusted(1000, 1000)), (Ok(()), Ok(())));
-        let why = "user 1001 listens there, neither root nor you: trusted only with --connect";
+        let why = "user 1001 listens there, neither root nor this user: use --connect to trust it";
         assert_eq!(is_trusted(1001, 1000), Err(why.to_owned()));
         assert_eq!(is_trusted(1001, 0), Err(why.to_owned()));
         let dir = tempfile::tempdir().unwrap();
@@ -221,13 +221,13 @@ mod tests {
         let said = said.err().unwrap().to_string();
         let lines: Vec<&str> = said.lines().skip(1).map(str::trim).collect();
         let at = |path: &Path, why: &str| format!("{}: {why}", path.display());
-        let dead = "nobody serves this socket any more";
+        let dead = "no daemon serves this socket any more";
         assert_eq!(
             lines,
             [
                 at(&found[0], dead),
                 at(&found[1], dead),
-                at(&missing, "no such folder"),
+                at(&missing, "no such directory"),
                 at(&empty, "no control socket"),
             ]
         );

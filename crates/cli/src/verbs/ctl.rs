@@ -1,8 +1,9 @@
 //! `millrace ctl`: requests to a running daemon, and the table of verbs that a daemon answers.
 //!
-//! Owns the list of requests and [`control_verbs`], the rows of the control socket's verbs. Each
-//! file beside this one has one request, with the daemon's part unless the daemon needs it
-//! elsewhere. The daemon decides: a request that it refuses is an error here, with its reason.
+//! This module owns the list of requests and [`control_verbs`], the rows of the control socket's
+//! verbs. Each file in the `ctl` directory has one request, with the daemon's part unless the
+//! daemon needs it elsewhere. The daemon decides: if it refuses a request, the verb fails with the
+//! daemon's reason.
 
 mod acknowledge;
 mod clients;
@@ -39,12 +40,12 @@ use crate::views::{self, Answers, ControlVerb, Question, Refusal, StatsQuery};
 /// Help text about `--connect`, which every request takes.
 const EXAMPLES: &str = "\
 Examples:
-  millrace ctl resize vol0              asks the daemon that is found
+  millrace ctl resize vol0              asks the daemon that it finds
   millrace ctl get --connect unix:/run/millrace/fast.sock.control
 
 Each request takes --connect unix:PATH behind its name: the daemon's control socket, which `serve` \
-prints as `control at unix:PATH`. Without it the variable MILLRACE_CONTROL names the socket; without \
-both, the first daemon is asked that has one in ./millrace-data, the working folder, \
+prints as `control at unix:PATH`. Without it the variable MILLRACE_CONTROL names the socket; \
+without both, the first daemon that has one is asked, in ./millrace-data, the working directory, \
 $XDG_RUNTIME_DIR/millrace or /run/millrace.
 ";
 
@@ -87,17 +88,17 @@ enum Request {
     Version(version::VersionArgs),
 }
 
-/// Options of each request: the daemon, and the output format.
+/// Options of every request: the choice of the daemon, and the output format.
 #[derive(Debug, clap::Args)]
 struct Daemon {
     #[command(flatten)]
     connect: Connect,
-    /// Print one line of JSON, for an error too
+    /// Print one line of JSON, also for an error
     #[arg(long)]
     json: bool,
 }
 
-/// Returns all verbs of the control socket, in the order of the greeting.
+/// Returns all verbs of the control socket, in the order in which the daemon's greeting lists them.
 pub fn control_verbs() -> Vec<ControlVerb<LiveDaemon>> {
     use ControlVerb as Row;
     vec![

@@ -1,8 +1,8 @@
 //! `millrace locks`: lock statistics of a running daemon, in lockmeter's columns.
 //!
-//! Makes the daemon take statistics, asks for them repeatedly so that it goes on, and ends them
-//! after the given time or at Ctrl-C; if this program dies, the daemon ends them by itself. The
-//! table is that of `bench --locks`.
+//! The program makes the daemon take statistics, queries them repeatedly so that the daemon
+//! continues, and ends them after the given time or at Ctrl-C. If this program dies, the daemon
+//! ends the statistics by itself. The table is that of `bench --locks`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -17,20 +17,20 @@ use signal_hook::iterator::Signals;
 use crate::verbs::connect::Connect;
 use crate::views::requests::{LOCKS_START, LOCKS_STATUS, LOCKS_STOP, NoArguments};
 
-/// Time between two checks whether to go on.
+/// Time between two checks for the end of the statistics.
 const TURN: Duration = Duration::from_millis(50);
 /// Time between two requests to the daemon.
 const ASK: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace locks                        for five seconds, the daemon that is found
+  millrace locks                        for five seconds, of the daemon that it finds
   millrace locks --for 1m --connect unix:/run/millrace/fast.sock.control
   millrace locks --json | jq '.locks[] | select(.site == null)'
 
-A row is all locks of one name together; below it stands a row for each place in the source that \
-took them. Times are in microseconds; columns marked * come with -x.
-  taken         times that a lock was taken
+A row adds up all locks of one name; below it is a row for each place in the source that took \
+them. Times are in microseconds; columns marked * come with -x.
+  taken         number of times that a lock was taken
   rejected *    attempts that found the lock taken and went away without it, such as a thread that
                 leaves its I/Os to the thread which serves the queue already
   contended     share of all attempts that found the lock taken
@@ -39,9 +39,9 @@ took them. Times are in microseconds; columns marked * come with -x.
   held          share of the time in which a lock was held; several locks of a name are added up
   spinning *    share of the time of all CPUs that threads spent waiting
 
-The lock `serve` is that of a hardware queue. A lock that was taken before the start, or not given \
-back at the end, is left out. LockReport count only while this verb runs; each taking then costs about \
-40 ns more.
+The lock `serve` is that of a hardware queue. A lock that was taken before the start, or is still \
+held at the end, is left out. Locks are counted only while this verb runs; each acquisition then \
+takes about 40 ns longer.
 ";
 
 /// Arguments of `locks`.

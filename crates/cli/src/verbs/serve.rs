@@ -1,12 +1,12 @@
 //! `millrace serve`: opens the drives of a configuration and serves its volumes until it is
 //! stopped.
 //!
-//! Owns the order of a start: configuration checked, drives opened, volumes made, workers started,
-//! sockets bound, views started, `ready` printed. On a stop signal: drain, flush, stop the workers,
-//! exit. Calls `config` for the plan, start/drives.rs for drives, `millrace::Servers` for the
-//! servers, start/report.rs for the printed report, check/warnings.rs for logged warnings,
-//! start/signals.rs for signals. Nothing is served before everything is ready, and a failed start
-//! removes what it created.
+//! This module owns the order of a start: configuration checked, drives opened, volumes created,
+//! workers started, sockets bound, views started, `ready` printed. On a stop signal it drains,
+//! flushes, stops the workers, and exits. It calls `config` for the plan, start/drives.rs for
+//! drives, `millrace::Servers` for the servers, start/report.rs for the printed report,
+//! check/warnings.rs for logged warnings, and start/signals.rs for signals. Nothing is served
+//! before everything is ready, and a failed start removes the files that it created.
 
 mod check;
 pub mod live;
@@ -50,7 +50,7 @@ use start::{drives, thread_count};
 /// Longest time for I/O in flight to finish after a stop signal.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Error of a start that cannot even start the threads for signals and the log.
+/// Error of a start whose threads for signals and the log cannot be started.
 const FEW_THREADS: &str = "this configuration needs more threads than the system allows: cannot \
                            start those of signals and of the log";
 
@@ -81,7 +81,7 @@ MILLRACE_LOG=debug, or -v, logs more.";
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Files or block devices to serve, several as one volume; or a configuration, NAME.toml, or -
-    /// for one on standard input; without it, a volume in a data folder
+    /// to read it from standard input; without any, a volume in a data directory
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Configuration to serve, a TOML file of any name
@@ -95,7 +95,7 @@ pub struct Args {
     /// Print the configuration and exit
     #[arg(long)]
     print_config: bool,
-    /// Folder of the volume that is served if no file is given [default: millrace-data]
+    /// Directory of the volume that is served if no file is given [default: millrace-data]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "files"])]
     data_dir: Option<String>,
     /// I/O threads [default: one per CPU, at most 4]
@@ -104,7 +104,7 @@ pub struct Args {
     /// I/O backend: auto, io_uring or epoll [default: auto]
     #[arg(long, value_parser = words::setting::<Backend>)]
     backend: Option<Backend>,
-    /// Address of Prometheus's metrics, served at /metrics: a port of loopback, or ADDRESS:PORT
+    /// Address of the Prometheus metrics, served at /metrics: a port on loopback, or ADDRESS:PORT
     #[arg(long, value_name = "ADDR", value_parser = words::metrics)]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
@@ -158,7 +158,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let waiting = move || {
         signals.wait(&theirs);
         drop(alive);
-        // A failed start does not wait for the signals.
+        // After a failed start nobody waits for the signals, so sending them may fail.
         let _ = give_back.send(signals);
     };
     Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
@@ -193,7 +193,7 @@ fn serve(
     thread_count::check(&plan, &opened)?;
     let workers = opened
         .start_workers(plan.config.server.backend)
-        .context("cannot start the drives' workers; serving = \"inline\" does without")?;
+        .context("cannot start the drives' workers; serving = \"inline\" needs none")?;
     startup.step("binding sockets and starting the servers' threads")?;
     let sockets = view_sockets::bind(&plan, metrics)?;
     let warn = Arc::new(|text: &str| tracing::warn!("{text}"));
@@ -221,15 +221,15 @@ fn serve(
     watch.watch(done);
     let signals = signals.recv().context("the thread of signals panicked")?;
     let code = stop(signals, (watch, daemon, marks));
-    // Dropped last, so that clients of the control socket can follow the stop.
+    // The views are dropped last, so that clients of the control socket can watch the stop.
     drop(views);
     Ok(code)
 }
 
-/// Opens the marks of dirty caches in the folder of `[server] state`.
+/// Opens the marks of dirty caches in the directory of `[server] state`.
 fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks> {
     let Some(state) = &plan.daemon.state else { return Ok(DirtyMarks::default()) };
-    startup.step(format!("opening the folder of state = \"{}\"", state.display()))?;
+    startup.step(format!("opening the directory of state = \"{}\"", state.display()))?;
     let is_dirtied =
         |one: &&VolumeConfig| one.cache.is_some_and(|cache| cache.mode == CacheMode::WriteBack);
     let volumes = plan.config.volumes.iter().filter(is_dirtied);
@@ -241,11 +241,11 @@ fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks>
     })
 }
 
-/// Raises the limit on file descriptors as far as allowed: a guest needs three for each queue, a
-/// client one, and shells start programs with a limit of 1,024.
+/// Raises the limit on file descriptors as far as allowed. A guest needs three descriptors for each
+/// queue, a client one, and shells start programs with a limit of 1,024.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // If this fails, the current limit must do.
+    // If the limit cannot be raised, the daemon runs with the current one.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
@@ -258,22 +258,22 @@ fn take_real_ports(plan: &mut ServePlan, server: &Servers) {
     }
 }
 
-/// Stops the servers, reports, then stops the threads. Drives may hang and their threads with them,
-/// so lost data must be reported first.
+/// Stops the servers, reports lost data, then stops the threads. The report comes first, because
+/// drives may hang, and their threads with them.
 fn stop(
     signals: Signals,
     (mut watch, daemon, marks): (DaemonWatch, Arc<LiveDaemon>, Arc<DirtyMarks>),
 ) -> ExitCode {
     signals::tell_manager(signals::DaemonPhase::Stopping);
     tracing::info!(
-        "stopping: finishing what is in flight, {} s at most, then flushing; caches are written out as \
-         long as their drives go on",
+        "stopping: finishing what is in flight, {} s at most, then flushing; caches are written \
+         out as long as their drives make progress",
         DRAIN_TIMEOUT.as_secs()
     );
     // A weak reference, so that the signal thread does not keep the drives open.
     let theirs = Arc::downgrade(&daemon);
     signals.exit_at_the_next_one(move || {
-        tracing::error!("stopped at once by a second signal: what is in flight is not answered");
+        tracing::error!("stopped at once by a second signal: requests in flight are not answered");
         if let Some(daemon) = theirs.upgrade() {
             log_lost(&daemon, DaemonEnd::SecondSignal);
         }
@@ -293,7 +293,7 @@ fn stop(
         drop(stopping);
         outcome
     });
-    // Reports failures since the last look, up to the last flush.
+    // Reports failures since the last check, including those of the last flush.
     watch.last_look();
     match outcome.is_clean() {
         true => tracing::info!("{}", report::stopped(&outcome)),
@@ -303,7 +303,8 @@ fn stop(
     if outcome.is_clean() {
         return ExitCode::SUCCESS;
     }
-    // Removes the control socket, too: a program that waits for its end need not wait for a drive.
+    // Removes the control socket before the drives close, so that a program that waits for the
+    // socket's end need not wait for a drive.
     remove_socket_files();
     if hang.is_empty() {
         hang = server.join();
@@ -312,7 +313,7 @@ fn stop(
     if hang.is_empty() {
         return ExitCode::FAILURE;
     }
-    // Exits without closing drives, since closing a hanging drive would hang.
+    // Exits without closing drives, because closing a hanging drive would hang.
     output_queue::finish();
     std::process::exit(1);
 }

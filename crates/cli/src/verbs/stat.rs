@@ -1,10 +1,10 @@
 //! `millrace stat`: counters of a running daemon, in iostat's columns.
 //!
-//! Fetches the daemon's counters at each interval and prints the differences; the first report
-//! covers the time since the daemon began to serve, as iostat's covers the time since boot.
-//! columns.rs does the arithmetic, table.rs the text; caches.rs adds a table for volumes with
-//! caches. Reports are printed at whole intervals after the first, however long a reply takes. Ends
-//! quietly when its reader closes the pipe.
+//! `millrace stat` fetches the daemon's counters at each interval and prints the differences; the
+//! first report covers the time since the daemon began to serve, as iostat's covers the time since
+//! boot. columns.rs does the arithmetic, table.rs the text; caches.rs adds a table for volumes with
+//! caches. Reports are printed at whole intervals after the first, however long a reply takes. The
+//! program ends without an error when its reader closes the pipe.
 
 pub mod caches;
 pub mod columns;
@@ -112,8 +112,8 @@ impl Args {
     }
 }
 
-/// If there are many volumes, removes the rows of those without I/O in the interval. Returns the
-/// number of idle volumes, including those that the daemon left out.
+/// If there are many volumes, removes the rows of the volumes without I/O in the interval. Returns
+/// the number of idle volumes, including those that the daemon left out.
 fn leave_out_idle(rows: &mut Vec<columns::StatRow>, left_out: usize) -> usize {
     let volumes = rows.iter().filter(|row| row.kind == "volume").count();
     if volumes + left_out <= VOLUMES_SHOWN {
@@ -158,7 +158,11 @@ fn long_help() -> String {
 pub fn interval(text: &str) -> Result<Duration, String> {
     let time = millrace_console::words::duration(text)?;
     let is_short = time < Duration::from_millis(10);
-    if is_short { Err("write a time from 10ms, such as 1 or 0.5".to_owned()) } else { Ok(time) }
+    if is_short {
+        Err("write a time of 10ms or more, such as 1 or 0.5".to_owned())
+    } else {
+        Ok(time)
+    }
 }
 
 /// Prints reports until there are enough, or the reader closes the pipe.
@@ -175,7 +179,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for number in 0..count {
         let report = client.ask(&STATS, &StatsQuery { all: args.all })?;
         if !args.json && before.is_none() {
-            // Logged, and not among the rows, which programs read.
+            // These warnings are logged and not printed among the rows, which programs read.
             report.unacknowledged.iter().for_each(|volume| tracing::warn!("{}", warning(volume)));
         }
         let text = args.text(&report, before.as_ref());

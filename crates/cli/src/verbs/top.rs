@@ -1,8 +1,9 @@
 //! `millrace top`: shows a running daemon live on a terminal.
 //!
-//! Owns the terminal while it runs, and restores it in any case: ratatui does so after a panic, and
-//! a second thread before a signal ends the program. Waits for a key or the next report, fetches
-//! the report from the control socket, and draws. model.rs holds the state, draw.rs draws it.
+//! `top` owns the terminal while it runs, and restores it in any case: ratatui restores it after a
+//! panic, and a second thread before a signal ends the program. The program waits for a key or the
+//! next report, fetches the report from the control socket, and draws. model.rs holds the state,
+//! draw.rs draws it.
 
 mod draw;
 mod model;
@@ -29,7 +30,7 @@ use model::Model;
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace top                          the daemon that is found: see --connect
+  millrace top                          the daemon that it finds: see --connect
   millrace top 0.5 --connect unix:/run/millrace/fast.sock.control
 
 Keys:
@@ -54,7 +55,7 @@ err           I/Os that failed since the daemon began, in red
 flight        I/Os that wait or are in the drive now
 r_avg w_avg   mean time of reads and writes
 f/s d/s       flushes; discards and writes of zeroes, a second
-I/Os          I/Os a second over time, the newest at the right; the highest of a row is full
+I/Os          I/Os per second over time, the newest at the right; the highest of a row is full
 The column by which rows are sorted has an arrow. A dash stands where there is no figure.";
 
 const END: &str = "\
@@ -97,7 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, (&mut client, args.query()), &mut model);
     give_back();
-    // Dropping it would print an error if the terminal is gone.
+    // The terminal is not dropped, because the drop would print an error if the terminal is gone.
     std::mem::forget(terminal);
     shown.map(|()| ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
-//! `millrace trace`: records and reads blktrace files, our own and the kernel's.
+//! `millrace trace`: records and reads blktrace files, those of millrace and those of the kernel.
 //!
-//! Owns the list of subcommands, a file each, and the arguments that select traces. Called by
-//! cli.rs; millrace-trace reads the files.
+//! This module owns the list of subcommands, one file each, and the arguments that select traces.
+//! cli.rs calls it; millrace-trace reads the files.
 
 mod record;
 mod show;
@@ -67,7 +67,7 @@ struct TraceInput {
     /// Names of recordings, - for standard input; several are merged by time, as blkparse does
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
-    /// Folder of the recordings
+    /// Directory of the recordings
     #[arg(short = 'D', long = "dir", value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Show drives and volumes by their device numbers, as blkparse and btt do, instead of names
@@ -81,8 +81,8 @@ impl TraceInput {
     }
 
     /// Passes each event to `each` until the traces end or `each` returns `Stop`, and shows the
-    /// progress in `bar`. Only a caller that prints nothing meanwhile may show a bar, since it
-    /// would break up lines on the same terminal.
+    /// progress in `bar`. Only a caller that prints nothing meanwhile may show a bar, because the
+    /// bar would break up lines on the same terminal.
     ///
     /// # Errors
     /// Fails if a trace cannot be read.

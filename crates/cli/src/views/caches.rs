@@ -13,7 +13,7 @@ use super::counter_json;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheCounts {
-    /// Volume that the cache is over.
+    /// Name of the volume that is cached.
     pub volume: String,
     /// Cache mode, which decides when a write is acknowledged: `write-back` or `write-through`.
     pub mode: String,

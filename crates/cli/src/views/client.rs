@@ -1,7 +1,7 @@
 //! Client of the control socket, for the verbs that query a running daemon.
 //!
-//! Owns one blocking connection with a timeout. Checks the daemon's greeting, then sends one
-//! request after another. Errors name the path that was tried and the remedy.
+//! `Client` owns one blocking connection with a timeout. It checks the daemon's greeting, then
+//! sends one request after another. Errors name the path that was tried and the remedy.
 
 use std::error::Error;
 use std::fmt;
@@ -24,16 +24,17 @@ use super::{CONTROL_VERSION, HistoryRange, Verb};
 
 /// Timeout of a reply, which normally takes milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of the reply to a reload: a removed cache is first written to its drives.
+/// Timeout of the reply to a reload, which may have to write a removed cache to its drives first.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Timeout of the greeting. The daemon sends it at once, but another server may wait for a request.
+/// Timeout of the greeting. A daemon sends it at once, but a server of another protocol may wait
+/// for a request.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Advice for a path that is not a control socket.
 const CONNECT: &str = "name the daemon's control socket, which it prints when it starts as \
                        \"control at ...\": --connect unix:PATH";
 
-/// Error of a request that the daemon refused.
+/// Error for a request that the daemon refused.
 #[derive(Debug)]
 pub struct DaemonRefusal {
     /// Kind of the error, for programs.
@@ -81,7 +82,7 @@ impl Client {
     /// Takes over a connected socket. `path` is only for messages.
     ///
     /// # Errors
-    /// Fails if the other end is no daemon, or speaks another version of the protocol.
+    /// Fails if the other end is not a daemon, or uses another version of the protocol.
     pub fn greeted(socket: UnixStream, path: &Path) -> anyhow::Result<Client> {
         socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
         socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
@@ -105,31 +106,32 @@ impl Client {
                 path.display(),
                 client.version
             ),
-            None => Err(other(path, "this is no control socket of millrace")),
+            None => Err(other(path, "this is not a control socket of millrace")),
         }
     }
 
     /// Waits for the first byte of a greeting. A server of another protocol might never send a
     /// newline.
     fn expect_greeting(&mut self) -> anyhow::Result<()> {
-        // Stopping and continuing this program interrupts a wait.
+        // Stopping and continuing this process interrupts the wait, so it is repeated.
         let begins = match retry(|| self.socket.fill_buf().map(drop)) {
             Ok(()) => self.socket.buffer(),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 let silence = GREETING_TIMEOUT.as_secs();
-                let why = format!("it says nothing for {silence} s, so it is no control socket");
+                let why =
+                    format!("it sends nothing for {silence} s, so it is not a control socket");
                 return Err(other(&self.path, &why));
             }
             Err(error) => return Err(self.gone(&error)),
         };
         match begins.first() {
-            // End of file: reading the line reports it.
+            // An end of file is reported when the line is read.
             None | Some(b'{') => Ok(()),
             _ if begins.starts_with(b"NBD") => {
                 let why = "this is the NBD socket of an export, not a control socket";
                 Err(other(&self.path, why))
             }
-            _ => Err(other(&self.path, "this is no control socket of millrace")),
+            _ => Err(other(&self.path, "this is not a control socket of millrace")),
         }
     }
 
@@ -216,12 +218,12 @@ impl Client {
                 let limit = ANSWER_TIMEOUT.as_secs();
                 anyhow::anyhow!("unix:{path}: the daemon has not answered for {limit} s")
             }
-            _ => anyhow::anyhow!("unix:{path}: the daemon cannot be asked: {error}"),
+            _ => anyhow::anyhow!("unix:{path}: cannot communicate with the daemon: {error}"),
         }
     }
 
     fn broken(&self) -> String {
-        format!("unix:{}: this is no answer of a millrace daemon", self.path.display())
+        format!("unix:{}: this is not the reply of a millrace daemon", self.path.display())
     }
 }
 
@@ -244,11 +246,11 @@ fn other(path: &Path, why: &str) -> anyhow::Error {
 pub fn why_not(path: &Path, error: &io::Error) -> String {
     let meta = std::fs::metadata(path);
     if meta.as_ref().is_ok_and(|meta| !meta.file_type().is_socket()) {
-        return "this is no socket".to_owned();
+        return "this is not a socket".to_owned();
     }
     match (error.kind(), meta) {
-        (ErrorKind::NotFound, _) => "there is no socket".to_owned(),
-        (ErrorKind::ConnectionRefused, _) => "nobody serves this socket any more".to_owned(),
+        (ErrorKind::NotFound, _) => "there is not a socket".to_owned(),
+        (ErrorKind::ConnectionRefused, _) => "no daemon serves this socket any more".to_owned(),
         (ErrorKind::PermissionDenied, Ok(meta)) => {
             let user = User::from_uid(meta.uid().into()).ok().flatten().map(|user| user.name);
             let group = Group::from_gid(meta.gid().into()).ok().flatten().map(|group| group.name);
@@ -259,9 +261,7 @@ pub fn why_not(path: &Path, error: &io::Error) -> String {
                 group.unwrap_or_else(|| meta.gid().to_string())
             )
         }
-        (ErrorKind::PermissionDenied, Err(_)) => {
-            "this user may not look into its folder".to_owned()
-        }
+        (ErrorKind::PermissionDenied, Err(_)) => "this user may not enter its directory".to_owned(),
         _ => format!("cannot connect: {error}"),
     }
 }

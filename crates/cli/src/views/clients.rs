@@ -1,7 +1,7 @@
 //! Clients of NBD and virtual machines, on the control socket.
 //!
-//! The servers report group numbers (`ClientReport`); this module adds the names. Read by `ctl
-//! clients` and `ctl disconnect`; described in docs/control.md.
+//! The servers report group numbers (`ClientReport`); this module adds the names. `ctl clients` and
+//! `ctl disconnect` read it; docs/control.md describes it.
 
 use millrace::ServedGroups;
 use millrace_exports::ClientReport;
@@ -25,19 +25,19 @@ pub struct ConnectedClient {
     pub protocol: String,
     /// Process and user, or address, of the client, with the name in its certificate if it has one.
     pub peer: String,
-    /// Name of its export; empty while it negotiates.
+    /// Name of the client's export; empty while it negotiates.
     pub export: String,
-    /// Name of its group; empty while it negotiates.
+    /// Name of the client's group; empty while it negotiates.
     pub group: String,
-    /// Time since it connected in nanoseconds.
+    /// Time in nanoseconds since the client connected.
     pub connected_ns: u64,
-    /// Number of requests received; for a virtual machine, those answered.
+    /// Number of requests received. For a virtual machine, number of requests answered.
     pub requests: u64,
     /// Bytes read and written.
     pub bytes: u64,
     /// Number of requests that are not answered yet.
     pub in_flight: u32,
-    /// Reason why its next request waits; empty if it does not wait.
+    /// Reason why the client's next request waits; empty if it does not wait.
     pub waits_for: String,
 }
 

@@ -17,15 +17,15 @@ use super::report::OpTotals;
 pub struct GroupCounts {
     /// Name of the group.
     pub name: String,
-    /// Name of its parent, if it has one.
+    /// Name of the parent group, if there is one.
     pub parent: Option<String>,
     /// Current weight.
     pub weight: u32,
-    /// True for a group of the idle class, which only gets the share that others leave.
+    /// True for a group of the idle class, which gets only the capacity that other groups leave.
     pub idle: bool,
-    /// Time by which its I/O is booked ahead of its limits' rates, in nanoseconds.
+    /// Time in nanoseconds for which the group's limits are used up in advance.
     pub booked_ns: u64,
-    /// Counters so far of the volumes that the group used.
+    /// Counters of the group for each volume that it has used.
     pub volumes: Vec<OnVolume>,
 }
 
@@ -37,15 +37,14 @@ pub struct OnVolume {
     pub volume: String,
     /// I/Os by operation. A split I/O counts once.
     pub ops: Vec<OpTotals>,
-    /// Cost of the I/Os by the drives' cost model, in nanoseconds, with all of them counted as
-    /// random.
+    /// Cost of the I/Os by the drives' cost model, in nanoseconds. All I/Os are counted as random.
     pub cost_ns: u64,
-    /// Time that I/Os were held, in nanoseconds, summed over I/Os, by reason. I/Os still held count
-    /// up to now.
+    /// Time that I/Os were held, in nanoseconds, summed over I/Os, by reason. I/Os that are still
+    /// held count up to now.
     pub held_ns: BTreeMap<String, u64>,
     /// Number of I/Os held now.
     pub waiting: u64,
-    /// Time that those have been held so far, in nanoseconds, summed over I/Os.
+    /// Time that the I/Os held now have been held so far, in nanoseconds, summed over I/Os.
     pub waiting_ns: u64,
 }
 

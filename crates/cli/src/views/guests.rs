@@ -24,7 +24,7 @@ pub struct GuestThread {
     pub queues: Vec<GuestQueue>,
 }
 
-/// Counters of a queue of an export to virtual machines, over all guests that have used it.
+/// Counters of a queue of an export to virtual machines, over all guests that used it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GuestQueue {

@@ -1,16 +1,17 @@
 //! Samples of the last hour, one per second, on the control socket.
 //!
-//! Plain data for serde, as in report.rs: kept by `serve`; read back by `top` and the dashboard,
-//! which show the past at once. Fields may be added: readers ignore unknown ones.
+//! Plain data for serde, as in report.rs. `serve` keeps the samples; `top` and the dashboard read
+//! them, so that they can show past seconds at once. Fields may be added: readers ignore unknown
+//! ones.
 
 use serde::{Deserialize, Serialize};
 
 /// Number of seconds kept.
 pub const KEPT_S: usize = 3600;
-/// Most series kept of each kind: those of the busiest.
+/// Maximum number of series of each kind. Only the busiest ones are kept.
 pub const SERIES_MAX: usize = 32;
-/// Number of rows of [`Sample::heat`]. Row n counts latencies from 2^n us on; the first also counts
-/// shorter ones, the last also longer ones.
+/// Number of rows of [`Sample::heat`]. Row n counts latencies from 2^n us on; the first row also
+/// counts shorter latencies, the last row also longer ones.
 pub const HEAT_ROWS: usize = 22;
 
 /// Answer to `history`. Samples and series end at the same second, newest last.
@@ -41,7 +42,7 @@ pub struct Sample {
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Median latency of clients' I/Os in nanoseconds; 0 without any.
+    /// Median latency of clients' I/Os in nanoseconds; 0 if there were none.
     pub p50_ns: u64,
     /// 99th percentile of the latency of clients' I/Os in nanoseconds.
     pub p99_ns: u64,
@@ -51,7 +52,8 @@ pub struct Sample {
     pub heat: Vec<(u8, u32)>,
 }
 
-/// Values of a volume, drive or group, one for each of the last samples; fewer if it is younger.
+/// Values of a volume, drive or group, one for each of the last samples. A series is shorter if its
+/// volume, drive or group is newer than the samples.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Series {

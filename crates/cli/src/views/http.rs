@@ -3,7 +3,7 @@
 //!
 //! Pure functions from the bytes received so far to a complete response, or to `None` while the
 //! request's head is incomplete. `httparse` parses the head; its limits are here. Request bodies
-//! are ignored. Called by session.rs.
+//! are ignored. session.rs calls this module.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ use super::history::KEPT_S;
 use super::requests::{HISTORY, STATS};
 use super::{Answers, StatsQuery};
 
-/// Queries that ask for idle volumes, too.
+/// Forms of the query that also selects idle volumes.
 const ALL: [&str; 4] = ["all", "all=", "all=1", "all=true"];
 
 /// Longest request head in bytes.
@@ -57,12 +57,12 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
         }
         "/history.json" => match history_arguments(query) {
             Some(arguments) => json(answers, HISTORY.name, arguments),
-            None => wrong_query(&format!("seconds is a whole number from 1 to {KEPT_S}")),
+            None => wrong_query(&format!("seconds must be a whole number from 1 to {KEPT_S}")),
         },
         "/healthz" => match query {
             "" => health(&answers.problems(), "200 OK"),
             "strict" | "strict=1" => health(&answers.problems(), "503 Service Unavailable"),
-            _ => wrong_query("there is /healthz and /healthz?strict"),
+            _ => wrong_query("use /healthz or /healthz?strict"),
         },
         "/" => response("200 OK", HTML, DASHBOARD),
         _ => problem("404 Not Found"),
@@ -96,8 +96,8 @@ fn json(answers: &dyn Answers, verb: &str, arguments: Map<String, Value>) -> Vec
     }
 }
 
-/// Returns the health page. A daemon that answers is live even if a drive is in trouble; `degraded`
-/// is the status for that case.
+/// Returns the health page. A daemon that answers is healthy even if a drive is in trouble;
+/// `degraded` is the HTTP status for that case.
 fn health(problems: &[String], degraded: &str) -> Vec<u8> {
     match problems {
         [] => response("200 OK", PLAIN, "ok\n"),
@@ -107,7 +107,7 @@ fn health(problems: &[String], degraded: &str) -> Vec<u8> {
 
 fn problem(status: &str) -> Vec<u8> {
     let text = status.lines().next().unwrap_or(status);
-    let paths = "there are /, /metrics, /stats.json, /history.json and /healthz";
+    let paths = "not found; use /, /metrics, /stats.json, /history.json or /healthz";
     response(status, PLAIN, &format!("{text}; {paths}\n"))
 }
 
@@ -205,7 +205,7 @@ mod tests {
             ["seconds=0", "seconds=3601", "seconds=-1", "seconds=", "second=9", "x&seconds=9"];
         for query in queries {
             let text = answer(&format!("/history.json?{query}"));
-            let end = "\r\n\r\nseconds is a whole number from 1 to 3600\n";
+            let end = "\r\n\r\nseconds must be a whole number from 1 to 3600\n";
             assert!(text.starts_with("HTTP/1.1 400 ") && text.ends_with(end), "{query}: {text}");
         }
         for path in ["/history.json", "/history.json?", "/history.json?seconds=3600"] {

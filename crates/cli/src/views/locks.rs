@@ -1,9 +1,9 @@
 //! Lock statistics on the control socket.
 //!
 //! Plain data for serde, as in report.rs: `serve` fills it from the machine's counters; `millrace
-//! locks` reads it back and converts it to the lines of `bench --locks`. Counters grow from the
-//! start of the statistics, so a reader takes the difference of two answers. Fields may be added:
-//! readers ignore unknown ones.
+//! locks` reads it and converts it to the lines of `bench --locks`. Counters grow from the start of
+//! the statistics, so a reader takes the difference of two answers. Fields may be added: readers
+//! ignore unknown ones.
 
 use millrace_machine::{LockCounts, LockRow};
 use millrace_trace::{LockLine, LockSpan};
@@ -17,23 +17,24 @@ pub struct LockReport {
     pub elapsed_ns: u64,
     /// Number of CPUs that the daemon may use.
     pub cpus: u64,
-    /// Rows in order of lock names: for each name its total, then its places.
+    /// Rows in order of lock names: for each name the total, then the places in the code that take
+    /// the lock.
     pub locks: Vec<LockCounters>,
 }
 
-/// Statistics of all locks of one name, in total or for one place that takes them.
+/// Statistics of all locks of one name, in total or for one place in the code that takes them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LockCounters {
     /// Name of the locks.
     pub name: String,
-    /// File and line that takes them; `None` for the total of all places.
+    /// File and line of the code that takes the locks; `None` for the total of all places.
     pub site: Option<String>,
     /// Number of acquisitions.
     pub acquisitions: u64,
     /// Attempts that found the lock taken.
     pub contended: u64,
-    /// Attempts among them that gave up.
+    /// Number of these attempts that gave up.
     pub rejected: u64,
     /// Total wait in nanoseconds.
     pub wait_ns: u64,

@@ -1,7 +1,7 @@
 //! `MetricsListener`: the TCP socket of the metrics page, which a reload may replace.
 //!
-//! Shared by the views' thread, which accepts clients, and by a reload, which replaces or removes
-//! the socket and wakes the thread. The thread then closes the former socket.
+//! The views' thread, which accepts clients, shares it with a reload, which replaces or removes the
+//! socket and wakes the thread. The thread then closes the former socket.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -42,7 +42,7 @@ impl BoundAddress {
 }
 
 impl MetricsListener {
-    /// Takes the socket of the page, or `None` for no page.
+    /// Takes the socket of the page. `None` means that there is no page.
     ///
     /// # Errors
     /// Fails if there are no file descriptors left.
@@ -65,10 +65,10 @@ impl MetricsListener {
         self.bound().as_ref().map(|bound| bound.address)
     }
 
-    /// Replaces the socket, or ends the page with `None`.
+    /// Replaces the socket. `None` ends the page.
     pub fn replace(&self, bound: Option<BoundAddress>) {
         *self.bound() = bound;
-        // Cannot fail: the thread reads the counter long before it overflows.
+        // The write cannot fail, because the thread reads the counter long before it overflows.
         let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
     }
 

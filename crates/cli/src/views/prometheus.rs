@@ -20,10 +20,10 @@ type Timed = (&'static str, &'static str, fn(&OpCounts) -> &TimeHistogram);
 type Stage = (&'static str, fn(&OpCounts) -> &TimeHistogram);
 
 const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
-    ("ios", "I/Os completed, each before it was merged with others.", |op| op.ios),
+    ("ios", "Completed I/Os, counted before merging.", |op| op.ios),
     ("bytes", "Bytes of the ranges of completed I/Os.", |op| op.bytes),
     ("errors", "I/Os that failed.", |op| op.errors),
-    ("merges", "I/Os merged into the request of another.", |op| op.merges),
+    ("merges", "I/Os merged into the request of another I/O.", |op| op.merges),
 ];
 
 const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
@@ -31,7 +31,7 @@ const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
     ("tags_in_use", "Tags in use now, by all drives that share them.", |drive| {
         drive.tags_in_use.into()
     }),
-    ("waiting", "Lists of I/Os that wait for the drive's worker now.", |drive| drive.waiting),
+    ("waiting", "Batches of I/Os that wait for the drive's worker now.", |drive| drive.waiting),
     ("failed_last_minute", "Requests that the drive failed in the last minute.", |drive| {
         drive.failed_last_minute
     }),
@@ -40,7 +40,9 @@ const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
 
 const HISTOGRAMS: [Timed; 3] = [
     ("io_duration_seconds", "Time of an I/O, from submission to completion.", |op| &op.total),
-    ("queue_duration_seconds", "Time of an I/O before the driver had it.", |op| &op.queue),
+    ("queue_duration_seconds", "Time of an I/O before it was dispatched to the driver.", |op| {
+        &op.queue
+    }),
     ("service_duration_seconds", "Time of an I/O in the drive.", |op| &op.service),
 ];
 
@@ -52,7 +54,7 @@ const STAGES: [Stage; 4] = [
 ];
 
 const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
-    ("ios", "I/Os completed, each once however it was split.", |op| op.ios),
+    ("ios", "Completed I/Os. A split I/O counts once.", |op| op.ios),
     ("bytes", "Bytes of the ranges of completed I/Os.", |op| op.bytes),
     ("errors", "I/Os that failed.", |op| op.errors),
 ];
@@ -60,13 +62,13 @@ const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
 /// Formats a report.
 pub fn render(report: &Report) -> String {
     let mut page = MetricsPage(String::new());
-    page.family("millrace_build_info", "gauge", "The version that runs, as a label.");
+    page.family("millrace_build_info", "gauge", "Version of the running daemon, as a label.");
     page.sample("millrace_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     let help = "How long the daemon serves.";
     page.single("millrace_uptime_seconds", "gauge", help, seconds(report.uptime_ns));
     for (name, help, ns) in [
-        ("ran", "Processor time of all threads.", report.processor.ran_ns),
-        ("waited", "Time threads were ready and had no processor.", report.processor.waited_ns),
+        ("ran", "CPU time of all threads.", report.processor.ran_ns),
+        ("waited", "Time that threads were runnable without a CPU.", report.processor.waited_ns),
     ] {
         let name = format!("millrace_processor_{name}_seconds_total");
         page.single(&name, "counter", help, seconds(ns));
@@ -151,7 +153,7 @@ fn queues(page: &mut MetricsPage, report: &Report) {
         drives.flat_map(|drive| drive.queues.iter().map(move |queue| (drive, queue)))
     };
     let name = "millrace_queue_io_duration_seconds";
-    page.family(name, "histogram", "Time of an I/O, by the hardware queue that it went through.");
+    page.family(name, "histogram", "Time of an I/O, by the hardware queue that it used.");
     for (drive, queue) in queues() {
         let number = queue.queue.to_string();
         let [drive, volume] = of_drive(drive);

@@ -1,9 +1,9 @@
 //! The control protocol: lines of JSON, with verbs as rows of a table.
 //!
-//! Owns the limits, the version, and [`ControlVerb`], a row of the table, which is in verbs/ctl.rs.
-//! The verb list in the greeting and in errors, the check of arguments and the access rights follow
-//! from the rows. Pure functions: session.rs does the I/O. Any input results in a question or a
-//! refusal. docs/control.md describes the protocol for authors of clients.
+//! This module owns the limits, the version, and [`ControlVerb`], a row of the table, which is in
+//! verbs/ctl.rs. The verb list in the greeting and in errors, the check of arguments and the access
+//! rights follow from the rows. Pure functions: session.rs does the I/O. Any input results in a
+//! question or a refusal. docs/control.md describes the protocol for authors of clients.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -20,7 +20,8 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// Verb as both ends know it, with `Q` as the type of its arguments and `A` as that of its answer.
+/// Verb as daemon and client know it, with `Q` as the type of its arguments and `A` as that of its
+/// answer.
 pub struct Verb<Q, A> {
     facts: VerbFacts,
     types: PhantomData<fn(Q) -> A>,
@@ -31,12 +32,12 @@ pub struct Verb<Q, A> {
 pub struct VerbFacts {
     /// Name of the verb on the socket.
     pub name: &'static str,
-    /// Clients that may use it.
+    /// Clients that may use the verb.
     pub access: Access,
     /// One-line description of the answer, which a test compares with docs/control.md.
     #[cfg_attr(not(test), expect(dead_code))]
     pub summary: &'static str,
-    /// True if the answer may take as long as drives do.
+    /// True if the answer may have to wait for drives.
     pub takes_long: bool,
 }
 
@@ -47,7 +48,7 @@ impl<Q, A> Verb<Q, A> {
         Verb { facts, types: PhantomData }
     }
 
-    /// Marks a verb whose answer may take as long as drives do.
+    /// Marks a verb whose answer may have to wait for drives.
     pub const fn long(mut self) -> Self {
         self.facts.takes_long = true;
         self
@@ -65,12 +66,13 @@ impl<Q, A> Deref for Verb<Q, A> {
 /// Clients that may use a verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// All clients that can open the socket: the verb changes nothing that the daemon does for its
-    /// clients.
+    /// All clients that can open the socket may use the verb, because it changes nothing that the
+    /// daemon does for its clients.
     Everybody,
-    /// Everybody without arguments, which only reads; with arguments as `Admins`.
+    /// Everybody may use the verb without arguments, which only reads; with arguments, only admins
+    /// may.
     EverybodyToRead,
-    /// Root, the daemon's user, and the members of `control-admin-group`.
+    /// Only root, the daemon's user, and the members of `control-admin-group` may use the verb.
     Admins,
 }
 
@@ -130,13 +132,13 @@ impl<D> Deref for ControlVerb<D> {
 pub struct Question {
     /// True if the request is for admins only.
     pub changes: bool,
-    /// True if the answer may take as long as drives do.
+    /// True if the answer may have to wait for drives.
     pub takes_long: bool,
     /// Computes the answer, which becomes the value of `ok` in the reply.
     pub answer: Box<dyn FnOnce() -> Result<Value, Refusal> + Send>,
 }
 
-/// Makes the question that a verb and its arguments stand for.
+/// Creates the question for a verb and its arguments.
 ///
 /// # Errors
 /// Returns `unknown-verb`, or `bad-request` if the verb does not take these arguments.
@@ -199,12 +201,12 @@ pub fn parse(line: &[u8]) -> Request {
     };
     let id = fields.remove("id").unwrap_or_default();
     if !(id.is_u64() || id.is_i64() || id.is_string() || id.is_null()) {
-        return broken(Refusal::new("bad-request", "id is a whole number or a string"));
+        return broken(Refusal::new("bad-request", "id must be a whole number or a string"));
     }
     let verb = match fields.remove("verb") {
         Some(Value::String(name)) => Ok((name, fields)),
         _ => {
-            let text = "verb is missing or no string; the greeting has the list of verbs";
+            let text = "verb is missing or not a string; the greeting lists the verbs";
             Err(Refusal::new("bad-request", text))
         }
     };
@@ -297,7 +299,7 @@ mod tests {
         let settings = json!({"iops": "100", "burst": "1s"});
         assert_eq!(answer(line), Ok(json!({"group": "g", "settings": settings})));
         let wrong = refusal(r#"{"verb":"set-group","group":"g","settings":{"iops":null}}"#);
-        assert!(wrong.message.contains("settings: iops is null; write a word"), "{wrong:?}");
+        assert!(wrong.message.contains("settings: iops is null; write a string"), "{wrong:?}");
     }
 
     #[test]

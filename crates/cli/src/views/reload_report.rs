@@ -1,7 +1,8 @@
 //! Changes made by a reload, on the control socket.
 //!
-//! Plain data for serde, as in report.rs: the daemon's answer to `reload`. Made by the daemon's
-//! live/reload.rs; printed by `millrace ctl reload` and logged. Fields may be added.
+//! Plain data for serde, as in report.rs: the daemon's answer to `reload`. The daemon's
+//! live/reload.rs creates it; `millrace ctl reload` prints it, and the daemon logs it. Fields may
+//! be added.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ pub struct RunningConfiguration {
     pub file: Option<PathBuf>,
     /// Text of that file when it was read.
     pub as_read: Option<String>,
-    /// Absolute path of the folder that its relative paths start from.
+    /// Absolute path of the directory that its relative paths start from.
     pub folder: PathBuf,
     /// Configuration that is served now, as TOML.
     pub text: String,
@@ -52,7 +53,7 @@ pub struct UnsavedChanges {
 }
 
 impl UnsavedChanges {
-    /// Returns lines for a person; none if the file matches what is served.
+    /// Returns lines for a person, or none if the file matches the served configuration.
     pub fn text(&self) -> String {
         let Some(file) = self.file.as_ref().filter(|_| self.problem.is_empty()) else {
             return format!("not compared with the configuration file: {}\n", self.problem);
@@ -61,7 +62,10 @@ impl UnsavedChanges {
         match lines.is_empty() {
             true => lines,
             false => {
-                format!("changed since {file}, until `millrace ctl save` or `reload`:\n{lines}")
+                format!(
+                    "changed since {file} was read; `millrace ctl save` keeps these changes, \
+                     `reload` discards them:\n{lines}"
+                )
             }
         }
     }
@@ -73,7 +77,7 @@ impl ReloadReport {
         let mut text: String = self.changes.iter().map(|change| format!("{change}\n")).collect();
         text.extend(self.warnings.iter().map(|warning| format!("warning: {warning}\n")));
         let became = match (self.changes.is_empty(), self.dry_run) {
-            (true, _) => "is served as it is; nothing to change",
+            (true, _) => "the daemon already serves this configuration; nothing changes",
             (false, true) => "can be served; nothing was changed",
             (false, false) => "served from now on",
         };
@@ -85,7 +89,7 @@ impl ReloadReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReloadChange {
-    /// `+` for a section that is added, `-` for one that is removed, `~` for one that changes.
+    /// `+` for an added section, `-` for a removed one, `~` for a changed one.
     pub change: String,
     /// Kind of the section: drive, volume, export, group, listener, controller or server.
     pub section: String,

@@ -1,8 +1,8 @@
 //! Counters of a daemon on the control socket.
 //!
-//! Plain data for serde: `serve` fills it from the layer's snapshots; the client verbs read it
-//! back. Counters only grow while the daemon runs, so a reader takes the difference of two reports.
-//! A histogram is a list of its non-empty buckets: pairs of a bucket's smallest value in
+//! Plain data for serde: `serve` fills it from the block layer's snapshots; the client verbs read
+//! it back. Counters only grow while the daemon runs, so a reader takes the difference of two
+//! reports. A histogram is a list of its non-empty buckets: pairs of a bucket's smallest value in
 //! nanoseconds and its count, with eight buckets per power of two. Fields may be added: readers
 //! ignore unknown ones.
 
@@ -42,7 +42,8 @@ pub struct Report {
     pub group_counts: Vec<GroupCounts>,
     /// Caches of the volumes that have one.
     pub caches: Vec<CacheCounts>,
-    /// Volumes whose caches were dirty when an earlier daemon died, until that is acknowledged.
+    /// Volumes whose caches were dirty when an earlier daemon died, until a user acknowledges the
+    /// loss.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unacknowledged: Vec<String>,
     /// CPU time of all threads.
@@ -77,7 +78,8 @@ pub struct DaemonIdentity {
     pub unix_ms: u64,
 }
 
-/// Number of volumes without I/O since the daemon's start, and of their drives and exports.
+/// Number of volumes that had no I/O since the daemon's start, and number of their drives and
+/// exports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IdleCounts {
@@ -129,9 +131,9 @@ pub struct Drive {
     pub volume: String,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// I/Os in its queues or in the drive now.
+    /// Number of I/Os in the drive's queues or in the drive now.
     pub in_flight: u64,
-    /// Tags in use now; for a tag set shared with other drives, those of all these drives.
+    /// Number of tags in use now. If drives share a tag set, number of tags in use by all of them.
     pub tags_in_use: u32,
     /// Current scheduler, by its name in the configuration.
     pub scheduler: String,
@@ -142,7 +144,7 @@ pub struct Drive {
     /// Current trouble as text, such as lost connections to its server; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// Requests that the drive failed in the last minute.
+    /// Number of requests that failed at the drive in the last minute.
     pub failed_last_minute: u64,
     /// Counters of its queues.
     pub counts: Counts,
@@ -162,11 +164,11 @@ pub struct Drive {
 pub struct Queue {
     /// Number of the queue.
     pub queue: u16,
-    /// Requests passed to the driver through it.
+    /// Number of requests passed to the driver through the queue.
     pub requests: u64,
     /// Histogram of batch sizes: 1, 2 to 3, 4 to 7, ... 256 and more requests.
     pub batches: Vec<u64>,
-    /// I/Os completed through it, by operation.
+    /// I/Os completed through the queue, by operation.
     pub ops: Vec<OpTotals>,
 }
 
@@ -178,7 +180,7 @@ pub struct OpTotals {
     pub op: String,
     /// Number of I/Os.
     pub ios: u64,
-    /// Bytes of their ranges.
+    /// Total length in bytes of the ranges of these I/Os.
     pub bytes: u64,
     /// Number of I/Os that failed.
     pub errors: u64,
@@ -199,19 +201,19 @@ pub struct OpCounts {
     pub op: String,
     /// Number of I/Os completed.
     pub ios: u64,
-    /// Bytes of their ranges.
+    /// Total length in bytes of the ranges of these I/Os.
     pub bytes: u64,
     /// Number of I/Os that failed.
     pub errors: u64,
     /// Number of I/Os merged into another I/O's request.
     pub merges: u64,
-    /// Time until the I/O got a request (btt's Q2G).
+    /// Time until the I/O gets a request (btt's Q2G).
     pub q2g: TimeHistogram,
     /// Time in a plug (btt's G2I).
     pub g2i: TimeHistogram,
     /// Time in a software queue or scheduler, or waiting for a tag (btt's I2D).
     pub i2d: TimeHistogram,
-    /// Time in the layer before dispatch to the driver: the sum of these three.
+    /// Time in the block layer before dispatch to the driver: the sum of q2g, g2i and i2d.
     pub queue: TimeHistogram,
     /// Time in the drive (btt's D2C).
     pub service: TimeHistogram,
@@ -227,7 +229,7 @@ pub struct TimeHistogram {
     pub sum_ns: u64,
     /// Longest time in nanoseconds.
     pub max_ns: u64,
-    /// Smallest value in nanoseconds and count of each non-empty bucket.
+    /// Non-empty buckets: the smallest value in nanoseconds, and the count.
     pub buckets: Vec<(u64, u64)>,
 }
 
@@ -239,15 +241,15 @@ pub struct Volume {
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Bytes of its drives that it does not use.
+    /// Number of bytes of its drives that the volume does not use.
     pub unused_bytes: u64,
     /// Serving mode, by its name in the configuration.
     pub serving: String,
     /// Names of its drives.
     pub drives: Vec<String>,
-    /// I/Os as its clients sent them, before splitting, by operation.
+    /// I/Os of the volume's clients, counted before splitting, by operation.
     pub ops: Vec<OpTotals>,
-    /// I/Os by client, before splitting.
+    /// I/Os of each client, counted before splitting.
     pub clients: Vec<Client>,
 }
 
@@ -274,7 +276,7 @@ pub struct Export {
     pub read_only: bool,
     /// Requests that failed because of its drives.
     pub errors: u64,
-    /// Last of these failures, as text.
+    /// Text of the last of these failures.
     pub last_error: String,
 }
 
@@ -368,7 +370,7 @@ impl OpTotals {
 }
 
 impl From<&OpTotals> for OpCounts {
-    /// Leaves the stages empty, which are only known of drives.
+    /// Leaves the times of the stages empty, because only drives measure them.
     fn from(ended: &OpTotals) -> OpCounts {
         OpCounts {
             op: ended.op.clone(),

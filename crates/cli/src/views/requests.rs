@@ -1,4 +1,5 @@
-//! Verbs of the control socket as both ends know them: name, arguments, and type of the answer.
+//! Verbs of the control socket, as daemon and client know them: name, arguments, and type of the
+//! answer.
 //!
 //! Plain data for serde; an unknown argument is an error. The daemon has a row for each verb in
 //! verbs/ctl.rs, client.rs sends the requests, and docs/control.md describes them. A verb used by a
@@ -67,15 +68,15 @@ pub const UNSAVED: Verb<NoArguments, UnsavedChanges> = Verb::new(
 #[serde(deny_unknown_fields)]
 pub struct NoArguments {}
 
-/// Answer of a verb without results: an object without fields, until some are added.
+/// Answer of a verb without results: a JSON object that has no fields yet.
 pub type NoAnswer = Map<String, Value>;
 
 /// Arguments of `stats`: the selection of counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatsQuery {
-    /// Include idle volumes where there are many volumes. Omitted from JSON if false: older daemons
-    /// accept no arguments and return all counters.
+    /// Include idle volumes where there are many volumes. The field is omitted from JSON if it is
+    /// false, because older daemons accept no arguments and return all counters.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
 }
@@ -106,7 +107,8 @@ pub struct TraceStart {
     /// Record only I/O of this client number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<u32>,
-    /// Record only this range of sectors on a drive: first, and one past the last.
+    /// Record only I/Os that touch this range of sectors on a drive: first sector, and the one
+    /// after the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sectors: Option<(u64, u64)>,
     /// Precision of timestamps: `batch` or `event`.
@@ -114,11 +116,11 @@ pub struct TraceStart {
     pub stamp: Option<String>,
 }
 
-/// Options for changes that remove a part of what is served.
+/// Options for changes that remove a part of the served configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(default)]
 pub struct RemovalOptions {
-    /// Print what would change and whether it can, but change nothing
+    /// Print the changes and whether they are possible, but change nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Disconnect clients of removed exports
@@ -136,7 +138,7 @@ pub struct Reload {
     /// Absolute path of the file; `None` for the file that the daemon was started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// Handling of removed parts.
+    /// Options for the parts that are removed.
     #[serde(flatten)]
     pub options: RemovalOptions,
 }
@@ -208,7 +210,8 @@ fn words<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>,
         Value::String(word) => Ok((key, word)),
         Value::Number(number) => Ok((key, number.to_string())),
         other => Err(D::Error::custom(format!(
-            "settings: {key} is {other}; write a word in quotes or a number, \"none\" to take it away"
+            "settings: {key} is {other}; write a string or a number, or \"none\" to remove the \
+             setting"
         ))),
     };
     values.into_iter().map(word).collect()

@@ -1,9 +1,9 @@
-//! A client of the control socket or of the metrics page.
+//! A session: one client of the control socket or of the metrics page.
 //!
-//! Owns the client's socket and two bounded buffers: of input at most one request that is too long,
-//! of output one reply, since nothing is read before the last reply is sent. Never blocks:
-//! thread.rs calls [`Session::turn`] when the socket is ready. A client that neither completes its
-//! request nor reads its reply is dropped at its deadline.
+//! `Session` owns the client's socket and two bounded buffers. The input buffer holds at most one
+//! request that is too long; the output buffer holds one reply, because nothing is read before the
+//! last reply is sent. It never blocks: thread.rs calls [`Session::turn`] when the socket is ready.
+//! A client that neither completes its request nor reads its reply is dropped at its deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -24,10 +24,11 @@ use super::{Answers, Question, Refusal, http};
 
 /// Timeout for receiving a request and for sending a reply.
 pub const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
-/// Most requests of a client answered in a row before other clients get a turn.
+/// Maximum number of requests of a client that are answered in a row before other clients get a
+/// turn.
 const REQUESTS_A_TURN: usize = 16;
 const READ_BYTES: usize = 4096;
-/// Longest part of a request that is logged, in bytes.
+/// Maximum length of the part of a request that is logged, in bytes.
 const LOGGED_BYTES_MAX: usize = 500;
 
 /// Connected socket in non-blocking mode.
@@ -58,12 +59,12 @@ impl Write for Socket {
     }
 }
 
-/// Tells whether a session goes on.
+/// Tells whether a session continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionState {
     /// The session waits for its socket.
     Stay,
-    /// The session has ended and is to be dropped.
+    /// The session has ended and must be dropped.
     Over,
 }
 
@@ -74,9 +75,9 @@ pub struct Session {
     output: Vec<u8>,
     /// Number of bytes of `output` already sent.
     sent: usize,
-    /// Time since which a request is incomplete or a reply unread.
+    /// Time since which the client has an incomplete request or an unread reply.
     owed_since: Option<Instant>,
-    /// True once nothing more is read: the session ends when its output is sent.
+    /// True once nothing more is read from the client: the session ends when its output is sent.
     last: bool,
     /// Refusal of requests that change anything; `None` for a client that may change things.
     read_only: Option<Refusal>,
@@ -159,13 +160,13 @@ impl Session {
         (fd, if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT })
     }
 
-    /// Returns the time at which the client is dropped; `None` if the daemon waits for nothing from
-    /// it.
+    /// Returns the time at which the client is dropped, or `None` if the daemon expects nothing
+    /// from it.
     pub fn deadline(&self) -> Option<Instant> {
         self.owed_since.map(|since| since + PATIENCE)
     }
 
-    /// Extends the deadline by a time in which the daemon did not run.
+    /// Extends the deadline by a time in which the daemon was suspended.
     pub fn forgive(&mut self, pause: Duration) {
         self.owed_since = self.owed_since.map(|since| (since + pause).min(Instant::now()));
     }
@@ -201,15 +202,15 @@ impl Session {
                 break;
             }
         }
-        // The input buffer may hold another request, for which the socket will not wake the thread.
-        // A reply in progress will.
+        // The input buffer may hold another request, for which the socket would not wake the
+        // thread. A reply that is being sent will wake it.
         let has_reply = self.output.is_empty() && self.take_request(answers);
         if has_reply || self.pending.is_some() {
             return Ok(SessionState::Stay);
         }
         match self.is_control() && self.input.is_empty() {
             true => self.owed_since = None,
-            // The deadline counts from the first byte of a request, whatever follows.
+            // The deadline counts from the first byte of a request, even if more bytes follow.
             false => self.owed_since = self.owed_since.or_else(|| Some(Instant::now())),
         }
         Ok(SessionState::Stay)
@@ -276,7 +277,7 @@ impl Session {
 
     fn take_line(&mut self, answers: &Arc<dyn Answers>) -> Option<Vec<u8>> {
         let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
-            // A line beyond the limit is refused without waiting for its end.
+            // A line beyond the limit is refused before its end has arrived.
             return (self.input.len() > LINE_BYTES_MAX).then(|| {
                 self.input = Vec::new();
                 self.last = true;
@@ -292,7 +293,8 @@ impl Session {
             Err(refusal) => return Some(protocol::reply(&id, Err(refusal))),
         };
         if let Some(refusal) = self.read_only.as_ref().filter(|_| changes) {
-            // Logged at debug level only, since read-only clients could fill the log.
+            // Refusals are logged at debug level only, because read-only clients could fill the
+            // log.
             let (text, peer) = (String::from_utf8_lossy(&line), &self.peer);
             tracing::debug!("control: {peer} was refused {}", visible(&text));
             return Some(protocol::reply(&id, Err(refusal.clone())));
@@ -303,7 +305,7 @@ impl Session {
             let text = String::from_utf8_lossy(&line);
             match &outcome {
                 Ok(_) if changes => {
-                    tracing::info!("control: {peer} has asked for {}", visible(&text));
+                    tracing::info!("control: {peer} requested {}", visible(&text));
                 }
                 Err(refusal) if takes_long => {
                     let why = refusal.message.replace('\n', "; ");
@@ -327,7 +329,7 @@ impl Session {
         let Ok((done, end)) = UnixStream::pair() else { return Some(answer()) };
         let (to, reply) = channel();
         let body = move || {
-            // Fails if the client is gone.
+            // Sending fails if the client has disconnected.
             let _ = to.send(answer());
             drop(end);
         };
@@ -338,7 +340,7 @@ impl Session {
                 None
             }
             Err(error) => {
-                let text = format!("no thread for it: {error}");
+                let text = format!("cannot start a thread to answer this: {error}");
                 Some(protocol::reply(&Value::Null, Err(Refusal::new("io", text))))
             }
         }
@@ -360,12 +362,12 @@ fn denied(admins: &AllowedPeers, who: &str) -> Refusal {
     Refusal::new("denied", text)
 }
 
-/// Tells a client that there are too many clients. Does not wait for it.
+/// Tells a client that there are too many clients, without waiting for it.
 pub fn turn_away(socket: &UnixStream, clients_max: usize) {
-    let text = format!("{clients_max} clients are connected, which is all there may be");
+    let text = format!("{clients_max} clients are connected, which is the maximum");
     let line = protocol::reply(&Value::Null, Err(Refusal::new("busy", text)));
     if socket.set_nonblocking(true).is_ok() {
-        // If sending fails, the client only sees the connection closed.
+        // If this fails, the client only sees that the connection was closed.
         let _ = (&mut &*socket).write(&line);
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct VolumeChange {
     /// Name of the volume.
     pub volume: String,
-    /// Drives of the volume, in its order.
+    /// Drives of the volume, in the volume's order.
     pub drives: Vec<Drive>,
 }
 

@@ -1,11 +1,12 @@
 //! Thread that serves the control socket and the metrics page.
 //!
-//! Owns all sessions and the control socket, and shares the metrics page's socket, which may be
-//! replaced. Sleeps in one poll(2) over all of them, without a timeout unless a client has a
-//! deadline, so that an idle daemon stays idle. The number of clients is limited, and a failing
-//! client affects no other. Time in which the daemon did not run counts against no client. Started
-//! last by `serve`; dropping [`ViewThread`] ends it. Takes no part in I/O. Answers are computed
-//! between two calls of poll and take well below a millisecond.
+//! This module owns all sessions and the control socket, and shares the metrics page's socket,
+//! which may be replaced. The thread sleeps in one poll(2) over all of them, without a timeout
+//! unless a client has a deadline, so that an idle daemon stays idle. The number of clients is
+//! limited, and a failing client affects no other. Time in which the daemon was suspended is not
+//! charged to clients. `serve` starts the thread last; dropping [`ViewThread`] ends it. The thread
+//! takes no part in I/O. Answers are computed between two calls of poll and take well below a
+//! millisecond.
 
 use std::io;
 use std::net::TcpListener;
@@ -24,11 +25,11 @@ use super::Answers;
 use super::metrics_listener::MetricsListener;
 use super::session::{Session, SessionState, turn_away};
 
-/// Most clients of each socket at a time.
+/// Maximum number of clients of each socket at a time.
 const CLIENTS_MAX: usize = 32;
-/// Time for which a listener is left alone after the system ran out of descriptors.
+/// Time for which a listener is not polled after the system ran out of descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Least time between two log lines about that.
+/// Minimum time between two log lines about that.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -50,7 +51,8 @@ pub struct ViewThread {
 }
 
 impl ViewThread {
-    /// Starts a thread that serves these sockets. Without any, it waits for a metrics socket.
+    /// Starts a thread that serves these sockets. If there are none, it waits until a metrics
+    /// socket is added.
     ///
     /// # Errors
     /// Fails if a thread or socket cannot be created.
@@ -70,7 +72,7 @@ impl Drop for ViewThread {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic was already printed.
+            // A panic of the thread was already printed.
             let _ = thread.join();
         }
     }
@@ -99,7 +101,7 @@ impl ViewLoop {
         self.paused_until = self.paused_until.filter(|until| *until > now);
         let limit = self.limit(now);
         self.clock.expect(limit.map(|limit| Native::now() + limit.as_nanos() as u64));
-        // Kept alive for this turn: a replaced socket is closed in the next one.
+        // The socket is kept open for this turn; a replaced socket is closed in the next turn.
         let metrics = self.sockets.metrics.socket();
         let Some(ready) = self.wait((wake, metrics.as_deref()), limit) else { return false };
         let pause = Duration::from_nanos(self.clock.look(Native::now(), LOOK_NS));
@@ -128,7 +130,7 @@ impl ViewLoop {
     fn limit(&self, now: Instant) -> Option<Duration> {
         let deadlines = self.sessions.iter().filter_map(Session::deadline);
         let first = deadlines.chain(self.paused_until).min()?;
-        // Rounded up, so that poll does not return just before the deadline.
+        // The time is rounded up, so that poll does not return just before the deadline.
         let left = first.saturating_duration_since(now) + MILLISECOND;
         Some(left.min(Duration::from_nanos(LOOK_NS)))
     }
@@ -147,7 +149,7 @@ impl ViewLoop {
         };
         let control = self.sockets.control.as_ref().map(|control| control.socket().as_fd());
         for listener in [control, metrics.map(TcpListener::as_fd)] {
-            // Placeholder for a missing socket, which is never ready.
+            // Placeholder for a missing socket; it is never ready.
             let stand_in = PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::empty());
             fds.push(listener.map_or(stand_in, |fd| PollFd::from_borrowed_fd(fd, asked)));
         }
@@ -160,7 +162,7 @@ impl ViewLoop {
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Some(vec![false; fds.len() - 1]),
-            // The thread cannot handle this error, so the daemon goes on without views.
+            // The thread cannot handle this error and ends, so the daemon continues without views.
             Err(_) => return None,
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
@@ -179,7 +181,7 @@ impl ViewLoop {
             };
             let count = self.sessions.iter().filter(|session| session.is_control()).count();
             let admins = &self.sockets.admins;
-            // At the limit, an admin replaces the oldest read-only client.
+            // At the limit, a new admin replaces the oldest read-only client.
             let has_place = count < CLIENTS_MAX
                 || admins.check(socket.as_raw_fd()).is_ok()
                     && drop_oldest(&mut self.sessions, Session::is_reader);
@@ -216,7 +218,9 @@ impl ViewLoop {
             self.paused_until = Some(now + PAUSE);
             if self.told.is_none_or(|told| now.duration_since(told) > TOLD_EVERY) {
                 self.told = Some(now);
-                tracing::warn!("clients of the control socket or of metrics wait: {error}");
+                tracing::warn!(
+                    "clients of the control socket or of the metrics page must wait: {error}"
+                );
             }
         }
     }

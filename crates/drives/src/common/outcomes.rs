@@ -1,8 +1,9 @@
-//! `Outcomes`: the requests that a queue must complete: those that ended at submission, and those
-//! that its engine has completed.
+//! `Outcomes`: lists of the requests that a queue must complete, those that ended at submission and
+//! those that its I/O engine has completed.
 //!
-//! `Outcomes` owns both lists, which are preallocated. Completions are taken from the engine all at
-//! once, when the previous ones are used up. The queues of file and Ceph drives use it.
+//! `Outcomes` owns both lists, which are preallocated. When all completions of the list are
+//! processed, the queue fetches all available ones from the engine. The queues of file and Ceph
+//! drives use it.
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,7 @@ use millrace_block::{Status, Tag};
 pub(crate) struct Outcomes<C> {
     ended: VecDeque<(Tag, Status)>,
     taken: Vec<C>,
-    /// Number of entries of `taken` that were processed.
+    /// Number of entries of `taken` that are already processed.
     seen: usize,
 }
 
@@ -36,7 +37,8 @@ impl<C: Copy> Outcomes<C> {
         self.ended.push_back((tag, status));
     }
 
-    /// Returns the next one. Calls `refill` to put completions into the list when it is empty.
+    /// Returns the next request to complete. Calls `refill` to put completions into the list when
+    /// it is empty.
     #[inline]
     pub(crate) fn next(&mut self, refill: impl FnOnce(&mut Vec<C>)) -> Option<Outcome<C>> {
         if let Some((tag, status)) = self.ended.pop_front() {

@@ -1,4 +1,4 @@
-//! Queues that belong to I/O threads: their number, and the thread that opens one.
+//! Hardware queues that belong to I/O threads: how many a drive has, and which thread opens one.
 //!
 //! Common code of the file, NBD and Ceph drivers.
 

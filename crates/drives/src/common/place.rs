@@ -1,8 +1,9 @@
 //! `DataPlace`: identity of a drive's data, and whether the drive writes them.
 //!
-//! Plain data that tells whether two drives would destroy each other's data. Files have an identity
-//! before they are opened, and even before they exist; servers and clusters report theirs when they
-//! are asked. open.rs makes it; code that opens several drives compares it.
+//! Plain data that tells whether two open drives would destroy each other's data. Files have an
+//! identity before they are opened, and even before they exist; NBD servers and Ceph clusters
+//! report one when they are queried. open.rs creates these values; code that opens several drives
+//! compares them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -31,7 +32,7 @@ pub(crate) fn file_identity(path: &Path) -> Option<(u64, u64)> {
     })
 }
 
-/// Returns two hashes that practically only equal values have in common.
+/// Returns two hashes of a value. Different values practically never have the same two hashes.
 pub(crate) fn two_numbers(value: &impl Hash) -> (u64, u64) {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
@@ -55,6 +56,6 @@ mod tests {
         std::fs::hard_link(dir.path().join("x"), dir.path().join("y")).unwrap();
         assert_eq!(at("x"), at("y"));
         assert_ne!(at("x"), Some(before));
-        assert_eq!(at("no/x"), None, "no folder, no file");
+        assert_eq!(at("no/x"), None, "no directory, no file");
     }
 }

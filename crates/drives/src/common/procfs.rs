@@ -1,8 +1,8 @@
 //! Information from /proc about the machine and its processes, for messages.
 //!
-//! Pure parsers, and functions that read the files. They return `None` if /proc does not tell, as
-//! for processes of other namespaces. They are called while drives and sockets are opened, never
-//! for an I/O.
+//! Pure parsers, and functions that read the files. They return `None` if /proc lacks the
+//! information, as for processes of other namespaces. They are called while drives and sockets are
+//! opened, never for an I/O.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ pub struct Holder {
 }
 
 /// Returns a text that identifies this process in a file: its pid, its start time and the boot id.
-/// No later process has the same.
+/// No later process has the same text.
 #[must_use]
 pub fn process_mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
@@ -36,7 +36,7 @@ fn boot_id() -> String {
     id.trim().to_owned()
 }
 
-/// Returns the process of a mark, if it is still running.
+/// Returns the process that a text of `process_mark` identifies, if it is still running.
 #[must_use]
 pub fn marked_process(mark: &str) -> Option<Holder> {
     let mut words = mark.split_whitespace();
@@ -54,7 +54,7 @@ fn started(pid: u32) -> Option<u64> {
 fn started_in(stat: &str) -> Option<u64> {
     // The line is `4711 (name) S 1 ...`; the name may contain any character.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-    // A process that has ended stays in the list until its parent has waited for it.
+    // A process that has ended stays in /proc as a zombie until its parent has waited for it.
     let is_over = words.next().is_none_or(|state| matches!(state, "Z" | "X" | "x"));
     // The start time is the 22nd field of the line.
     let start = words.nth(18)?.parse().ok()?;
@@ -99,12 +99,12 @@ pub fn flock_holder(file: &File) -> Option<Holder> {
 }
 
 /// Number of times that /proc/locks is read before a lock counts as absent. The kernel finds its
-/// position in the table by counting lines, so it skips a line if an earlier one disappears between
-/// two reads.
+/// position in the table by counting lines, so it skips a line if an earlier line disappears
+/// between two reads.
 const LOOKS: usize = 4;
 
-/// Returns the text of /proc/locks. Reads a page at a time; with an empty buffer it would be a line
-/// at a time.
+/// Returns the text of /proc/locks. Reads it in pages, because reading it line by line would make
+/// it more likely that lines are skipped.
 fn lock_table() -> Option<String> {
     let mut table = String::with_capacity(64 << 10);
     File::open("/proc/locks").ok()?.read_to_string(&mut table).ok()?;
@@ -150,7 +150,8 @@ fn is_unlimited(limits: &str) -> bool {
     rest.and_then(|rest| rest.split_whitespace().next()) == Some("unlimited")
 }
 
-/// Capabilities inside a user namespace do not count here.
+/// Returns true if the process has CAP_IPC_LOCK on the host. A capability inside a user namespace
+/// does not count.
 fn has_ipc_lock(status: &str, uid_map: &str) -> bool {
     const CAP_IPC_LOCK: u32 = 14;
     let is_host = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);

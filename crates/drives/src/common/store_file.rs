@@ -1,4 +1,4 @@
-//! Opens a file or block device without ever blocking on a special file.
+//! Opens a file or block device, and never blocks on a special file such as a pipe.
 //!
 //! Opening a named pipe waits for its other end, and opening a tape may rewind it. Therefore
 //! everything is opened with `O_NONBLOCK` and checked before it is used. The flag is removed from
@@ -25,7 +25,7 @@ pub(crate) const OTHER_KIND: &str = "neither a regular file nor a block device";
 pub fn open_store(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
     let opened = options.custom_flags(flags | libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     let file = opened.map_err(|error| match error.raw_os_error() {
-        // The path is a pipe without a reader that is opened for writing, or a socket.
+        // ENXIO: the path is a socket, or a pipe without a reader that is opened for writing.
         Some(libc::ENXIO) => other_kind(),
         _ => error,
     })?;

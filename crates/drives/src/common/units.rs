@@ -1,4 +1,4 @@
-//! Parses and prints sizes, byte rates, counts and times; the only grammar for them.
+//! Parses and prints sizes, byte rates, counts and times. The whole project uses this one grammar.
 //!
 //! Pure functions. Drive specs, configuration files, flags and control verbs all use them. An error
 //! says which rule the text breaks and shows a valid text; callers prepend the key and the value.
@@ -8,14 +8,14 @@
 /// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Words for error messages about one kind of number.
+/// Words that describe one kind of number in error messages.
 struct Quantity {
     form: &'static str,
-    /// Name of a number without a fraction.
+    /// Description of a number without a fraction, as in "a whole number of bytes".
     whole: &'static str,
     /// Unit of a whole number.
     unit: &'static str,
-    /// A large number that is valid for every key of this kind.
+    /// A large number that every key of this kind accepts, shown as an example.
     large: &'static str,
 }
 
@@ -50,7 +50,8 @@ pub fn size_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = number_and_unit(text.trim());
     match unit_bytes(unit) {
         Some(bytes) => scaled(digits, bytes, &SIZE),
-        // A unit such as mb may be meant as MB, as MiB, or even as megabits.
+        // A unit such as `mb` is refused as ambiguous: it may be meant as MB, as MiB, or even as
+        // megabits.
         None if unit_bytes(&unit.replace('b', "B")).is_some() => {
             let letter = unit[..1].to_ascii_uppercase();
             Err(format!(
@@ -62,7 +63,7 @@ pub fn size_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a rate in bytes a second: a size, optionally followed by `/s`.
+/// Parses a rate in bytes per second: a size, optionally followed by `/s`.
 ///
 /// # Errors
 /// Returns the rule that the text breaks, and a valid text.
@@ -71,7 +72,7 @@ pub fn rate_bytes_per_s(text: &str) -> Result<u64, String> {
     size_bytes(text.strip_suffix("/s").unwrap_or(text))
 }
 
-/// Parses a count, such as I/Os a second: `500`, `20k`, `1.5m`. `k` and `m` are powers of 1000.
+/// Parses a count, such as I/Os per second: `500`, `20k`, `1.5m`. `k` and `m` are powers of 1000.
 ///
 /// # Errors
 /// Returns the rule that the text breaks, and a valid text.
@@ -197,7 +198,8 @@ fn scaled(digits: &str, unit: u64, quantity: &Quantity) -> Result<u64, String> {
     let too_large = || quantity.too_large();
     let base = whole.parse::<u64>().ok().and_then(|whole| whole.checked_mul(unit));
     let base = base.ok_or_else(too_large)?;
-    // More than eighteen decimals never give a whole number, unless the rest are zeroes.
+    // A number with more than eighteen decimals is never a whole number of bytes or nanoseconds,
+    // unless the further decimals are zeroes.
     let fraction = fraction.trim_end_matches('0');
     let kept = &fraction[..fraction.len().min(18)];
     let parts = u128::from(kept.parse::<u64>().unwrap_or(0)) * u128::from(unit);

@@ -1,8 +1,8 @@
-//! Parses values of drive specs: switches, ranges, and lists of `key=value`. `units.rs` parses
+//! Parses the values of drive specs: switches, ranges, and lists of `key=value`. `units.rs` parses
 //! numbers with units.
 //!
-//! Pure functions. `None` means that the text is not such a value; the caller names the key in its
-//! error. `spec.rs` and drivers call them.
+//! Pure functions. `None` means that the text is not a valid value; the caller names the key in its
+//! error. `spec.rs` and drivers call these functions.
 
 use super::units::size_bytes;
 

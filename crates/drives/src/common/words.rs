@@ -1,5 +1,5 @@
-//! Names of the values of settings, as users write them and as reports show them; and the nearest
-//! known name to a wrong one.
+//! Names of the values of settings, as users write them and as reports show them. Also finds the
+//! known name that is nearest to a misspelt one.
 //!
 //! There is one table for each setting, used for configuration files, the command line, specs and
 //! reports. The names of [`Serving`] are defined with that type, because the block layer's own
@@ -109,7 +109,7 @@ pub fn unknown_word(noun: &str, word: &str, known: &[&str]) -> String {
     format!("unknown {noun} \"{word}\"; choose {choices}{hint}")
 }
 
-/// The known word that is most like `word`, if one is like it at all.
+/// Returns the known word that is most like `word`, or `None` if no known word is similar.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()

@@ -27,7 +27,7 @@ struct Images {
     durable: Mapping,
     current: Mapping,
     dirty: HashSet<Sector>,
-    /// Decides about early evictions.
+    /// Random numbers that decide about early evictions.
     random: SplitMix64,
     /// Number of power cuts so far.
     cuts: u64,

@@ -19,9 +19,9 @@ use super::cache::Cache;
 pub enum Chance {
     /// To every one.
     Always,
-    /// To each Nth one; N is 1 or more.
+    /// The rule applies to each Nth matching request; N is 1 or more.
     Every(u64),
-    /// To each with this probability, 0 to 1.
+    /// The rule applies to each matching request with this probability, 0 to 1.
     Rate(f64),
 }
 
@@ -113,7 +113,8 @@ pub(crate) struct FaultState {
     name: Mutex<String>,
     rules: Mutex<RuleSet>,
     is_dead: AtomicBool,
-    /// Incremented by each release. A request that got stuck at a lower number may complete.
+    /// Number of releases so far. A stuck request may complete once more releases have happened
+    /// than when it got stuck.
     releases: AtomicU64,
     pub(crate) cache: Option<Cache>,
     struck: AtomicU64,

@@ -20,7 +20,7 @@ use super::control::{FaultState, Verdict};
 /// Interval at which a queue checks whether stuck requests were released, in nanoseconds.
 const STUCK_LOOK_NS: u64 = 2_000_000;
 
-/// Executes the requests that do not fail.
+/// Target of the requests that do not fail.
 pub(crate) enum InnerQueue {
     /// Queue of the drive below.
     Queue(Box<dyn DriverQueue<Native>>),
@@ -31,13 +31,13 @@ pub(crate) enum InnerQueue {
 /// State of a tag in use.
 #[derive(Clone, Copy, Default)]
 struct TagState {
-    /// Verdict on a request that the inner queue was too busy to take.
+    /// Faults that were decided for a request which the inner queue was too busy to take.
     decided: Option<Verdict>,
     /// Earliest time of completion, in nanoseconds; 0 for no delay.
     deadline_ns: u64,
-    /// If set, the request completes only when the number of releases exceeds this.
+    /// If set, the request stays stuck until the number of releases exceeds this value.
     stuck_at: Option<u64>,
-    /// Number of power cuts before the request.
+    /// Number of power cuts that had happened when the request was submitted.
     cuts: u64,
     /// True while the inner drive has the request.
     inside: bool,
@@ -52,7 +52,7 @@ pub(crate) struct FaultQueue {
     state: Arc<FaultState>,
     inner: InnerQueue,
     tags: Box<[TagState]>,
-    /// Requests that the inner queue has completed, and that are held back here.
+    /// Requests that the inner queue has completed and whose completion is delayed here.
     held: Vec<(Tag, Status)>,
     ready: VecDeque<(Tag, Status)>,
     scratch: CompletionBatch,
@@ -101,7 +101,7 @@ impl FaultQueue {
         }
     }
 
-    /// Moves completions that need not be held back any more. Returns when to check again.
+    /// Completes requests that need not be held back any longer. Returns when to check again.
     fn let_go(&mut self) -> Option<u64> {
         if self.held.is_empty() {
             return None;

@@ -1,7 +1,8 @@
-//! Parses a spec into the settings of a fault drive; has the driver's table row.
+//! Parses a drive spec into the settings of a fault drive, and defines the driver's row in the
+//! driver table.
 //!
-//! This also parses the settings of the drive inside. It opens nothing. `crate::open` calls it.
-//! Errors name the key and its value.
+//! Also parses the settings of the wrapped drive. Opens nothing. `crate::open` calls this. Errors
+//! name the key and its value.
 
 use std::str::FromStr;
 
@@ -13,7 +14,7 @@ use crate::common::values::byte_range;
 use crate::open::{self, DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row in the table of drivers.
+/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "fault",
     keys: &[
@@ -68,7 +69,7 @@ fn settings_of(spec: &Spec) -> Result<FaultSettings, SpecError> {
     let inner = Spec::from_str(drive);
     let inner = inner.map_err(|error| spec.invalid("drive", &format!("{error}; {form}")))?;
     if let Some(name) = &inner.controller {
-        let expected = format!("name its controller outside, as in fault@{name}:...");
+        let expected = format!("name its controller at the outer drive, as in fault@{name}:...");
         return Err(spec.invalid("drive", &expected));
     }
     Ok(FaultSettings { config, dead, inner: open::settings_of(&inner)? })
@@ -92,7 +93,11 @@ fn fault_config(spec: &Spec) -> Result<FaultConfig, SpecError> {
 
 fn fault_rules(spec: &Spec) -> Result<Vec<FaultRule>, SpecError> {
     let chance = match (spec.get("error-rate").is_some(), spec.get("every").is_some()) {
-        (true, true) => return Err(spec.invalid("every", "give either error-rate or every")),
+        (true, true) => {
+            return Err(
+                spec.invalid("every", "error-rate and every exclude each other; give one of them")
+            );
+        }
         (true, false) => {
             let rate = |text: &str| text.parse().ok().filter(|rate| (0.0..=1.0).contains(rate));
             spec.value("error-rate", rate, "write a number from 0 to 1")?.map(Chance::Rate)
@@ -122,7 +127,7 @@ fn fault_rules(spec: &Spec) -> Result<Vec<FaultRule>, SpecError> {
     if let Some(key) = ["range", "op"].into_iter().find(|key| spec.get(key).is_some())
         && rules.is_empty()
     {
-        let text = "it says which I/Os have a fault, but not the fault; add status, error-rate, \
+        let text = "it selects I/Os, but names no fault; add status, error-rate, \
                     every, latency or stuck";
         return Err(spec.invalid(key, text));
     }

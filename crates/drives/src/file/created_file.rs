@@ -1,5 +1,5 @@
-//! `CreatedFile`: a drive's file that was created by this start, and is removed again if the drive
-//! cannot be opened.
+//! `CreatedFile`: a drive's file that was created by opening the drive, and is removed again if the
+//! drive cannot be opened.
 //!
 //! `CreatedFile` owns only the path and the file's identity (device and inode): no other file is
 //! ever removed. open.rs uses it.
@@ -22,8 +22,8 @@ impl CreatedFile {
     /// # Errors
     /// Returns the system's error.
     pub(super) fn at(path: &Path) -> io::Result<Option<CreatedFile>> {
-        // Does not use O_DIRECT, because the file would be created even if O_DIRECT is then
-        // refused.
+        // The file is created without O_DIRECT, because a refused O_DIRECT would leave the created
+        // file behind.
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = match made {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
@@ -43,7 +43,7 @@ impl Drop for CreatedFile {
     fn drop(&mut self) {
         let now = fs::symlink_metadata(&self.path).map(|meta| (meta.dev(), meta.ino()));
         if now.is_ok_and(|now| now == self.identity) {
-            // If the file cannot be removed, it stays behind empty.
+            // A file that cannot be removed stays behind; it is empty.
             let _ = fs::remove_file(&self.path);
         }
     }

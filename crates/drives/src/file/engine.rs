@@ -18,7 +18,7 @@ use millrace_reactor::{
 
 use crate::common::thread_bound::ThreadBound;
 
-/// Marks the completions of cancels, which are ignored.
+/// Number that marks the completions of cancel operations, which are ignored.
 pub(crate) const CANCEL_MARK: u64 = 1 << 47;
 
 /// Executes a file queue's operations.
@@ -37,7 +37,7 @@ pub(crate) struct Ring {
     handle: Handle,
     source: Source,
     file: FileRef,
-    /// Memory arenas that are lent to the reactor.
+    /// Memory arenas that are registered with the reactor.
     arenas: Vec<Arc<Arena>>,
 }
 
@@ -181,7 +181,8 @@ impl Engine {
             (Engine::Ring(ring), [piece]) => {
                 ring.get().handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len)
             }
-            // On a drive without a cache, few requests have several segments in one region.
+            // A request of a drive without a cache above it rarely has several segments in one
+            // region, so only single segments are looked up.
             (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
                 ring.get().handle.fixed_vector(pieces)
             }

@@ -84,7 +84,7 @@ impl Flight {
         (address_mask | length_mask) != 0 && self.memory.iter().any(wrong)
     }
 
-    /// Uses an aligned buffer, which must be long enough, for the request's data.
+    /// Sends the request's data through this aligned buffer, which must be long enough.
     pub(crate) fn bounce_through(&mut self, mut buffer: Buffer) {
         let start = buffer.as_mut_ptr();
         if let FileOperation::Write(_) = self.work {
@@ -120,7 +120,8 @@ impl Flight {
         }
     }
 
-    /// Counts `bytes` more as done, in whole units only. Returns false if that is no progress.
+    /// Adds `bytes` to the transferred part, rounded down to whole units. Returns false if that is
+    /// no progress.
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u64, unit: u64) -> bool {
         let done = (self.done + bytes).min(self.len);

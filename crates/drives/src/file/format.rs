@@ -1,4 +1,4 @@
-//! Recognises files that contain a disk in a container format, by their first bytes.
+//! Recognises files that contain a disk image in a container format, by their first bytes.
 //!
 //! A drive serves the bytes of its file as they are. For a qcow2 image, these are the container's
 //! bytes, which the user hardly wants, and writing to them destroys the disk inside. So opening
@@ -12,12 +12,12 @@ use std::os::unix::fs::FileExt;
 use super::FileConfig;
 use crate::common::store_file::open_store;
 
-/// Way to serve the disk inside a container.
+/// Way in which a user can serve the disk inside a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ContainerServer {
-    /// With qemu-nbd, in this format.
+    /// qemu-nbd can serve the disk, with this format name.
     Qemu(&'static str),
-    /// Only after unpacking, with this command.
+    /// The disk can be served only after unpacking it with this command.
     Unpack(&'static str),
 }
 
@@ -46,7 +46,8 @@ const VHD_FOOTER: &[u8] = b"conectix";
 
 /// Returns a warning if the file is a container, or `None` if it looks like a plain disk.
 pub(super) fn note(config: &FileConfig, size_bytes: u64) -> Option<String> {
-    // Opens the file again, because the drive's own descriptor may require aligned memory.
+    // The file is opened a second time, because the drive's own descriptor may require aligned
+    // memory.
     let path = &config.path;
     let at = config.opened_at.as_ref().unwrap_or(path);
     let file = open_store(at, OpenOptions::new().read(true), 0).ok()?;

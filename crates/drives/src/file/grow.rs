@@ -26,7 +26,7 @@ pub(super) fn revalidate(config: &FileConfig, shared: &FileState) -> Result<Sect
         if now_bytes > opened.size_bytes && !opened.is_block && !config.read_only {
             make_durable(path, shared)?;
         }
-        // Relaxed: a number for people.
+        // Relaxed: the value is only shown to people.
         let before_bytes = shared.size_bytes.swap(now_bytes, Ordering::Relaxed);
         return match now_bytes > before_bytes {
             true => Ok(now_bytes >> 9),
@@ -46,9 +46,9 @@ pub(super) fn revalidate(config: &FileConfig, shared: &FileState) -> Result<Sect
     Ok(now_bytes.min(fixed_bytes) >> 9)
 }
 
-/// Returns an error if the drive has not grown and another file now has its path: a user who moved
-/// a larger file there expects that one to be used. A path that is gone or cannot be read is no
-/// error.
+/// Returns an error if the drive has not grown and its path now names a different file: a user who
+/// moved a larger file there expects that file to be used. A path that is missing or cannot be read
+/// is no error.
 fn same_file(path: &Path, opened: (u64, u64)) -> Result<(), Error> {
     let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
     let now = match meta.file_type().is_block_device() {
@@ -60,8 +60,8 @@ fn same_file(path: &Path, opened: (u64, u64)) -> Result<(), Error> {
     }
     let text = format!(
         "{}: another file has this name now; the drive still serves the file that it opened, which \
-         has not grown; to serve the other file, restart the daemon; to grow this drive, enlarge \
-         the opened file in place, as with truncate",
+         has not grown; to serve the other file, restart the daemon; to grow this drive, extend \
+         the opened file itself, for example with truncate",
         path.display()
     );
     Err(Error::new(ErrorKind::InvalidSetting, text))
@@ -69,8 +69,8 @@ fn same_file(path: &Path, opened: (u64, u64)) -> Result<(), Error> {
 
 fn make_durable(path: &Path, shared: &FileState) -> Result<(), Error> {
     shared.file.sync_all().map_err(|error: io::Error| {
-        // Release pairs with the Acquire loads in queue.rs: the system reports a lost write only
-        // once, and this sync consumed the report.
+        // Release pairs with the Acquire loads in queue.rs. The kernel reports a lost write only
+        // once, and this sync consumed the report, so the queues must fail later flushes.
         shared.sync_failed.store(true, Ordering::Release);
         system(path, "sync", &error)
     })

@@ -1,9 +1,10 @@
-//! `LentMemory`: memory that was lent to a file drive, such as the memory of a cache above it.
+//! `LentMemory`: memory that is lent to a file drive by another part of the program, such as the
+//! cache above the drive.
 //!
 //! `LentMemory` has the list of lent arenas, for queues that are opened later. Each such queue
-//! lends them to the ring of its thread, and registers them there before any I/O, so that the
-//! kernel need not look up and pin pages for each I/O. Registered memory stays locked. If the
-//! kernel refuses, that is logged once and the drive goes on without registered memory.
+//! registers them with the ring of its thread before any I/O, so that the kernel need not look up
+//! and pin pages for each I/O. Registered memory stays locked. If the kernel refuses, that is
+//! logged once and the drive continues without registered memory.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
@@ -55,7 +56,7 @@ impl LentMemory {
 }
 
 fn refusal(why: &io::Error) -> String {
-    let what = "the kernel did not register all of the cache's memory; I/O goes on without";
+    let what = "the kernel did not register all of the cache's memory; I/O continues without it";
     match why.raw_os_error() {
         Some(libc::ENOMEM | libc::EPERM) => format!(
             "{what}: it is more than the limit on locked memory allows (RLIMIT_MEMLOCK; \

@@ -93,8 +93,9 @@ pub(super) fn lock(
             Ok(Some(found)) => found,
             Err(error) => return Err(system(path, "lock", &error)),
         };
-        // A drive of this process gives up its lock only when the program closes it, so waiting is
-        // useless. A file that only a closed drive's ring still holds is no longer in the list.
+        // A lock of this process is released only when the program closes the drive that has it, so
+        // waiting is useless. A file whose drive is closed, and which only a ring still holds open,
+        // is no longer in this list.
         if held().contains_key(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }
@@ -107,9 +108,9 @@ pub(super) fn lock(
 /// Access of a drive to its file, which decides the locks that the drive takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileAccess {
-    /// Reads only; others may read, too.
+    /// The drive only reads; other processes may read, too.
     ReadOnly,
-    /// Reads and writes, exclusively.
+    /// The drive reads and writes, and no other process may use the file.
     ReadWrite,
 }
 
@@ -143,8 +144,8 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
         FileAccess::ReadWrite => &[READ, WRITE, RESIZE],
     };
     let forbids = [WRITE, RESIZE];
-    // Takes its own locks before it checks for others', so that of two processes at least one sees
-    // the other.
+    // This process takes its own locks before it checks for others, so that of two processes at
+    // least one sees the other.
     let own = does.iter().map(|byte| DOES + byte).chain(forbids.map(|byte| FORBIDS + byte));
     for byte in own {
         if !share(file, byte)? {

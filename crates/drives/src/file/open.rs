@@ -1,7 +1,7 @@
 //! Opens a file drive: creates or extends the file, locks it, chooses direct I/O and the engine,
 //! and checks sizes.
 //!
-//! This runs once for each drive, on the thread that sets drives up. The order matters. The lock is
+//! Runs once for each drive, on the thread that sets drives up. The order matters. The lock is
 //! taken before anything is changed, so a drive in use elsewhere is not touched. A created or
 //! extended file is made durable together with its directory entry, because later flushes sync only
 //! data. If the opening fails, a file that this created is removed again (created_file.rs). A dry
@@ -80,7 +80,7 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let writes_file = !geometry.is_block && !config.read_only;
     let no_zero_range = writes_file && !probe::can_allocate(&file, ZERO_RANGE);
     if writes_file {
-        // Frees what the trial may have allocated behind the end.
+        // Frees the blocks that the trial may have allocated after the end of the file.
         let _ = probe::can_allocate(&file, PUNCH);
     }
     let warnings = format::note(&config, geometry.store_bytes).into_iter().collect();
@@ -252,19 +252,20 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
             Error::system(text, errno)
         }
         Some(libc::ENOENT) if has_folder(config) && config.read_only => {
-            let text = format!("{path}: there is no such file; create it, or name another one");
+            let text = format!("{path}: there is no such file; create it, or correct the path");
             Error::system(text, errno)
         }
         Some(libc::ENOENT) if config.size_bytes.is_none() && has_folder(config) => {
-            let text = format!("{path}: there is no such file; give size= to make it");
+            let text = format!("{path}: there is no such file; give size= to create it");
             Error::system(text, errno)
         }
         Some(libc::ENOENT) => {
-            let text = format!("{path}: its folder is not there; make it first");
+            let text = format!("{path}: its directory does not exist; create it first");
             Error::system(text, errno)
         }
         Some(libc::ENOSPC) => {
-            let text = format!("{path}: its file system is full; make room, or name another file");
+            let text =
+                format!("{path}: its file system is full; free some space, or choose another file");
             Error::system(text, errno)
         }
         Some(libc::EBUSY) => {
@@ -273,8 +274,8 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
         }
         Some(libc::EACCES | libc::EROFS) if config.path.symlink_metadata().is_err() => {
             let text = format!(
-                "{path}: cannot make it ({error}): its folder takes no new files; change that, or \
-                 name another one"
+                "{path}: cannot create it ({error}): no file can be created in its directory; \
+                 change that, or name another file"
             );
             Error::system(text, errno)
         }
@@ -286,7 +287,7 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
         }
         Some(libc::EACCES | libc::EROFS) if !config.read_only => {
             let why = match errno {
-                Some(libc::EACCES) => "this user may not write to it".to_owned(),
+                Some(libc::EACCES) => "this user may not write to the file".to_owned(),
                 _ => error.to_string(),
             };
             let text = format!(
@@ -305,7 +306,8 @@ fn has_folder(config: &FileConfig) -> bool {
     folder.is_none_or(Path::is_dir)
 }
 
-/// Returns the geometry at the size that was asked for. Extends a file that is shorter.
+/// Returns the geometry of the file, with the size that the drive must have. Extends a file that is
+/// shorter.
 fn geometry_of(
     file: &File,
     config: &FileConfig,
@@ -320,7 +322,7 @@ fn geometry_of(
     let size_bytes = size_of(&geometry, config, notes)?;
     if geometry.read_only && !config.read_only {
         return wrong(format!(
-            "{path}: the device takes no writes; serve it read-only: \
+            "{path}: the device is read-only; serve it read-only: \
              read-only=on, or `serve --read-only`"
         ));
     }
@@ -347,7 +349,7 @@ fn size_of(
     let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
     let size_bytes = config.size_bytes.unwrap_or(found);
     if size_bytes < 512 {
-        return wrong(format!("{path}: {size_bytes} bytes are too few; give it a size"));
+        return wrong(format!("{path}: {size_bytes} bytes are too few; give it a larger size"));
     }
     let (has, asked) = (size_text(found), size_text(size_bytes));
     if size_bytes > found && (geometry.is_block || config.read_only) {
@@ -355,11 +357,12 @@ fn size_of(
             "{path}: it has {has}, which is less than size={asked}; lower size="
         ));
     }
-    // An empty file has no data to lose; an interrupted start leaves one behind.
+    // A file of size 0 may be extended without `grow`, because it has no data to lose; an
+    // interrupted start leaves such files behind.
     if size_bytes > found && found > 0 && !config.grow {
         return wrong(format!(
-            "{path}: it has {has} and size={asked}; lower or remove the size, or say grow=on to \
-             have the file made longer"
+            "{path}: it has {has} and size={asked}; lower or remove the size, or add grow=on to \
+             extend the file"
         ));
     }
     if size_bytes < found {
@@ -371,8 +374,8 @@ fn size_of(
 fn extend_error(config: &FileConfig, error: &io::Error) -> Error {
     let (path, asked) = (config.path.display(), size_text(config.size_bytes.unwrap_or(0)));
     let why = match error.raw_os_error() {
-        Some(libc::EFBIG) => "more than its file system takes in one file; lower the size",
-        Some(libc::ENOSPC) => "its file system is full; make room, or name another file",
+        Some(libc::EFBIG) => "more than the maximum file size of its file system; lower the size",
+        Some(libc::ENOSPC) => "its file system is full; free some space, or choose another file",
         _ => {
             return system(&config.path, &format!("cannot extend the file to size={asked}"), error);
         }

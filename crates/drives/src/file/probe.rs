@@ -1,7 +1,7 @@
 //! Probes a file or block device: size, alignment, direct I/O, discard.
 //!
-//! This runs when a file drive is opened, and again for its size when it may have grown; never on
-//! the path of an I/O. Alignment comes from statx (STATX_DIOALIGN, Linux 6.1) or from trial reads;
+//! Runs when a file drive is opened, and again for its size when it may have grown; never on the
+//! path of an I/O. Alignment comes from statx (STATX_DIOALIGN, Linux 6.1) or from trial reads;
 //! properties of devices come from the BLK* ioctls and sysfs. `file.rs` calls this. Kernel
 //! counterpart: bdev_limits and `struct kstat`.
 #![allow(unsafe_code)]
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use millrace_block::Buffer;
 
-// From linux/fs.h, because the libc crate lacks some of them. The values are those of the generic
-// ABI (x86, Arm, RISC-V, s390).
+// ioctl numbers of linux/fs.h, because the libc crate lacks some of them. The values are those of
+// the generic ABI (x86, Arm, RISC-V, s390).
 const BLKROGET: u64 = 0x125e;
 const BLKSSZGET: u64 = 0x1268;
 const BLKPBSZGET: u64 = 0x127b;
@@ -49,7 +49,7 @@ pub(crate) struct Geometry {
     pub(crate) physical: u32,
     pub(crate) io_min: u32,
     pub(crate) io_opt: u32,
-    /// Maximum length to which it pays to merge smaller requests, in bytes.
+    /// Length in bytes up to which merging smaller requests improves throughput.
     pub(crate) merge_bytes: u32,
     pub(crate) discard_granularity: u32,
     pub(crate) max_discard_bytes: u64,
@@ -116,10 +116,10 @@ fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
 /// system, according to its queue. File systems without a single block device (overlays, networks)
 /// get the default.
 fn merge_bytes_of(dev: u64) -> u32 {
-    /// Device queried last, its answer, and the time of the query.
+    /// Device of the last lookup, its result, and the time of the lookup.
     static LAST: Mutex<Option<(u64, u32, Instant)>> = Mutex::new(None);
-    /// Time for which an answer is reused: as long as it takes to open thousands of files on one
-    /// device.
+    /// Time for which the result of a lookup is reused: as long as it takes to open thousands of
+    /// files on one device.
     const FRESH: Duration = Duration::from_secs(1);
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((known, bytes, asked)) = *last
@@ -228,8 +228,8 @@ pub(crate) fn free_bytes(file: &File) -> Option<u64> {
 pub(crate) enum NextData {
     /// Data start at this offset, which may be after a hole.
     Data(u64),
-    /// There is only a hole, up to the end of the file at this offset. The end is before the start
-    /// of the search if the file was truncated.
+    /// No data follow `offset`: the file ends at this byte. It lies before `offset` if the file was
+    /// truncated.
     End(u64),
 }
 
@@ -255,7 +255,7 @@ pub(crate) fn data_end(file: &File, offset: u64) -> io::Result<u64> {
     seek(file, offset, libc::SEEK_HOLE)
 }
 
-/// Moves the file's position, which nothing else uses.
+/// Calls lseek, which moves the file's position; nothing else uses the position.
 fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
     // SAFETY: no memory is involved.
     let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };

@@ -30,7 +30,7 @@ use crate::common::outcomes::{Outcome, Outcomes};
 const BOUNCES_MAX: usize = 16;
 /// Number of times that EAGAIN is retried before the request fails.
 const RETRIES_MAX: u16 = 1000;
-/// Bits of the tag in an operation's user data. The generation is above them.
+/// Number of low bits of an operation's user data that hold the tag. The generation is above them.
 const TAG_BITS: u32 = 24;
 
 // Values from linux/fs.h.
@@ -76,7 +76,8 @@ impl FileQueue {
     #[inline]
     fn work_of(&self, rq: &Request<Native>) -> Result<FileOperation, Status> {
         let shared = &self.shared;
-        // Relaxed: learned facts; reading an old value costs one more refused call.
+        // Relaxed: these flags record what the file system does not support; an old value costs one
+        // more refused call.
         let no_punch = shared.no_punch.load(Ordering::Relaxed);
         // Acquire pairs with the Release in `failed`.
         let durable = rq.op() == Op::Flush || rq.flags().has(OpFlags::FUA);
@@ -131,7 +132,8 @@ impl FileQueue {
         true
     }
 
-    /// Pushes the next operation of a flight, and further ones as long as each completes at once.
+    /// Pushes the next operation of a flight. If it completes at once, pushes the one after it, and
+    /// so on.
     fn start(&mut self, index: usize) {
         while let Some(result) = self.push_next(index) {
             if let Some(status) = self.ended(index, result) {
@@ -156,7 +158,8 @@ impl FileQueue {
         unsafe { self.engine.push(user_data, op) }
     }
 
-    /// Processes a completion. Returns the tag and status, or `None` if the flight goes on.
+    /// Processes a completion. Returns the tag and status, or `None` if the request needs further
+    /// operations.
     fn landed(&mut self, completion: Completion) -> Option<(Tag, Status)> {
         let index = (completion.user_data & ((1 << TAG_BITS) - 1)) as usize;
         let flight = &mut self.flights[index];
@@ -173,8 +176,8 @@ impl FileQueue {
         }
     }
 
-    /// Processes the result of an operation. Returns the request's status, or `None` if the flight
-    /// goes on.
+    /// Processes the result of an operation. Returns the request's status, or `None` if the request
+    /// needs further operations.
     #[inline]
     fn ended(&mut self, index: usize, result: i32) -> Option<Status> {
         let flight = &mut self.flights[index];
@@ -207,15 +210,15 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         match flight.work {
             FileOperation::Read | FileOperation::Write(_) | FileOperation::Zeroes => {}
-            // Acquire pairs with the Release in `failed`: another sync may have consumed the error
-            // report.
+            // Acquire pairs with the Release in `failed`. The kernel reports a lost write only
+            // once, and another sync may have consumed that report.
             FileOperation::Sync if self.shared.sync_failed.load(Ordering::Acquire) => {
                 return Some(Status::IoError);
             }
             _ => return Some(Status::Ok),
         }
         if !flight.advance(bytes, self.shared.transfer_unit) {
-            // The file was truncated, or the file system takes no more data.
+            // The transfer moved no bytes: the file was truncated, or the file system is full.
             return Some(Status::IoError);
         }
         if flight.done == flight.len {
@@ -238,8 +241,8 @@ impl FileQueue {
             libc::EAGAIN | libc::EINTR => return Some(Status::NoResource),
             libc::ECANCELED if flight.expired => return Some(Status::TimedOut),
             libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => {}
-            // A read that is not permitted, for example by a security module, does not mean that
-            // the drive is read-only.
+            // EPERM for a read, for example from a security module, does not mean that the drive is
+            // read-only.
             libc::EPERM | libc::EROFS if flight.work == FileOperation::Read => {
                 return Some(Status::IoError);
             }
@@ -297,7 +300,8 @@ impl DriverQueue<Native> for FileQueue {
         self.flights[tag.0 as usize].bounce.is_some()
     }
 
-    /// Returns the result of the last system call, as strace shows it, or why there was none.
+    /// Returns the result of the last system call in strace's notation, or why there was no system
+    /// call.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         match moment {
             Moment::Issue => DriverData::default(),

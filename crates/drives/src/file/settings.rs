@@ -1,6 +1,7 @@
-//! Parses a spec into the settings of a file drive; has the driver's table row.
+//! Parses a drive spec into the settings of a file drive, and defines the driver's row in the
+//! driver table.
 //!
-//! This opens nothing. `crate::open` calls it. Errors name the key and its value.
+//! Opens nothing. `crate::open` calls this. Errors name the key and its value.
 
 use millrace_block::QueueKind;
 
@@ -9,7 +10,7 @@ use crate::common::values::switch;
 use crate::open::DriverRow;
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row in the table of drivers.
+/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "file",
     keys: &["path", "size", "grow", "direct", "aio", "advice", "depth", "lock", "read-only"],

@@ -1,9 +1,9 @@
-//! Settings of a simulated SSD: plain data with range checks; `preset.rs` has known drives.
+//! Settings of a simulated SSD, with range checks. `preset.rs` has the settings of real drives.
 //!
-//! Times are in nanoseconds, rates in bytes a second, sizes in bytes. `open.rs` makes settings from
-//! specs, and programs fill them in directly; `timing.rs` and the driver read them. Invariant of
-//! validated settings: the arithmetic of `timing.rs` never divides by zero, and does not overflow
-//! for centuries of virtual time.
+//! Times are in nanoseconds, rates in bytes per second, sizes in bytes. `open.rs` makes settings
+//! from specs, and programs fill them in directly; `timing.rs` and the driver read them. Invariant
+//! of validated settings: the arithmetic of `timing.rs` never divides by zero, and does not
+//! overflow for centuries of virtual time.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const LONGEST_NS: u64 = 60_000_000_000;
 /// Storage of a simulated drive's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ModelContents {
-    /// Data are dropped: reads leave memory as it is.
+    /// Written data are dropped; a read leaves the reader's memory unchanged.
     #[default]
     None,
     /// Data are kept in sparse memory until the process ends.
@@ -98,9 +98,9 @@ impl ModelConfig {
 
 /// Timing of a simulated SSD.
 ///
-/// A command is processed (one at a time), travels (any number at once), occupies a unit for each
-/// page (units work in parallel), and transfers its data over the link (one transfer at a time in
-/// each direction).
+/// The controller processes one command at a time. A command then travels to the units (any number
+/// at once), occupies a unit for each page (units work in parallel), and transfers its data over
+/// the link (one transfer at a time in each direction).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelTiming {
     /// Number of parallel units (the dies on all channels), 1 to 4,096. Each page belongs to one of
@@ -113,26 +113,28 @@ pub struct ModelTiming {
     pub read_ns: u64,
     /// Time in which a unit writes a page.
     pub write_ns: u64,
-    /// Fixed time of the controller, and of the way there and back, for every command.
+    /// Fixed latency in nanoseconds of the controller and of the link in both directions, added to
+    /// every command.
     pub latency_ns: u64,
     /// Time for which a read occupies the controller. Its inverse is the maximum number of random
     /// reads in a second.
     pub read_command_ns: u64,
     /// Time for which any command other than a read occupies the controller.
     pub write_command_ns: u64,
-    /// Maximum bandwidth to the host in bytes a second; 0 for no limit.
+    /// Maximum bandwidth to the host in bytes per second; 0 for no limit.
     pub read_bytes_per_s: u64,
-    /// Maximum bandwidth from the host in bytes a second; 0 for no limit.
+    /// Maximum bandwidth from the host in bytes per second; 0 for no limit.
     pub write_bytes_per_s: u64,
     /// Size of the volatile write buffer in bytes; 0 for none. A write completes when it is in the
     /// buffer, and waits for room if the units are behind. A flush empties the buffer.
     pub buffer_bytes: u64,
-    /// Relative variation of the units' times, evenly to both sides, 0 to 1.
+    /// Relative variation of the units' times, 0 to 1; 0.1 means that times vary evenly by up to 10
+    /// % in both directions.
     pub jitter: f64,
     /// Share of I/Os, 0 to 1, that take an additional, exponentially distributed time at their
     /// units.
     pub tail_share: f64,
-    /// Mean of that additional time.
+    /// Mean of that additional time, in nanoseconds.
     pub tail_ns: u64,
     /// Seed of all random decisions.
     pub seed: u64,

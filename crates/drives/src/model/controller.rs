@@ -2,9 +2,9 @@
 //!
 //! The controller stands for an AHCI controller, an SCU, or an HBA of \[FALCON\]'s test bed. Each
 //! drive holds a `ControllerPort`, through which it takes and returns tags. Tags are shared fairly:
-//! while a drive waits for its first tags, drives above an equal share get none. Specs find a
+//! while a drive waits for its first tags, drives above an equal share get none. A spec refers to a
 //! controller by its name, which exists as long as a drive uses it. The model's queues call this.
-//! Its mutexes are leaves and never held during a call.
+//! The mutexes here are the last in the lock order and never held during a call.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -30,7 +30,7 @@ struct Limits {
     command_ns: u64,
 }
 
-/// Limits of its controller that a drive's spec asks for.
+/// Limits that a drive's spec sets for its controller.
 #[derive(Debug, Default)]
 pub(crate) struct ControllerOptions {
     pub(crate) tags: Option<u32>,
@@ -115,7 +115,7 @@ impl ModelController {
         self.tags
     }
 
-    /// Returns the bandwidth in each direction in bytes a second; 0 means no limit.
+    /// Returns the bandwidth in each direction in bytes per second; 0 means no limit.
     #[must_use]
     pub fn bytes_per_s(&self) -> u64 {
         self.bytes_per_s

@@ -1,4 +1,5 @@
-//! An I/O, as the timing of a simulated drive sees it. Plain data.
+//! `ModelIo`: the properties of an I/O from which the timing of a simulated drive is computed.
+//! Plain data.
 
 /// Kind of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +12,7 @@ pub enum ModelIoKind {
     DurableWrite,
     /// Completes when all earlier writes are on the units.
     Flush,
-    /// A command without data.
+    /// Properties of an I/O from which its completion time is computed.
     Command,
 }
 

@@ -21,7 +21,8 @@ impl LinkDirection {
         if self.bytes_per_s == 0 {
             return BookedTransfer::default();
         }
-        // At most 2^32 sectors of 2^9 bytes: 2^41 times 10^9 needs more than 64 bits.
+        // The product exceeds 64 bits: up to 2^32 sectors of 2^9 bytes make 2^41 bytes, times 10^9
+        // nanoseconds.
         let bytes_ns = (u128::from(nr_sectors) << 9) * 1_000_000_000;
         let transfer_ns = (bytes_ns / u128::from(self.bytes_per_s)) as u64;
         self.free_ns = self.free_ns.max(now_ns) + transfer_ns;

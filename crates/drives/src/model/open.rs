@@ -1,8 +1,7 @@
 //! Parses a spec into the settings of a simulated drive.
 //!
 //! The settings are those of a preset, or the defaults, with single keys overridden. `open` and
-//! `open_on` call this. Errors are those of every driver's keys; an unknown preset is answered with
-//! the nearest known one.
+//! `open_on` call this. An unknown preset gets an error that suggests the nearest known one.
 
 use millrace_block::{Error, ErrorKind, QueueKind};
 
@@ -16,7 +15,7 @@ use crate::common::words::nearest;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row in the table of drivers.
+/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "model",
     keys: &[
@@ -163,7 +162,7 @@ fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>,
     found.map(Some).map_err(|known| {
         let (tags, rate, time) = (known.tags(), known.bytes_per_s(), known.command_ns());
         let text = format!(
-            "another drive has a controller of this name with {tags} tags, {rate} bytes a second \
+            "another drive has a controller of this name with {tags} tags, {rate} bytes per second \
              and {time} ns a command (0 for no limit); give both the same"
         );
         spec.invalid("controller", &text)
@@ -228,7 +227,8 @@ mod tests {
     fn unknown_preset_names_the_nearest_and_all() {
         assert_eq!(
             error("model:preset=950por"),
-            "driver model: preset=950por is wrong; did you mean `950pro`? there are 850evo, 950pro, \
+            "driver model: preset=950por is invalid; did you mean `950pro`? there are 850evo, \
+             950pro, \
              520, 520-sata2, miot-nvme, walk-nvme, p5800x, hdd7200, ultrastar-36lzx"
         );
     }

@@ -1,9 +1,10 @@
-//! Known drives as settings of the model, with the figures that they are derived from.
+//! Presets: settings that simulate known drives, with the published figures from which they are
+//! derived.
 //!
-//! Stated figures come from data sheets and from the test beds of papers: random IOPS of 4 KiB at
-//! the stated depth, sequential bandwidth at 128 KiB, latency of one I/O at a time. Random rates
-//! become the time of one command, bandwidths become the link, and the rest of the latency is the
-//! unit's. Tests run each preset in virtual time and compare.
+//! Published figures come from data sheets and from the test beds of papers: random IOPS of 4 KiB
+//! at a stated depth, sequential bandwidth at 128 KiB, latency at queue depth 1. A preset turns
+//! random IOPS into the time of one command and bandwidth into the rate of the link; the rest of
+//! the latency is the unit's time. Tests run each preset in virtual time and compare.
 //!
 //! Sources: Samsung's data sheets of SSD 850 EVO 500 GB and 950 PRO 512 GB (at queue depth 1: 10 K
 //! and 40 K, 12 K and 43 K IOPS; the 950 PRO's maximum by four threads of depth 32, from memory);
@@ -30,7 +31,7 @@ pub struct ModelPreset {
     pub random_iops: (u64, u64),
     /// Queue depth at which the drive reaches `random_iops`.
     pub depth: u32,
-    /// Sequential read and write bandwidth, in bytes a second.
+    /// Sequential read and write bandwidth, in bytes per second.
     pub bytes_per_s: (u64, u64),
     /// Latency of a single random 4 KiB read and write, in nanoseconds.
     pub latency_ns: (u64, u64),

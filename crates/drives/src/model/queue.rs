@@ -61,7 +61,7 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
         if let Some(port) = &self.shared.port
             && !port.take()
         {
-            // If nothing is in flight, no completion of this queue would cause another attempt.
+            // If no request is in flight, no completion on this queue would cause another attempt.
             let idle = self.staged.is_empty() && self.busy.is_empty();
             return if idle { Dispatch::HostBusy } else { Dispatch::DeviceBusy };
         }

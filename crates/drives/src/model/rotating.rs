@@ -19,7 +19,7 @@ pub struct ModelDisk {
     pub stroke_bytes: u64,
     /// Revolutions in a minute, 1,000 to 60,000.
     pub rpm: u32,
-    /// Transfer rate from or to the medium in bytes a second, 1 MB or more.
+    /// Transfer rate from or to the medium in bytes per second, 1 MB or more.
     pub bytes_per_s: u64,
     /// Time of a seek to the next track in nanoseconds: for reads, and for all other I/Os.
     pub track_seek_ns: (u64, u64),

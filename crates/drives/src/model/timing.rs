@@ -116,7 +116,8 @@ impl Timing {
         if io.kind == ModelIoKind::DurableWrite {
             return self.drained_ns;
         }
-        // The buffer is full when the units are behind by more than its size.
+        // The buffer is full when the units need more time to catch up than writing a full buffer
+        // takes.
         let most_behind_ns = (buffer >> 12).max(1) * self.config.write_ns / at_once;
         here_ns.max(self.drained_ns.saturating_sub(most_behind_ns))
     }

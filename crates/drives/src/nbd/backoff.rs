@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A connection that is lost sooner than this counts as short-lived, even if it answered requests.
+/// A connection that is lost within this time counts as short-lived, even if it answered requests.
 const LIFE_MIN: Duration = Duration::from_secs(1);
 /// Pause after the first short-lived connection, in milliseconds; doubles with each further one in
 /// a row.
@@ -50,7 +50,7 @@ pub(crate) struct ReconnectBackoff {
 }
 
 impl ReconnectBackoff {
-    /// Records the loss of a connection that was made at `since`.
+    /// Records the loss of a connection that was established at `since`.
     pub(crate) fn lost(&mut self, since: Instant, now: Instant) {
         if now.saturating_duration_since(since) >= LIFE_MIN {
             *self = ReconnectBackoff::default();

@@ -55,7 +55,7 @@ pub(crate) enum Purpose {
     Transmit,
     /// Block status queries.
     Status,
-    /// Only to learn the export's properties.
+    /// The connection only learns the export's properties.
     Ask,
 }
 
@@ -98,8 +98,8 @@ impl Target {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
                 let mut last = io::Error::other("the name has no address");
-                // An attempt may time out because the process was stopped, so it is repeated until
-                // the deadline.
+                // An attempt may time out because the process was suspended, so attempts are
+                // repeated until the deadline.
                 loop {
                     for address in &addresses {
                         let attempt = |most| TcpStream::connect_timeout(address, most);
@@ -116,7 +116,8 @@ impl Target {
             }
             Address::Unix { path } => {
                 let stream = connect_unix(path)?;
-                // A listening socket is identified by its file, because two paths may lead to one.
+                // A Unix socket is identified by device and inode, because two paths may lead to
+                // one socket.
                 let file = std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
                 Ok((Socket::Unix(stream), file.map_or_else(|_| hash(path), |file| hash(&file))))
             }
@@ -158,7 +159,9 @@ impl Target {
                     return Err(self.refused(&why.unwrap_or_else(|| HUNG_UP.into())));
                 }
                 _ if total > REPLY_BYTES_MAX => {
-                    return Err(self.refused("the server talks without end"));
+                    return Err(
+                        self.refused("the server sends more data than any negotiation needs")
+                    );
                 }
                 got => input.extend_from_slice(&chunk[..got]),
             }

@@ -6,8 +6,9 @@
 //! until somebody takes them. `nbd.rs` creates it; links and reconnecting threads use it.
 //!
 //! Invariant: connections of one generation lead to the same server process. After a loss, the
-//! address may lead to a new process (restarted, or a standby), which lacks what the old one was
-//! told. So connections of an older generation no longer send requests or accept answers.
+//! address may lead to a new process (restarted, or a standby), which lacks the writes that the old
+//! process received. So connections of an older generation no longer send requests or accept
+//! answers.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -60,7 +61,7 @@ impl Promise {
         self.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN)
     }
 
-    /// Returns [`may_share`](Self::may_share) as a `ConnectionSharing`.
+    /// Returns [`may_share`](Self::may_share) in the form of a `ConnectionSharing`.
     pub(crate) fn sharing(&self, session: &ClientSession) -> ConnectionSharing {
         match self.may_share(session) {
             true => ConnectionSharing::WithOthers,
@@ -73,7 +74,7 @@ impl Promise {
     /// # Errors
     /// Returns a text that says which property is missing.
     pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
-        // Relaxed: the size only grows, and a connection that knows an older size is replaced.
+        // Relaxed: the size only grows, and a connection that knows a smaller size is replaced.
         let has = self.size_bytes.load(Ordering::Relaxed);
         let text = &self.text;
         let end = "the drive fails all I/O until it is opened again, for example by a restart";
@@ -81,7 +82,8 @@ impl Promise {
             let now = session.size_bytes;
             return Err(format!("{text}: the export has {now} bytes now and had {has}; {end}"));
         }
-        // A server reports neither FUA nor trim for a read-only export.
+        // A server does not report FUA and trim for a read-only export, so their absence is
+        // expected then.
         if session.flags.contains(TransmissionFlags::READ_ONLY) && !self.read_only {
             return Err(format!("{text}: the export is read-only now; {end}"));
         }
@@ -148,7 +150,7 @@ pub(crate) struct Durability {
     /// True if the next flush or FUA write must fail, because a server with unflushed writes was
     /// lost.
     pub(crate) owes_error: AtomicBool,
-    /// True if the last flush or FUA write failed for that reason.
+    /// True if the last flush or FUA write failed because of such a loss.
     pub(crate) has_failed: AtomicBool,
     /// True while the daemon stops: a flush with nothing to flush then does not wait for a server.
     pub(crate) stopping: AtomicBool,
@@ -160,7 +162,7 @@ pub(crate) struct Reports {
     news: Mutex<VecDeque<String>>,
     pub(crate) trouble: Mutex<ReconnectTrouble>,
     certificate: Mutex<CertificateWatch>,
-    /// Limits the log lines about a server that never answers.
+    /// Limits the log lines about a server that accepts connections but never answers.
     futility: Mutex<LogLimit>,
 }
 
@@ -170,11 +172,12 @@ pub(crate) struct NbdState {
     pub(crate) promise: Promise,
     pub(crate) reconnect: Duration,
     pub(crate) write_through: bool,
-    /// True if a connection's time limit for reconnecting has passed and none has come back since.
+    /// True if the time limit for reconnecting has passed for a connection and no connection was
+    /// made since.
     pub(crate) late: AtomicBool,
-    /// Number of times that the drive has grown.
+    /// Epoch: number of times that the drive has grown.
     pub(crate) epoch: AtomicU32,
-    /// Number of times that a connection of the current generation was lost.
+    /// Generation: number of times that a connection of the current generation was lost.
     pub(crate) generation: AtomicU32,
     pub(crate) backoff: Mutex<ReconnectBackoff>,
     /// Number of queues whose requests wait for the server, within the time limit.
@@ -198,7 +201,7 @@ impl NbdState {
     /// Counts a queue that begins to wait for the server.
     #[cold]
     pub(crate) fn begin_search(&self) {
-        // Relaxed here and below: it orders nothing.
+        // Relaxed here and below: no other memory access depends on this counter.
         self.searching.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -211,7 +214,8 @@ impl NbdState {
     /// Returns true if requests fail at once until the server is back, because the time limit has
     /// passed.
     pub(crate) fn is_late(&self) -> bool {
-        // Relaxed: it orders nothing; a queue that reads it too early waits once more.
+        // Relaxed: no other memory access depends on this flag. A queue that reads an old value
+        // waits once more.
         self.late.load(Ordering::Relaxed)
     }
 
@@ -249,7 +253,7 @@ impl NbdState {
     pub(crate) fn came_back(&self, connected: &Connected, generation: u32) {
         let mut trouble = lock(&self.reports.trouble);
         if generation != self.generation() {
-            // This generation has already been given up again.
+            // This generation was given up in the meantime.
             return;
         }
         trouble.succeeded();
@@ -306,8 +310,8 @@ impl NbdState {
                  written since the last flush that succeeded"
             ));
         }
-        // Relaxed: text for people. While the daemon stops, each thread flushes, so one of these
-        // successes must not hide a failure.
+        // Relaxed: the flag only selects a text. While the daemon stops, each thread flushes, and
+        // the success of one flush must not hide the failure of another.
         let keeps = !owes && stopping.load(Ordering::Relaxed);
         if has_failed.load(Ordering::Relaxed) != owes && !keeps {
             has_failed.store(owes, Ordering::Relaxed);
@@ -325,14 +329,15 @@ impl NbdState {
     /// Returns true if a flush need not wait for a lost or hung server, because the daemon is
     /// stopping and there are no unflushed writes.
     pub(crate) fn is_flush_needless(&self) -> bool {
-        // Relaxed: set before the flush that must see it is submitted.
+        // Relaxed: the flag is set before the flush that depends on it is submitted.
         self.durability.stopping.load(Ordering::Relaxed) && !self.durability.unflushed.exist()
     }
 
     /// Returns the generation of a connection that is made from now on.
     pub(crate) fn generation(&self) -> u32 {
-        // SeqCst pairs with `end`: this sees the reason for which the generation ended, and a write
-        // that is acknowledged meanwhile either is seen there or sees the end.
+        // SeqCst pairs with `end`. The caller sees why the last generation ended. A write that is
+        // acknowledged at the same time is either seen by `end`, or sees that the generation has
+        // ended.
         self.generation.load(Ordering::SeqCst)
     }
 
@@ -340,7 +345,7 @@ impl NbdState {
     /// false if the generation had already ended.
     pub(crate) fn end(&self, generation: u32, loss: ConnectionLoss<'_>) -> bool {
         let next = generation.wrapping_add(1);
-        // SeqCst pairs with `generation`. Relaxed: on failure nothing is read.
+        // SeqCst pairs with `generation`. Relaxed on failure, because the value is then not used.
         let ended =
             self.generation.compare_exchange(generation, next, Ordering::SeqCst, Ordering::Relaxed);
         if ended.is_err() {
@@ -364,7 +369,7 @@ impl NbdState {
 
     /// Returns true if the export has changed in a way that makes the drive unusable.
     pub(crate) fn is_dead(&self) -> bool {
-        // Relaxed: it orders nothing, and is never reset.
+        // Relaxed: no other memory access depends on this flag, and it is never reset.
         self.dead.load(Ordering::Relaxed)
     }
 
@@ -382,7 +387,7 @@ impl NbdState {
     pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
         // Acquire pairs with the Release in `revalidate`.
         let epoch = self.epoch.load(Ordering::Acquire);
-        // Relaxed: written before the epoch was.
+        // Relaxed: the size was written before the epoch.
         let knows = size_bytes >= self.promise.size_bytes.load(Ordering::Relaxed);
         if knows { epoch } else { epoch.wrapping_sub(1) }
     }

@@ -45,9 +45,10 @@ pub(crate) struct Flight {
     pub(crate) answered: Option<Status>,
     /// True if the request's timeout has passed.
     pub(crate) expired: bool,
-    /// True if the request was sent on a connection that was lost.
+    /// True if the request was sent on a connection that was lost, and must be sent again.
     pub(crate) again: bool,
-    /// True if that connection was given up because the server did not answer for too long.
+    /// True if the connection that carried the request was given up because the server did not
+    /// answer for too long.
     pub(crate) silence: bool,
     /// Number of this flush among the drive's flushes; 0 for other commands.
     pub(crate) flush: u64,
@@ -157,7 +158,7 @@ impl Flight {
         self.link == link && matches!(self.state, FlightState::Sending | FlightState::Sent)
     }
 
-    /// Returns true if the request changes data that only a later flush makes durable.
+    /// Returns true if the request changes data that are durable only after a later flush.
     pub(crate) fn needs_flush(&self) -> bool {
         let writes = !matches!(self.command, Command::Read | Command::Flush);
         writes && self.flags & CMD_FLAG_FUA == 0

@@ -1,10 +1,10 @@
 //! `Inbound`: the receiving side of a connection, from received bytes to answers.
 //!
-//! `Inbound` owns the receive buffer and the one receive operation in flight. Headers and small
+//! `Inbound` owns the receive buffer and the single receive operation in flight. Headers and small
 //! payloads are received into the buffer. The payload of a longer read is received straight into
 //! the request's memory, and the bytes after it into the buffer, in the same operation. `link.rs`
 //! calls this; `Answers` of the protocol crate interprets the bytes. Invariant: the operation uses
-//! the memory of the one read whose payload is incomplete, and no other.
+//! the memory of the read whose payload is incomplete, and no other request's.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;

@@ -8,7 +8,8 @@
 //! Invariant: no operation uses a request's memory after the request has left the link.
 //!
 //! States: `Up`; `Closing`, lost, with operations still in flight; `Away`, reconnecting; `Late`,
-//! reconnecting after the time limit, so that requests fail; `Dead`, the export has changed.
+//! reconnecting after the time limit, so that requests fail; `Dead`, the export has changed so that
+//! the drive is unusable.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -68,7 +69,8 @@ pub(crate) struct NbdLink {
     outbound: Outbound,
     redial: Arc<Redial>,
     next: NextConnection,
-    /// Time limit for waiting requests, counted from the last answer.
+    /// Deadline after which requests fail although the server accepts connections, counted from the
+    /// last answer.
     fruitless: Option<Deadline<Native>>,
     /// True if a non-durable write was acknowledged in the bytes received last.
     has_written: bool,
@@ -134,7 +136,7 @@ impl NbdLink {
             && !self.is_over(shared)
     }
 
-    /// Returns true if a connection of this link's generation was lost.
+    /// Returns true if the generation of this link's connection has ended.
     fn is_over(&self, shared: &NbdState) -> bool {
         self.generation != shared.generation()
     }
@@ -205,8 +207,8 @@ impl NbdLink {
             return self.lose(context.shared, &errno_text(result), LossCause::Other);
         }
         if self.is_over(context.shared) {
-            // Answered requests are sent again, because the new server process may not have their
-            // data.
+            // Requests that the old server answered in this generation are sent again, because the
+            // new server process may not have their data.
             self.inbound.broken();
             return self.follow(context);
         }
@@ -223,14 +225,15 @@ impl NbdLink {
             }
         };
         if std::mem::take(&mut self.has_written) && self.is_over(context.shared) {
-            // Another connection was lost meanwhile, and that loss did not see this write.
+            // Another connection was lost meanwhile. Its loss was handled before this write was
+            // acknowledged, so it is recorded for this write, too.
             context.shared.note_loss();
         }
         if let Err(why) = taken {
             return self.lose(context.shared, &why, LossCause::Other);
         }
         if self.tls.is_some() && !self.outbound.is_busy() {
-            // TLS itself may have something to answer.
+            // The TLS session may have to send data of its own, such as an alert.
             self.push(context);
         }
         self.arm(context);
@@ -282,12 +285,14 @@ impl NbdLink {
                 }
                 Status::Ok
             }
-            // EPERM for a read is not a write-protected device, so it is reported as an I/O error.
+            // EPERM for a read does not mean that the device is write-protected, so it is reported
+            // as an I/O error.
             Some(Errno::Eperm) if flight.command == Command::Read => Status::IoError,
             Some(errno) => Status::from_errno(errno.to_wire() as i32),
         };
         if flight.state == FlightState::Sending {
-            // The request's memory may still be in use by the send operation.
+            // The send operation may still use the request's memory, so the request completes
+            // later.
             flight.answered = Some(status);
             return;
         }
@@ -320,7 +325,7 @@ impl NbdLink {
         }
         self.fall(shared);
         if !shared.end(self.generation, ConnectionLoss { cause, why, since: Some(self.since) }) {
-            // Another connection was lost before, and that was logged.
+            // The loss of another connection ended the generation before, and was logged.
             return;
         }
         let Some(short) = shared.logs_loss() else { return };
@@ -330,7 +335,7 @@ impl NbdLink {
             count => format!("{count} requests were in flight"),
         };
         let next = match shared.is_late() {
-            // Another connection has logged this already.
+            // The start of reconnecting was logged for another connection already.
             true => "requests fail until the server is back".to_owned(),
             false if self.place.name.is_some() => format!(
                 "trying to reconnect for {} s, with all connections",
@@ -355,7 +360,7 @@ impl NbdLink {
 
     /// Advances the link's state after an operation or a reconnecting thread has ended.
     pub(crate) fn advance(&mut self, context: &mut LinkContext<'_>) {
-        // Each look at the deadline also detects whether the process was stopped.
+        // Each query of the deadline also detects whether the process was suspended.
         self.fruitless.as_mut().map(Deadline::left_ns);
         match self.state {
             LinkState::Up if self.is_over(context.shared) => self.follow(context),
@@ -366,7 +371,7 @@ impl NbdLink {
                     self.closed(context);
                 }
             }
-            // The time limit starts again, because other links were connected meanwhile.
+            // The time limit starts again, because other links were connected in the meantime.
             LinkState::Away | LinkState::Late
                 if self.next.generation != context.shared.generation() =>
             {
@@ -451,14 +456,14 @@ impl NbdLink {
         self.state = LinkState::Away;
         let generation = self.next.generation;
         if context.shared.is_late() {
-            // Another connection has already waited for the server.
+            // Another connection has already waited for the whole time limit.
             self.state = LinkState::Late;
             let limit = Duration::ZERO;
             return self.redial.ask(context.shared, Patience { generation, limit, own: 0 });
         }
         if limit.is_zero() {
             // The server accepts every reconnect but answers nothing. The pending requests may be
-            // what crashes it.
+            // what crashes it, so they are failed.
             let text = "the server accepts connections but answers no request; requests fail";
             context.shared.say_requests_fail(text);
             self.state = LinkState::Late;
@@ -486,10 +491,10 @@ impl NbdLink {
                     context.shared.say(format!("{name}connected again{more}"));
                 }
             }
-            // Other connections carry the requests; the thread goes on trying.
+            // Other connections carry the requests; the reconnecting thread keeps trying.
             Some(Outcome::Late(_)) if context.shared.siblings.has_connection() => {}
             Some(Outcome::Late(text)) => {
-                // One connection waits, and logs, on behalf of all.
+                // The first link whose time limit passes logs this for all links.
                 if self.state == LinkState::Away && context.shared.became_late() {
                     context.shared.say(format!("{text}; requests fail until the server is back"));
                 }
@@ -513,7 +518,7 @@ impl NbdLink {
         let (socket, tls) = match wire.into_parts() {
             Ok(parts) => parts,
             Err(error) => {
-                // Treated as if the connection had been lost at once.
+                // A connection that cannot be used counts as lost.
                 context.shared.say(format!("cannot use the new connection: {error}"));
                 self.state = LinkState::Closing;
                 return false;
@@ -538,7 +543,7 @@ impl NbdLink {
         true
     }
 
-    /// Sends a disconnect to the server, if that is possible without waiting.
+    /// Sends a disconnect request to the server if the socket accepts it without waiting.
     fn take_leave(&self) {
         let Some(socket) = &self.socket else { return };
         if self.outbound.is_busy() || self.state != LinkState::Up || self.tls.is_some() {

@@ -1,5 +1,5 @@
-//! `LinkContext`: the state that a queue's links share, lent to one link at a time; and error
-//! texts.
+//! `LinkContext`: state that all links of a queue share, lent to one link at a time. Also has texts
+//! for errors of operations.
 //!
 //! The queue owns this state. `queue.rs` creates the context for each pass over the links;
 //! `link.rs` uses it.

@@ -1,6 +1,6 @@
 //! `Outbound`: the sending side of a connection, which sends many requests in one operation.
 //!
-//! `Outbound` owns the headers of the requests being sent, and the one send operation in flight;
+//! `Outbound` owns the headers of the requests being sent, and the single send operation in flight;
 //! payload is sent straight from the requests' memory. `link.rs` calls this. Invariant: the memory
 //! of a request in `batch` does not change until `sent` has returned the request.
 #![allow(unsafe_code)]
@@ -188,7 +188,7 @@ impl Outbound {
         self.busy = false;
     }
 
-    /// Returns the requests of the batch. Nothing more of them is sent.
+    /// Returns the requests of the batch, which are completely sent or given up.
     pub(crate) fn sent(&mut self) -> impl Iterator<Item = u32> + '_ {
         self.first = self.iov.len();
         self.batch.drain(..)

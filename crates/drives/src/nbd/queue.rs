@@ -39,9 +39,9 @@ const DRAIN_TURN_NS: u64 = 10_000_000;
 
 /// Flights for requests of other queues. They come after those of the queue's own tags.
 struct GuestFlights {
-    /// Maximum number of such flights.
+    /// Maximum number of guest flights.
     max: usize,
-    /// Indexes of the free ones.
+    /// Indexes of the free guest flights.
     free: Vec<u32>,
 }
 
@@ -143,7 +143,7 @@ impl NbdQueue {
         }
     }
 
-    /// Returns true if a waiting request may still be sent at some time.
+    /// Returns true if a waiting request can still be sent, now or after a reconnect.
     fn has_hope(&self) -> bool {
         self.shared.siblings.has_connection()
             || self
@@ -297,7 +297,7 @@ impl NbdQueue {
             self.end_needless_flushes();
         }
         if !self.has_hope() {
-            // The server may be back although no link has noticed yet.
+            // A reconnecting thread may have a connection that no link has taken yet.
             self.with_links(|link, context| link.advance(context));
         }
         if !self.has_hope() {
@@ -400,7 +400,7 @@ impl DriverQueue<Native> for NbdQueue {
                 self.expire(tag.0 as usize);
                 Expired::Abandon
             }
-            // Another queue has the request, or no queue has taken it although there is a
+            // Another queue is sending the request, or no queue took it although one has a
             // connection.
             FlightState::Forwarded => {
                 flight.expired = true;
@@ -411,13 +411,14 @@ impl DriverQueue<Native> for NbdQueue {
                 }
                 Expired::Abandon
             }
-            // The server takes no requests although it is connected, or has not answered for the
-            // whole time.
+            // The server accepts connections but no requests, or has not answered for the whole
+            // timeout.
             FlightState::Waiting if flight.silence || self.shared.siblings.has_connection() => {
                 self.expire(tag.0 as usize);
                 Expired::Abandon
             }
-            // The time limit for reconnecting decides.
+            // The request waits for a connection, so the time limit for reconnecting applies
+            // instead of this timeout.
             FlightState::Waiting => Expired::Extend,
         }
     }
@@ -432,7 +433,7 @@ impl Drop for NbdQueue {
         links.iter_mut().for_each(|link| link.leave(shared));
         self.drain();
         self.shared.siblings.close(self.number, self.links.len());
-        // The reactor may still use their buffers.
+        // The buffers of operations in flight are leaked, because the reactor may still use them.
         if !self.ring.is_here() || !self.ring.get().is_idle() {
             std::mem::forget(std::mem::take(&mut self.links));
             std::mem::forget(std::mem::take(&mut self.flights));

@@ -1,9 +1,9 @@
 //! `Redial`: reconnects a link to its server, on a thread of its own.
 //!
-//! A link that has lost its server starts a thread, goes on with other work, and is woken when
-//! there is news: a new connection; the time limit has passed (the thread goes on trying for later
+//! A link that has lost its server starts a thread, handles other work meanwhile, and is woken when
+//! there is news: a new connection; the time limit has passed (the thread keeps trying for later
 //! requests); or the export has changed. This type passes the news between the two. The thread ends
-//! when it has a connection, or when nobody wants one any more. `link.rs` calls this; it calls
+//! when it has a connection, or when the link no longer needs one. `link.rs` calls this; it calls
 //! `dial.rs`.
 
 use std::os::fd::OwnedFd;
@@ -38,7 +38,7 @@ pub(crate) enum Outcome {
     Changed(String),
 }
 
-/// Purpose and time limit of a reconnecting thread.
+/// Time limit of a reconnecting thread, and which connection it must make.
 #[derive(Debug)]
 pub(crate) struct Patience {
     /// Generation of the new connection.
@@ -98,7 +98,7 @@ impl Redial {
         let mut limit = Deadline::<Native>::after(patience.limit);
         while self.rest(wish, pause) {
             let dial = |it: &mut _| shared.target.dial_until(Purpose::Transmit, it);
-            // While I/O waits, an attempt must not exceed the rest of the time limit.
+            // While I/O waits, an attempt must not take longer than the rest of the time limit.
             let time = match late || patience.limit.is_zero() {
                 true => ATTEMPT,
                 false => Duration::from_nanos(limit.left_ns()).clamp(PAUSE_MIN, ATTEMPT),
@@ -126,7 +126,7 @@ impl Redial {
         }
     }
 
-    /// Waits. Returns false if the request was cancelled meanwhile.
+    /// Waits for `pause`. Returns false if the request for a connection was cancelled meanwhile.
     fn rest(&self, wish: u64, pause: Duration) -> bool {
         let state = self.lock();
         let holds = |state: &mut RedialState| state.wish == wish;
@@ -150,7 +150,7 @@ impl Redial {
     }
 }
 
-/// Returns the outcome of a new connection, or `None` if it must not be used beside the open ones.
+/// Returns the outcome of a new connection, or `None` if the open connections forbid its use.
 fn outcome(shared: &NbdState, connected: Connected, patience: &Patience) -> Option<Outcome> {
     if let Err(text) = shared.promise.kept_by(&connected.session) {
         return Some(Outcome::Changed(text));

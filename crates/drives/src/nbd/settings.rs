@@ -1,4 +1,5 @@
-//! Parses a spec into the settings of an NBD drive; has the driver's table row.
+//! Parses a drive spec into the settings of an NBD drive, and defines the driver's row in the
+//! driver table.
 //!
 //! `crate::open` calls this. It reads no file and contacts no server. Errors name the key and its
 //! value.
@@ -10,7 +11,7 @@ use super::{CONNECTIONS_MAX, NbdConfig, NbdTls, OnServerRestart, TlsIdentity, se
 use crate::open::DriverRow;
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row in the table of drivers.
+/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "nbd",
     keys: &[
@@ -32,13 +33,14 @@ pub(crate) const ROW: DriverRow = DriverRow {
     settings: |spec| Ok(Box::new(config_of(spec)?)),
 };
 
-/// Name of the key for `OnServerRestart`.
+/// Key that sets `OnServerRestart`.
 const ON_SERVER_RESTART: &str = "on-server-restart";
 
 /// Parses and checks the settings of a spec.
 fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     let Some(text) = spec.get("uri") else { return Err(spec.missing("uri")) };
-    // The protocol crate parses URIs without TLS, so this drive handles `nbds:` itself.
+    // The protocol crate parses only URIs without TLS, so `nbds:` is replaced by `nbd:` before the
+    // call.
     let (plain, secure) = match text.strip_prefix("nbds") {
         Some(rest) => (format!("nbd{rest}"), true),
         None => (text.to_owned(), false),

@@ -1,13 +1,13 @@
-//! `SiblingQueues`: which queues of a drive have a connection, and the requests that one queue
-//! sends for another.
+//! `SiblingQueues`: tracks which queues of a drive have a connection, and passes on requests that
+//! one queue sends for another.
 //!
 //! A server may accept fewer connections than the drive has queues, from the start or after a
-//! restart. A queue without a connection forwards its requests here. A queue with a connection
-//! takes them, sends them like its own, and returns them answered, or unsent if its connection is
-//! lost. Each request keeps its tag in its own queue all the time; only its memory list moves.
-//! `queue.rs` calls this and, for the number of connections, `link.rs`. It also decides which
-//! connections may be used side by side, because without `multi-conn` a flush covers only its own
-//! connection.
+//! restart. A queue without a connection forwards its requests through `SiblingQueues`. A queue
+//! with a connection takes them, sends them like its own, and returns them answered, or unsent if
+//! its connection is lost. Each request keeps its tag in its own queue all the time; only its
+//! memory list moves. `queue.rs` calls this and, for the number of connections, `link.rs`. This
+//! file also decides which connections may be open at the same time, because without `multi-conn` a
+//! flush covers only its own connection.
 //!
 //! Invariants: a forwarded request is in exactly one place: in `pending`, in a queue with a
 //! connection, or in the mailbox of its own queue. A queue takes its requests in `pending` back as
@@ -60,7 +60,8 @@ pub(crate) struct GivenBack {
     pub(crate) status: Option<Status>,
     /// True if the request was sent on a connection that was lost.
     pub(crate) again: bool,
-    /// True if that connection was given up because the server did not answer for too long.
+    /// True if the connection that carried the request was given up because the server did not
+    /// answer for too long.
     pub(crate) silence: bool,
     pub(crate) memory: Vec<iovec>,
 }
@@ -82,9 +83,10 @@ unsafe impl Send for GivenBack {}
 /// Permission to use an export over several connections at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionSharing {
-    /// Yes: a flush on one connection covers the writes of all, or nothing is written.
+    /// Several connections may be used: a flush on one of them covers the writes of all, or nothing
+    /// is written.
     WithOthers,
-    /// No: the export has no `multi-conn`.
+    /// Only one connection may be used, because the export has no `multi-conn`.
     Alone,
 }
 
@@ -113,7 +115,7 @@ struct SiblingState {
 }
 
 impl SiblingState {
-    /// Returns true if a connection may be used beside `open` others.
+    /// Returns true if a connection may be used in addition to `open` others.
     fn admits(&self, sharing: ConnectionSharing, open: usize) -> bool {
         open == 0 || sharing == ConnectionSharing::WithOthers && !self.is_sole
     }
@@ -184,12 +186,12 @@ impl SiblingQueues {
     pub(crate) fn begin_generation(&self, generation: u32) {
         let mut state = lock(&self.state);
         if generation.wrapping_sub(state.generation) > u32::MAX / 2 {
-            // A later generation has begun already.
+            // A later generation has already begun.
             return;
         }
         state.generation = generation;
         state.queues.iter_mut().for_each(|queue| queue.up = 0);
-        // Relaxed here and below: a thread that reads this too early is woken again.
+        // Relaxed here and below: a thread that reads an old value is woken again.
         self.up.store(0, Ordering::Relaxed);
         state.queues.iter().for_each(QueueState::wake);
     }

@@ -32,7 +32,7 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct StatusLine {
     line: Option<StatusConnection>,
     quiet_until: Option<Instant>,
-    /// True if the server does not support `base:allocation`.
+    /// True if the server does not support `base:allocation`, so that queries are pointless.
     never: bool,
 }
 
@@ -55,7 +55,7 @@ impl StatusLine {
         if self.never || self.quiet_until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
-        // An idle connection may be gone, so one retry is made on a new connection.
+        // The server may have closed an idle connection, so one retry is made on a new connection.
         for _ in 0..2 {
             if self.line.is_none() {
                 self.line = self.open(shared);
@@ -163,13 +163,13 @@ pub(crate) fn in_sectors(extents: &[ByteExtent], nr_sectors: u64) -> Vec<Extent>
         match (extent.hole, extent.zero) {
             (false, false) => push(end.div_ceil(512), false, false),
             (hole, zero) => {
-                // The sector that two extents share counts as data.
+                // A sector that contains the boundary of two extents counts as data.
                 push(start.div_ceil(512), false, false);
                 push(end >> 9, hole, zero);
             }
         }
     }
-    // The server's answer may cover only a part of a sector.
+    // If the server's answer covers only a part of the first sector, that sector counts as data.
     if list.is_empty() {
         list.push(Extent { nr_sectors, hole: false, zero: false });
     }

@@ -1,5 +1,5 @@
-//! Terms of an NBD drive: whether settings and export fit, how many connections there are, and
-//! remarks for the user.
+//! Checks whether the settings of an NBD drive fit the export, computes the number of connections,
+//! and collects remarks for the user.
 //!
 //! Pure functions. `nbd.rs` calls them when a drive is opened or inspected. Every error names the
 //! URI.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::backoff::LogLimit;
 
-/// Reason for which a connection is not used beside others.
+/// Message for a connection that is not used in addition to an open one.
 pub(crate) const NOT_SHARED: &str =
     "the server does not say that a flush covers several connections (multi-conn)";
 
@@ -21,13 +21,13 @@ pub(crate) enum ConnectFailure {
     Other,
 }
 
-/// Reasons for which connections are missing, and what was logged about them.
+/// Reasons for which connections are missing, and which of them were logged.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectTrouble {
     /// Reason why the last attempt failed or the last connection was lost; `None` once a connection
     /// is up again.
     why: Option<String>,
-    /// The last refusal that was logged.
+    /// Text of the last refusal that was logged.
     said: Option<String>,
     limit: LogLimit,
     /// Number of connections that were up at the last check.

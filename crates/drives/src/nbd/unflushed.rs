@@ -1,9 +1,10 @@
-//! `UnflushedWrites`: whether a drive has acknowledged a write that no successful flush covers yet.
+//! `UnflushedWrites`: tracks whether a drive has acknowledged a write that no successful flush
+//! covers yet.
 //!
-//! Each drive has one, shared by its connections. A write only reads it, except for the first write
-//! after each flush, so that threads do not contend for a cache line on each I/O. `link.rs` calls
-//! it for answers, and `queue.rs` for flushes. It is read when a connection is lost and when the
-//! daemon stops.
+//! Each drive has one `UnflushedWrites`, shared by its connections. A write only reads it, except
+//! for the first write after each flush, so that threads do not contend for a cache line on each
+//! I/O. `link.rs` calls it for answers, and `queue.rs` for flushes. The drive reads it when a
+//! connection is lost and when the daemon stops.
 //!
 //! A flush covers the writes that were acknowledged before it was submitted. So flushes are
 //! numbered from 1 in the order of submission, and an acknowledged write needs the flush after
@@ -23,8 +24,8 @@ pub(crate) struct UnflushedWrites {
 }
 
 impl UnflushedWrites {
-    /// Records that a non-durable write was acknowledged. SeqCst here and below, so that a write
-    /// and the loss of its connection always see each other in one of the two directions.
+    /// Records that a non-durable write was acknowledged. SeqCst here and below, so that either the
+    /// write sees the loss of its connection, or the code that handles the loss sees the write.
     #[inline]
     pub(crate) fn note_write(&self) {
         let needed = self.begun.load(Ordering::SeqCst) + 1;

@@ -31,7 +31,7 @@ struct CancellableSocket {
     cancel: Cancel,
 }
 
-/// A socket, with TLS if it was asked for.
+/// A socket with blocking calls, and its TLS session if TLS is used.
 #[derive(Debug)]
 pub(crate) struct TimedConnection {
     stream: CancellableSocket,
@@ -39,7 +39,7 @@ pub(crate) struct TimedConnection {
 }
 
 impl TimedConnection {
-    /// Creates a wire without TLS. Waits end early once `cancel` is set.
+    /// Creates a connection without TLS. Waits end early once `cancel` is set.
     pub(crate) fn new(socket: Socket, cancel: Cancel) -> TimedConnection {
         TimedConnection { stream: CancellableSocket { socket, cancel }, tls: None }
     }
@@ -67,7 +67,7 @@ impl TimedConnection {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             let gone_on = session.read(&mut []);
-            // The alert is sent to the peer, too.
+            // The failed handshake leaves an alert in the session, which is sent to the peer.
             let told = self.stream.send(&mut session, deadline);
             gone_on.map_err(io::Error::other).and(told)?;
         }
@@ -212,7 +212,8 @@ impl CancellableSocket {
             }
             self.set_timeout(Some(slice(deadline)?.min(LOOK)))?;
             match attempt(&mut self.socket) {
-                // A thread's ring may interrupt the call, or one slice of the time has passed.
+                // A signal or the thread's ring may interrupt the call, or one slice of the time
+                // limit has passed.
                 Err(error)
                     if matches!(
                         error.kind(),

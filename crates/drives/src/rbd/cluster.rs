@@ -1,7 +1,7 @@
 //! `Cluster`: a connection to a Ceph cluster, and the pool of one image.
 //!
-//! The connection is created when a drive is opened, on a thread of its own because any call may
-//! wait for the cluster (open.rs), and lives as long as the image. It calls librados through the
+//! The connection is created when a drive is opened, on a separate thread because any call may wait
+//! for the cluster (open.rs), and lives as long as the image. It calls librados through the
 //! function table of `library.rs`. Every error names the image as the user wrote it and says what
 //! to check. Invariant: each handle is closed once, the pool's before the connection's.
 #![allow(unsafe_code)]
@@ -49,12 +49,12 @@ pub(crate) fn checked(result: c_int) -> Result<c_int, io::Error> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
 }
 
-/// Converts a text for C. Settings contain no zero byte (`RbdConfig::validate`).
+/// Converts a text to a C string. Settings contain no zero byte (`RbdConfig::validate`).
 pub(crate) fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "")).unwrap_or_default()
 }
 
-/// Returns the text in a buffer that C has filled.
+/// Returns the text that a C function wrote to a buffer.
 pub(crate) fn text_in(buffer: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(buffer).unwrap_or_default();
     text.to_string_lossy().into_owned()

@@ -52,7 +52,7 @@ pub(super) enum ControlOrder {
     Close(Box<RbdImage>, Option<HeldImage>, Sender<()>),
 }
 
-/// State of an image when the drive was opened; if it changes, the drive must not go on.
+/// State of an image when the drive was opened. If the state changes, the drive must not continue.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownImage {
     /// Id of the image, which does not change with its name.
@@ -88,7 +88,7 @@ impl ControlThread {
     /// Orders a check of the image. The cluster may take any time to answer.
     pub(super) fn look(&self) -> Receiver<Result<u64, Error>> {
         let (sender, receiver) = mpsc::channel();
-        // If the thread is gone, the receiver reports that there will be no answer.
+        // If the control thread has ended, the receiver returns an error at once.
         let _ = self.0.send(ControlOrder::Look(sender));
         receiver
     }
@@ -108,13 +108,13 @@ impl ControlThread {
     }
 }
 
-/// Waits for the end of something while a drive is closed, within the time left of
-/// `CLOSE_PATIENCE`.
+/// Waits until `ended` reports the end of an operation, within the time left of `CLOSE_PATIENCE`.
+/// Used while a drive is closed.
 pub(super) fn wait_for_end(ended: &Receiver<()>) {
     let patience = || PATIENCE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut limit = Deadline::<Native>::after(*patience());
     let has_ended = limit.receive(ended).is_some();
-    // If there is no answer although time is left, the thread does not exist.
+    // An answer that is missing although time is left means that the thread does not exist.
     *patience() = match !has_ended && limit.is_over() {
         true => Duration::ZERO,
         false => CLOSE_PATIENCE,
@@ -125,7 +125,8 @@ pub(super) fn wait_for_end(ended: &Receiver<()>) {
 fn wait_for_look(orders: &Sender<ControlOrder>) {
     let (sender, receiver) = mpsc::channel();
     if orders.send(ControlOrder::Look(sender)).is_ok() {
-        // If the check takes longer, the change goes on without it.
+        // If the check takes longer, the client that changes the image continues without waiting
+        // for it.
         let _ = receiver.recv_timeout(UPDATE_PATIENCE);
     }
 }
@@ -133,7 +134,7 @@ fn wait_for_look(orders: &Sender<ControlOrder>) {
 /// Body of the control thread.
 fn run(mut shared: Weak<RbdState>, orders: &Receiver<ControlOrder>, period: Duration) {
     loop {
-        // The asker of an answer may be gone.
+        // Sending an answer fails if its receiver is gone, which is no error.
         match orders.recv_timeout(period) {
             Ok(ControlOrder::Look(asker)) => {
                 let _ = asker.send(shared.upgrade().map_or_else(|| Err(closed()), |it| it.look()));
@@ -238,9 +239,12 @@ impl RbdState {
     /// wait for the end of a change that itself waits for this check.
     fn found(&self) -> Result<CurrentImage, LookError> {
         let opened = RbdImage::open_by_id(&self.image.cluster, &self.known.id);
-        let now = opened.map_err(|error| gone_or(error, "the image was removed (rbd rm)"))?;
+        let now = opened
+            .map_err(|error| gone_or(error, "the image was removed, for example by `rbd rm`"))?;
         let set = now.set_snapshot(self.known.snapshot_id);
-        set.map_err(|error| gone_or(error, "the snapshot was removed (rbd snap rm)"))?;
+        set.map_err(|error| {
+            gone_or(error, "the snapshot was removed, for example by `rbd snap rm`")
+        })?;
         Ok(CurrentImage {
             size_bytes: now.info()?.size_bytes,
             overlap_bytes: now.overlap()?,

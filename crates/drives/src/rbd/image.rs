@@ -2,11 +2,11 @@
 //!
 //! The image owns the image's handle, and a reference to the connection. open.rs and control.rs
 //! call the queries, any of which may wait for the cluster; queue.rs starts I/O without waiting. If
-//! the user may write, the image has a watch on its header: it cannot be removed, and librbd is
-//! told of every change. Results of librbd are checked: a negative number is an errno; texts and
-//! lists are read only up to a length that we passed; offsets and lengths of extents are cut to the
-//! requested range; queue.rs checks the results of I/O. Invariant: the handle is closed once, when
-//! no more I/O can be started.
+//! the user may write, the image has a watch on its header: then no client can remove the image,
+//! and librbd is notified of every change. Results of librbd are checked: a negative number is an
+//! errno; texts and lists are read only up to a length that we passed; offsets and lengths of
+//! extents are cut to the requested range; queue.rs checks the results of I/O. Invariant: the
+//! handle is closed once, when no more I/O can be started.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -68,7 +68,7 @@ impl Drop for RbdImage {
     }
 }
 
-/// An I/O to start, with its byte offset, or its byte offset and length.
+/// Kind of an I/O to start, with its byte offset, and its length if it has no data.
 #[derive(Clone, Copy)]
 pub(crate) enum ImageIo<'a> {
     Read(&'a [iovec], u64),
@@ -130,7 +130,8 @@ impl RbdImage {
         let watch = self.cluster.functions.rbd_update_watch;
         // SAFETY: a live handle; the argument is kept until no call can come any more.
         checked(unsafe { watch(self.handle, &raw mut number, updated, argument) })?;
-        // Set only once, because a second callback would be dropped while librbd still uses it.
+        // The callback is set only once, because a second one would replace it while librbd still
+        // uses it.
         assert!(
             self.updates.set(Updates { number, _call: call }).is_ok(),
             "register only one update callback"
@@ -326,7 +327,7 @@ struct ExtentList {
 /// Records one extent that `rbd_diff_iterate2` reports: data, or a hole if there are snapshots.
 ///
 /// # Safety
-/// `found` must be an `ExtentList` that nobody else uses meanwhile.
+/// `found` must be an `ExtentList` that no other code uses during the call.
 unsafe extern "C" fn note_extent(at: u64, len: size_t, exists: c_int, found: *mut c_void) -> c_int {
     // SAFETY: `RbdImage::data` passes a value that nobody else uses meanwhile.
     let found = unsafe { &mut *found.cast::<ExtentList>() };

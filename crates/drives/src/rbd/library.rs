@@ -41,7 +41,7 @@ pub(crate) struct ImageInfo {
 }
 
 impl ImageInfo {
-    /// Value to be filled in by librbd.
+    /// Empty value, which librbd fills in.
     pub(crate) const EMPTY: ImageInfo = ImageInfo {
         size_bytes: 0,
         object_bytes: 0,
@@ -63,7 +63,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Value to be filled in by librbd.
+    /// Empty value, which librbd fills in.
     pub(crate) const EMPTY: Watcher = Watcher { address: std::ptr::null_mut(), id: 0, cookie: 0 };
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn functions() -> Result<&'static Functions, Error> {
 fn load(rados: &str, rbd: &str) -> Result<Functions, Error> {
     let libraries = Libraries { rados: library(rados)?, rbd: library(rbd)? };
     let table = Functions::of(&libraries)?;
-    // Threads of the libraries run their code until the process ends.
+    // The libraries are never unloaded, because their threads run until the process ends.
     std::mem::forget(libraries);
     Ok(table)
 }

@@ -1,10 +1,10 @@
-//! `HoleMap`: where an image has data, without waiting long for the answer.
+//! `HoleMap`: finds the parts of an image that hold data, without waiting long for the answer.
 //!
 //! The answer comes from the image's object map (`fast-diff`), and the cluster may take any time.
-//! The caller is an I/O thread with other work. So the drive's control thread asks, and what is not
-//! answered within a fifth of a second counts as data until the answer arrives. `Driver::extents`
-//! calls this. Only whole objects are queried, because versions of librbd before 1.17 answer
-//! wrongly otherwise, and also with parents or striping (Ceph issues 53784 and 53897).
+//! The caller is an I/O thread with other work. So the drive's control thread asks the cluster, and
+//! a range that is not answered within a fifth of a second counts as data until the answer arrives.
+//! `Driver::extents` calls this. Only whole objects are queried, because versions of librbd before
+//! 1.17 answer wrongly otherwise, and also with parents or striping (Ceph issues 53784 and 53897).
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -70,7 +70,7 @@ impl RbdState {
     pub(super) fn data(&self, range: Range<u64>) -> Data {
         let (image, object) = (&self.image, self.object_bytes);
         if self.is_limited() {
-            // Reads beyond the limit fail, so nothing there is known to be zeroes.
+            // Reads beyond the limit fail, so nothing beyond it is reported as zeroes.
             return None;
         }
         let is_plain = image.stripe_unit().ok()? == object && image.overlap().ok()? == 0;
@@ -95,7 +95,7 @@ fn extents_of(range: &Range<u64>, data: &[Range<u64>]) -> Vec<Extent> {
         }
     };
     for piece in data {
-        // The image's last object may end inside a sector that the drive does not have.
+        // The image's last object may end inside a sector. The drive has whole sectors only.
         let start = (piece.start & !511).clamp(at, range.end);
         let end = (piece.end.saturating_add(511) & !511).clamp(start, range.end);
         if start < end {

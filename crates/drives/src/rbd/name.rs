@@ -1,8 +1,8 @@
 //! `ImageName`: name of a Ceph image as users write it: `pool/image` or `pool/namespace/image`,
 //! optionally with `@snapshot`.
 //!
-//! Text only; whether the image exists, only the cluster knows. `crate::open` and all messages
-//! about an image use it. The terms are those of the `rbd` program.
+//! Pure text: only the cluster knows whether the image exists. `crate::open` and all messages about
+//! an image use it. The terms are those of the `rbd` program.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ pub(crate) const FORM: &str =
     "write pool/image or pool/namespace/image, optionally followed by @snapshot";
 
 impl FromStr for ImageName {
-    /// No details: the only possible error is a wrong form.
+    /// The error has no details, because the only possible mistake is a wrong form.
     type Err = ();
 
     fn from_str(text: &str) -> Result<ImageName, ()> {

@@ -1,6 +1,6 @@
 //! Opens a Ceph drive: connects, opens the image, checks its owner, takes its lock.
 //!
-//! Every step may wait for the cluster for ever. So all of them run on a thread of their own, and
+//! Every step may wait for the cluster forever. So all of them run on a thread of their own, and
 //! the caller waits until a time limit, or until it is told to give up (`Cancel`). Whatever that
 //! thread still opens afterwards is closed again. The lock of a live client is never taken away,
 //! although librbd would do so. The lock of a dead client is taken once the cluster has forgotten
@@ -30,7 +30,7 @@ use crate::open::Opened;
 const DISCARD_BYTES: u64 = 64 << 10;
 /// Pause between two checks of the lock's owner.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Additional time that the cluster gets to report why it failed.
+/// Additional time after the limit, in which the cluster may report why it failed.
 const GRACE: Duration = Duration::from_secs(2);
 /// Maximum time for a cancelled opening to close what it has opened.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
@@ -56,7 +56,7 @@ fn within<T: Send + 'static>(
     let stage = WaitStage(Arc::new(Mutex::new("the cluster does not answer".into())));
     let (theirs, (sender, receiver)) = (stage.clone(), mpsc::channel());
     let body = move || {
-        // If nobody waits any more, this closes what was opened.
+        // If the caller no longer waits, dropping the result closes what was opened.
         let _ = sender.send(work(&theirs));
     };
     let _detached = Native::spawn("millrace-rbd", None, Box::new(body));
@@ -158,12 +158,13 @@ fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
     let text = match (error.raw_os_error(), &name.snapshot) {
         (Some(libc::ENOENT), Some(_)) => format!(
             "{name}: there is no such image or no such snapshot; `rbd ls {image}` and `rbd snap ls \
-             {image}/{}` show those that there are",
+             {image}/{}` show what exists",
             name.image
         ),
         (Some(libc::ENOENT), None) => format!(
-            "{name}: there is no such image; make it with `rbd create --size 10G {name}`; `rbd ls \
-             {image}` shows those that there are"
+            "{name}: there is no such image; create it with `rbd create --size 10G {name}`; `rbd \
+             ls \
+             {image}` shows what exists"
         ),
         (Some(libc::EPERM | libc::EACCES), _) => {
             let (what, way) = match config.is_read_only() {
@@ -233,8 +234,10 @@ fn identity(place: &str, id: &str, config: &RbdConfig) -> (u64, u64) {
 
 fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<HeldImage, Error> {
     HeldImage::take(identity).ok_or_else(|| {
-        let text =
-            format!("{}: another drive of this program has this image; name it once", config.image);
+        let text = format!(
+            "{}: another drive of this program uses this image; list it only once",
+            config.image
+        );
         Error::new(ErrorKind::Busy, text)
     })
 }
@@ -246,8 +249,9 @@ fn warnings(image: &RbdImage, config: &RbdConfig) -> Result<Vec<String>, Error> 
     if !image.is_watched() {
         all.push(format!(
             "{name}: client.{} may only read, so it cannot keep others from removing this image, \
-             and is looked at every {} s: until then reads may give wrong data after it was \
-             removed, shrunk or flattened; the profile rbd for the pool lets it watch the image",
+             and it is checked every {} s only: after it was removed, shrunk or flattened, reads \
+             may return wrong data until the next check; the profile rbd for the pool lets it \
+             watch the image",
             config.user,
             UNWATCHED_PERIOD.as_secs()
         ));
@@ -265,7 +269,7 @@ fn warnings(image: &RbdImage, config: &RbdConfig) -> Result<Vec<String>, Error> 
     {
         all.push(format!(
             "{name}: the client at {owner} has this image's exclusive lock: with lock=off, writes \
-             go on only when that client gives it up, and fail if it never does"
+             wait until that client releases it, and fail if it does not"
         ));
     }
     Ok(all)
@@ -293,7 +297,7 @@ fn lock(
             return Err(busy(config, &why));
         }
         stage.set(why);
-        // The check on the next line reports a cancellation.
+        // A cancellation ends the pause early and is reported by the check at the next line.
         let _ = config.cancel.sleep(PAUSE);
         config.cancel.check(&config.image)?;
     }

@@ -3,15 +3,15 @@
 //! A queue is opened on its thread and used only there. A request becomes one asynchronous call of
 //! librbd on the request's own memory. librbd's thread puts the result into the queue's inbox and,
 //! if that was empty, writes the eventfd that ends the I/O thread's turn. All queues share one
-//! image handle, because the exclusive lock belongs to a handle. So each queue has its own inbox:
-//! `rbd_set_image_notification` has only one for each handle, and writes its eventfd for every
-//! completion. librbd cannot cancel I/O, so a request that has timed out keeps its memory until
-//! librbd completes it. Results of librbd are checked here, and tested with a replaced function
-//! table: a negative number is an errno; a read must return all its bytes; any other result that is
-//! not plain success is an I/O error; a completion that does not belong to its tag is dropped. Lock
-//! order: the inbox's lock is the only one, and nothing is called under it. Invariant: memory and
-//! slots stay in place until every completion was taken; a queue that is dropped earlier leaks
-//! them.
+//! image handle, because the exclusive lock belongs to a handle. Each queue has its own inbox,
+//! because `rbd_set_image_notification` supports only one for each handle, and writes its eventfd
+//! for every completion. librbd cannot cancel I/O, so a request that has timed out keeps its memory
+//! until librbd completes it. Results of librbd are checked here, and tested with a replaced
+//! function table: a negative number is an errno; a read must return all its bytes; any other
+//! result that is not plain success is an I/O error; a completion that does not belong to its tag
+//! is dropped. Lock order: the inbox's lock is the only lock, and nothing is called under it.
+//! Invariant: memory and slots stay in place until every completion was taken; a queue that is
+//! dropped earlier leaks them.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -80,7 +80,8 @@ struct CompletionSlot {
 unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
     // SAFETY: the queue keeps its slots until every completion was taken, which is after `push`.
     let CompletionSlot { functions, inbox, tag } = unsafe { &*slot.cast::<CompletionSlot>() };
-    // The queue, and with it the slot, may be gone as soon as it has seen the result.
+    // Once the queue has received the result, it may be freed together with the slot, so both
+    // values are copied first.
     let (inbox, tag) = (Arc::clone(inbox), *tag);
     // SAFETY: librbd's own completion, given back once.
     let result = unsafe {
@@ -226,16 +227,16 @@ impl Flight {
 /// Returns the status for an errno of librbd.
 fn status_of(errno: c_int, op: Op, known: &KnownImage) -> Status {
     match errno {
-        // The image or its pool was removed, or the connection is closed.
+        // ENOENT or ENOTCONN: the image or its pool was removed, or the connection is closed.
         libc::ENOENT | libc::ENOTCONN => Status::Offline,
-        // The cluster has blocked this client.
+        // ESHUTDOWN: the cluster has blocked this client.
         libc::ESHUTDOWN => Status::Offline,
-        // librbd returns EROFS for an image open for writing once another client has its lock.
+        // EROFS for an image that is open for writing: another client has taken its lock.
         libc::EROFS if known.is_locked => Status::Offline,
-        // The request lies inside the size that the image had when it was opened, so the image has
-        // shrunk.
+        // EINVAL: the request lies inside the size that the image had when it was opened, so the
+        // image has shrunk.
         libc::EINVAL if op != Op::Flush => behind_the_end(op),
-        // A read that is not permitted does not mean that the drive is read-only.
+        // A read without permission does not mean that the drive is read-only.
         libc::EPERM | libc::EACCES if !op.is_write() => Status::IoError,
         libc::EACCES => Status::ReadOnly,
         _ => Status::from_errno(errno),
@@ -278,8 +279,8 @@ impl DriverQueue<Native> for RbdQueue {
         }
     }
 
-    /// The timeout abandons the request. librbd goes on until the cluster answers, and uses the
-    /// memory until then.
+    /// Abandons a request that has timed out. librbd continues until the cluster answers, and uses
+    /// the request's memory until then.
     fn timeout(&mut self, _tag: Tag) -> Expired {
         Expired::Abandon
     }

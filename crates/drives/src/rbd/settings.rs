@@ -1,7 +1,8 @@
-//! Parses a spec into the settings of a Ceph drive; has the driver's table row.
+//! Parses a drive spec into the settings of a Ceph drive, and defines the driver's row in the
+//! driver table.
 //!
-//! All values are checked here; whether the image exists shows only when it is opened.
-//! `crate::open` calls this.
+//! Checks all values. A missing image is detected only when the drive is opened. `crate::open`
+//! calls this.
 
 use millrace_block::QueueKind;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::{RbdConfig, RbdDriver, library};
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row in the table of drivers.
+/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "rbd",
     keys: &[

@@ -410,9 +410,14 @@ fn a_drive_fails_before_whoever_removes_its_image_or_snapshot_goes_on() {
             "image-rm",
             (|_| ()) as fn(&mut RbdConfig),
             (|state| state.gone[0] = true) as fn(&mut State),
-            "the image was removed (rbd rm)",
+            "the image was removed, for example by `rbd rm`",
         ),
-        ("reader-rm", reader, |state| state.gone[0] = true, "the image was removed (rbd rm)"),
+        (
+            "reader-rm",
+            reader,
+            |state| state.gone[0] = true,
+            "the image was removed, for example by `rbd rm`",
+        ),
         ("snap-rm", snapshot, |state| state.gone[1] = true, "the snapshot was removed"),
         (
             "lock-off",
@@ -461,7 +466,7 @@ fn an_image_without_a_watch_is_looked_at_every_few_seconds() {
         (
             "unseen-rm",
             (|state| state.gone[0] = true) as fn(&mut State),
-            "the image was removed (rbd rm)",
+            "the image was removed, for example by `rbd rm`",
         ),
         ("flattened", |state| state.overlap_bytes = 0, "the image was flattened"),
     ] {

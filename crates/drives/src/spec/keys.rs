@@ -1,6 +1,6 @@
 //! Parses and checks the values of a spec's keys; errors name the driver and the key, with a hint.
 //!
-//! The functions are for kinds of values that several drivers have. `None` means that the spec does
+//! The functions parse kinds of values that several drivers have. `None` means that the spec does
 //! not give the key. Drivers call them for their own keys.
 
 use super::{Spec, SpecError};

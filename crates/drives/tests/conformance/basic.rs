@@ -261,7 +261,7 @@ fn file_cut_short_behind_the_drives_back_gives_an_error_and_no_hang() {
 
 #[test]
 fn file_longer_than_the_drive_is_left_as_it_is_by_opening_it() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("long");
     std::fs::write(&path, vec![0xaa; 4 << 20]).expect("room");
     let spec = format!("file:path={},size=1m", path.display()).parse().expect("a spec");
@@ -273,7 +273,7 @@ fn file_longer_than_the_drive_is_left_as_it_is_by_opening_it() {
 
 #[test]
 fn file_that_is_shorter_than_its_size_is_made_longer_only_if_told_or_empty() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("d");
     let open = |keys: &str| {
         let spec = format!("file:path={},size=2m{keys}", path.display());
@@ -294,7 +294,7 @@ fn file_that_is_shorter_than_its_size_is_made_longer_only_if_told_or_empty() {
 
 #[test]
 fn what_a_drive_would_be_is_known_without_opening_it() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("d");
     let dry_run = DryRun { until: Instant::now(), new_folder: None };
     let options = OpenOptions { dry_run: Some(dry_run), ..OpenOptions::default() };

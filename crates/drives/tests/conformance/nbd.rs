@@ -194,7 +194,7 @@ fn without_its_server_a_drive_waits_and_then_fails_and_then_is_back() {
     assert_eq!(said.matches("requests fail until the server is back").count(), 1, "{said}");
     assert_eq!(rig.run(Bio::flush()).status, Status::Offline, "at once");
     server.state.closed.store(false, Ordering::SeqCst);
-    // The thread that looks for it tries once a second.
+    // The thread that looks for it tries once per second.
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Ok);
     assert!(news(&rig).contains("connected again"));

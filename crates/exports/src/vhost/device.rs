@@ -1,9 +1,9 @@
 //! A vhost-user-blk device: handles the messages of a frontend.
 //!
-//! The control thread of an export (control.rs) passes each message here through the crate `vhost`,
-//! which parses it. The device keeps the negotiated features, memory and rings, makes queues of
-//! them, and passes these to the I/O threads. It waits for their answers where the protocol demands
-//! it.
+//! The control thread of an export (control.rs) passes each message through the crate `vhost`,
+//! which parses it, to the device. The device keeps the negotiated features, memory and rings,
+//! creates queues from them, and passes these to the I/O threads. It waits for their answers where
+//! the protocol demands it.
 //!
 //! Invariants: a ring is served from its kick to GET_VRING_BASE, which waits until the ring is
 //! empty. Queue `q` is served by thread `q` modulo the number of threads. Memory that a message
@@ -40,7 +40,7 @@ const REMOVAL_WAIT: Duration = Duration::from_secs(5);
 /// Time after which a wait for requests in flight is logged.
 const REMINDER_AFTER: Duration = Duration::from_secs(5);
 
-/// State of one ring as set by the frontend.
+/// State of one ring, as the frontend has set it.
 #[derive(Default)]
 struct VringState {
     size: u16,
@@ -48,7 +48,8 @@ struct VringState {
     addresses: Option<[u64; 3]>,
     base: u16,
     enabled: bool,
-    /// Kick and call descriptors until an I/O thread serves the ring; the error descriptor always.
+    /// Eventfds of the ring. Kick and call move to the I/O thread that serves the ring; the eventfd
+    /// for errors stays here.
     notifiers: Notifiers,
     /// True while an I/O thread serves the ring.
     served: bool,
@@ -58,7 +59,7 @@ struct VringState {
 pub(crate) struct Device {
     common: Arc<ExportContext>,
     thread_states: Arc<[Arc<ThreadState>]>,
-    /// Configuration for guests, except the size, which may have changed since.
+    /// Configuration for guests. Its size may be outdated.
     config: Config,
     flags: Arc<DeviceFlags>,
     features: u64,
@@ -67,15 +68,15 @@ pub(crate) struct Device {
     vrings: Vec<VringState>,
     /// Connection for messages to the frontend.
     link: Arc<FrontendLink>,
-    /// The frontend has begun a session on this connection.
+    /// True once the frontend has begun a session on this connection.
     owned: bool,
-    /// The frontend has asked for the number of queues.
+    /// True once the frontend has requested the number of queues.
     asked_queues: bool,
-    /// The frontend has read the configuration space, so it knows the size.
+    /// True once the frontend has read the configuration space, so that it knows the size.
     config_read: bool,
     /// REPLY_ACK was negotiated.
     answers: bool,
-    /// True if the message refused last changed nothing.
+    /// True if the last refused message changed nothing.
     whole: bool,
 }
 
@@ -106,7 +107,7 @@ impl Device {
         }
     }
 
-    /// Returns true if the frontend may continue after a failed message, because it asked for a
+    /// Returns true if the frontend may continue after a failed message, because it requested a
     /// reply.
     pub(crate) fn goes_on(&mut self) -> bool {
         std::mem::take(&mut self.whole) && self.answers
@@ -122,14 +123,14 @@ impl Device {
         Err(Error::InvalidParam)
     }
 
-    /// Explains why a guest that uses features which are not offered any more cannot continue.
+    /// Explains why a guest cannot continue that uses features which are no longer offered.
     fn lacks(&self, missing: u64) -> String {
         let ranges = missing & (feature::DISCARD | feature::WRITE_ZEROES) != 0;
         let mut causes = Vec::new();
         if ranges && self.config.read_only {
             causes.push("it is read-only now");
         } else if ranges {
-            causes.push("its drives cannot do that any more");
+            causes.push("its drives do not support that any more");
         }
         if missing & feature::EVENT_IDX != 0 {
             causes.push("event-idx = false");
@@ -146,7 +147,7 @@ impl Device {
     }
 
     /// Explains why a frontend may have disconnected before its session began. QEMU does so,
-    /// without an error to its back end, if that has fewer queues than the guest.
+    /// without an error to the back end, if the back end has fewer queues than the guest.
     pub(crate) fn why_gone(&self) -> Option<String> {
         let count = self.vrings.len();
         (self.asked_queues && !self.owned).then(|| {
@@ -183,8 +184,8 @@ impl Device {
         let mut reminder = Some(Deadline::<Native>::after(REMINDER_AFTER));
         loop {
             let stops = self.common.stop.is_given();
-            // During a stop, waiting for each of hundreds of queues whose threads have ended takes
-            // too long.
+            // During a stop, there is no time to wait for each of hundreds of queues whose threads
+            // have ended.
             let wait = if stops { Duration::ZERO } else { Duration::from_millis(100) };
             match answer.recv_timeout(wait) {
                 Ok(answer) => return Some(answer),
@@ -199,7 +200,8 @@ impl Device {
                     .say(format!("{what}: still waiting for a drive to complete requests"));
             }
             if reminder.is_none() {
-                // The thread may be stuck in the frontend's memory instead.
+                // The thread may instead be stuck in a write to an eventfd of the frontend, which a
+                // signal interrupts.
                 self.thread_states.iter().for_each(|state| state.signal.send());
             }
         }
@@ -218,7 +220,7 @@ impl Device {
         Some(self.vrings[index as usize].base)
     }
 
-    /// Stops serving all rings, at the same time.
+    /// Stops serving all rings at the same time.
     pub(crate) fn stop_all(&mut self) {
         let mut answers = Vec::new();
         for index in 0..self.vrings.len() {
@@ -276,7 +278,7 @@ impl Device {
         vring.served = true;
         let parts = QueueParts {
             number: index as u16,
-            // Without protocol features no message enables a ring.
+            // Without protocol features no message enables a ring, so it is enabled from the start.
             enabled: vring.enabled || !protocol,
             ring: RingParts { areas, size, features: ring_features, taken, used },
             notifiers: vring.notifiers.take(),
@@ -328,7 +330,7 @@ impl Device {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let is_eventfd = std::fs::read_link(path)
             .is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]");
-        // Non-blocking, so that a full eventfd does not block an I/O thread.
+        // Made non-blocking, so that a full eventfd does not block an I/O thread.
         let flags = rustix::fs::fcntl_getfl(file.as_fd())
             .and_then(|old| rustix::fs::fcntl_setfl(&file, old | rustix::fs::OFlags::NONBLOCK));
         match is_eventfd && flags.is_ok() {
@@ -337,7 +339,7 @@ impl Device {
         }
     }
 
-    /// Applies the write-back switch, as far as the driver has negotiated it.
+    /// Applies the write-back switch, if the driver has negotiated the feature for it.
     fn apply_write_back(&self) {
         let switched = self.features & feature::CONFIG_WCE != 0;
         let on = match switched {
@@ -353,19 +355,20 @@ impl Device {
         }
     }
 
-    /// Returns true if a frontend that reads the configuration for the first time is a new one,
-    /// whose guest has not set the write-back switch. QEMU reads it when it creates the device.
-    /// When QEMU reconnects it sets the guest's features first, and reads only what the guest
-    /// reads.
+    /// Returns true if a frontend that reads the configuration for the first time is a new
+    /// frontend, whose guest has not set the write-back switch. QEMU reads the configuration when
+    /// it creates the device. When QEMU reconnects it sets the guest's features first, and reads
+    /// only what the guest reads.
     fn is_new(&self) -> bool {
         self.features == 0 && self.inflight.is_none() && self.memory.regions().is_empty()
     }
 
-    /// Begins another session on the same connection and drops the state of the last one, above all
-    /// its memory, which the frontend does not remove. The protocol features and the channel back
-    /// to the frontend were set before the message that triggers this, and are kept.
+    /// Begins another session on the same connection and drops the state of the last session, above
+    /// all its memory, which the frontend does not remove. The protocol features and the channel
+    /// back to the frontend were set before the message that begins the session, and are kept.
     ///
-    /// QEMU does this if a device is unplugged and a new one uses the same character device.
+    /// QEMU begins another session if a device is unplugged and a new one uses the same character
+    /// device.
     fn begin_session(&mut self) {
         self.stop_all();
         self.features = 0;
@@ -380,7 +383,8 @@ impl Device {
     /// Resets the device to its state before the frontend's first message.
     fn reset(&mut self) {
         self.stop_all();
-        // A head that broke its ring is marked in it, and the guest has forgotten that head.
+        // A head that broke its ring is marked in the inflight region, but the guest no longer
+        // knows that head.
         if let Some(inflight) = &self.inflight {
             inflight.forget();
         }

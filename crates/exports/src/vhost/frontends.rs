@@ -1,7 +1,7 @@
 //! Reports of virtual machines for operators, and disconnection of a frontend on request.
 //!
-//! An export has one frontend at a time. Its number is the tenant of the export's I/Os, as in
-//! traces. Called by the owner of the server.
+//! An export has one frontend at a time. The frontend's number is the tenant of the export's I/Os,
+//! as in traces. The owner of the server calls this.
 
 use millrace_block::SECTOR_SHIFT;
 use millrace_machine::{Machine, Native};

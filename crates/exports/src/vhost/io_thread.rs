@@ -1,14 +1,15 @@
 //! An I/O thread of a vhost-user export: its queues, its channel, its loop.
 //!
-//! One round takes available requests of the guest into the channel, polls the channel and shows
-//! the guest what completed, with one interrupt for all of it. With nothing to do, the thread polls
-//! rings and drives for a time that adapts to the hit rate (polling.rs), unless it shares its CPU
-//! with its guests; then it asks for kicks and sleeps in its ring. Where submitting costs a system
-//! call it may wait for more requests first (pace.rs). Made by vhost.rs; controlled by the device's
-//! control thread (orders.rs). Sleeping is in waiting.rs, shutdown in ending.rs.
+//! Each round takes available requests of the guest into the channel, polls the channel and
+//! publishes completions to the guest, with one interrupt for all of them. With nothing to do, the
+//! thread polls rings and drives for a time that adapts to the hit rate (polling.rs), unless it
+//! shares its CPU with its guests; then it requests kicks and sleeps in its ring. Where submitting
+//! costs a system call the thread may wait for more requests first (pace.rs). vhost.rs creates the
+//! thread; the device's control thread controls it (orders.rs). Sleeping is in waiting.rs, shutdown
+//! in ending.rs.
 //!
 //! Invariant: at the end, channel, ring and queues are dropped in this order. Memory that a drive
-//! may still access then is leaked with its queue.
+//! may still access at that time is leaked with its queue.
 
 mod ending;
 pub(crate) mod kicks;
@@ -43,11 +44,12 @@ pub(crate) use self::orders::ThreadOrder;
 
 /// Maximum number of bios in flight per thread.
 const CHANNEL_DEPTH: u32 = 1024;
-/// Requests served per queue and round if drives answer immediately: the guest takes these answers
-/// while the next requests are served. If all requests of a guest were served before it saw the
-/// first answer, guest and device would wait for each other in turn, and sleep meanwhile.
+/// Maximum number of requests that are served per queue and round if drives answer immediately: the
+/// guest processes these answers while the next requests are served. If all requests of a guest
+/// were served before it saw the first answer, guest and device would wait for each other in turn,
+/// and sleep meanwhile.
 const AT_ONCE: u32 = 8;
-/// Rounds without a sleep after which kicks, orders and counters are handled in any case.
+/// Number of rounds without a sleep after which kicks, orders and counters are handled in any case.
 const ROUNDS_MAX: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +61,7 @@ pub(crate) struct ThreadConfig {
     pub(crate) wait_max_ns: u64,
 }
 
-/// State that an I/O thread shares with the rest of its export.
+/// State that an I/O thread shares with the other parts of its export.
 #[derive(Default)]
 pub(crate) struct ThreadState {
     pub(crate) orders: Mailbox<ThreadOrder>,
@@ -79,9 +81,9 @@ pub(crate) struct ExportContext {
     pub(crate) write_back: AtomicBool,
     /// Tracks answered writes that would be lost with this process.
     pub(crate) unflushed: Arc<UnflushedWrites>,
-    /// While the export stops, number of threads without requests in flight.
+    /// While the export stops, number of threads that have no requests in flight.
     pub(crate) drained: AtomicU16,
-    /// Lock around all queues, only in the design with shared queues.
+    /// Lock around all queues. Used only in the design with shared queues.
     pub(crate) lock: Option<<Native as Machine>::Lock<()>>,
     pub(crate) stop: StopOrder,
 }
@@ -101,15 +103,16 @@ impl ExportContext {
     }
 }
 
-/// State of a thread's waiting when there is nothing to do.
+/// State for waiting while a thread has nothing to do.
 struct IdleState {
-    /// Polling in general (0), and polling for the guests' reaction to answers just published (1).
+    /// Polling for any work (index 0), and polling for the guests' reaction to answers just
+    /// published (index 1).
     polling: [Polling; 2],
     /// Detects if other threads want the CPU of this thread.
     share: CpuShare,
-    /// Answers were published since the last wait.
+    /// True if answers were published since the last wait.
     answered: bool,
-    /// Time polled without success since the last sleep, in nanoseconds.
+    /// Time polled without finding work since the last sleep, in nanoseconds.
     spun_ns: u64,
 }
 
@@ -118,13 +121,13 @@ pub(crate) struct IoThread {
     ctx: IoContext,
     reactor: Handle,
     kicks: KickPoller,
-    /// By index, which completions carry: a queue keeps its index.
+    /// Queues by their index, which completions carry. A queue keeps its index.
     queues: Vec<Option<ServedQueue>>,
-    /// Index of the queue that is taken from first.
+    /// Index of the queue from which requests are taken first.
     first: usize,
     common: Arc<ExportContext>,
     state: Arc<ThreadState>,
-    /// The drives' queues are served by turns of this thread's ring.
+    /// True if turns of this thread's ring serve the drives' queues.
     turns: bool,
     pace: PaceState,
     idle: IdleState,
@@ -146,7 +149,7 @@ struct ServedQueue {
 
 /// State for delaying submissions to form batches.
 struct PaceState {
-    /// Submitting costs system calls, and waiting is allowed.
+    /// True if submitting costs system calls and waiting is allowed.
     is_on: bool,
     pace: BatchPacer,
     /// Time since which requests wait in the rings, in nanoseconds; 0 if none wait.
@@ -158,7 +161,7 @@ impl IoThread {
     /// Makes the calling thread I/O thread `number` of those with hardware queues of the drives.
     ///
     /// # Errors
-    /// If there is no ring or a drive cannot open its queue.
+    /// Returns an error if there is no ring or a drive cannot open its queue.
     pub(crate) fn new(
         common: &Arc<ExportContext>,
         state: &Arc<ThreadState>,
@@ -264,7 +267,7 @@ impl IoThread {
     /// Returns true if the available requests should wait for more before they are submitted.
     #[inline]
     fn hold(&mut self, available: u32) -> bool {
-        // A guest that shares this CPU submits nothing while the thread runs.
+        // A guest that shares this CPU submits nothing while this thread runs.
         if !self.pace.is_on || self.idle.share.is_shared() {
             return false;
         }
@@ -286,13 +289,15 @@ impl IoThread {
     #[inline]
     fn take(&mut self) -> u32 {
         // Drives that complete later should get all requests in one submission, up to each queue's
-        // share of the channel. A guest on this CPU sees nothing before the thread sleeps anyway.
+        // share of the channel. A guest on this CPU cannot see answers before the thread sleeps.
         let count = self.queues.len().max(1);
         let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
-        // Rotates, so that no queue is always last when the channel has no room for all.
+        // The first queue changes each round, so that no queue is always last when the channel
+        // lacks room for all.
         self.first = (self.first + 1) % count;
-        // Requests answered without the drives have no completion to count.
+        // Requests that were answered without the drives have no completion, so they are counted
+        // here.
         let (mut taken, mut at_once) = (0, 0);
         let (early, late) = self.queues.split_at_mut(self.first);
         let first = early.len();
@@ -314,7 +319,7 @@ impl IoThread {
         taken
     }
 
-    /// Submits what was taken and completes finished requests. Returns the number of completions.
+    /// Submits the requests taken and completes finished ones. Returns the number of completions.
     #[inline]
     fn poll(&mut self) -> u32 {
         let (queues, common) = (&mut self.queues, &self.common);
@@ -340,18 +345,19 @@ impl IoThread {
         let measured = self.pace.is_on && submitted > 0;
         let before = if measured { self.ctx.reactor().counters().system_calls } else { 0 };
         let start_ns = if measured { Native::now() } else { 0 };
-        // Delivered completions then wait at the drives' queues, where only a poll finds them.
+        // Delivered completions wait at the drives' queues, where only a poll finds them.
         let delivered = self.reactor.turn_now().map_err(failed)?;
         if measured && self.ctx.reactor().counters().system_calls > before {
-            // Most of the time is the drive's work for each request. The quotient is the least that
-            // one more submission can cost.
+            // Most of the time is spent on each request by the drive. The quotient is the minimum
+            // cost of one more submission.
             let cost_ns = (Native::now() - start_ns) / u64::from(submitted);
             self.pace.pace.submitted(cost_ns, submitted);
         }
         Ok(if delivered > 0 || self.channel.has_work() { self.poll() } else { 0 })
     }
 
-    /// Handles what is not checked every round: stopped and broken queues, timeouts, counters.
+    /// Handles everything that is not checked every round: stopped and broken queues, timeouts,
+    /// counters.
     fn look_after(&mut self) {
         let queues = &mut self.queues;
         self.kicks.take(|place| {
@@ -386,8 +392,8 @@ impl IoThread {
         self.publish();
     }
 
-    /// Releases throttled requests of queues that are stopping, whatever their group's limits: the
-    /// frontend waits for them, and the guest's CPUs with it.
+    /// Releases throttled requests of queues that are stopping, whatever their group's limits,
+    /// because the frontend waits for them and the guest's CPUs wait for the frontend.
     fn release_stopping(&mut self) {
         let stops = |served: &ServedQueue| served.queue.stopping.is_some();
         let queues = &self.queues;
@@ -408,7 +414,8 @@ impl IoThread {
         }
         self.hits = hits;
         for served in self.queues.iter_mut().flatten() {
-            // Replaces the reason if the ring broke because it reads as zeroes now.
+            // Replaces the reason if the ring was found broken only because its memory reads as
+            // zeroes now.
             if !served.reported
                 && let Some(why) = served.queue.damage()
             {

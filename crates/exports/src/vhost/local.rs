@@ -1,9 +1,9 @@
 //! `LocalDevice`: a vhost device whose guest is the calling thread.
 //!
-//! It runs the rings and requests of a guest without a virtual machine, a frontend or another core.
-//! The caller acts as the guest's driver and calls [`LocalDevice::round`] instead of a kick, so
-//! that device and driver alternate. For measuring the cost of the device (`millrace-lab bench
-//! --virtqueue`) and for tests; it runs the same code that serves guests.
+//! `LocalDevice` runs the rings and requests of a guest without a virtual machine, a frontend or
+//! another CPU. The caller acts as the guest's driver and calls [`LocalDevice::round`] instead of
+//! sending a kick, so that device and driver alternate. It measures the cost of the device
+//! (`millrace-lab bench --virtqueue`) and serves tests; it runs the same code that serves guests.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,7 +21,7 @@ use super::ring::{RingAreas, RingFeatures};
 use super::{VhostStats, WAIT_MAX};
 use crate::virtio::ID_BYTES;
 
-/// A device with one queue, on the thread that made it.
+/// A device with one queue, on the thread that created it.
 pub struct LocalDevice {
     thread: IoThread,
     state: Arc<ThreadState>,

@@ -1,9 +1,9 @@
 //! Messages of an export for the operator, limited to what a person can read.
 //!
-//! The library does not print: the program passes a function that takes lines. A guest or frontend
-//! that fails over and over gets [`LINES_MAX`] lines in [`PERIOD_NS`] nanoseconds, and then a
-//! count. An error that returns every second, since QEMU reconnects so often, is logged once in
-//! [`REPEAT_NS`]. Called by the control thread and the I/O threads of an export.
+//! The library does not print: the program passes a function that receives lines. A guest or
+//! frontend that fails repeatedly gets [`LINES_MAX`] lines in [`PERIOD_NS`] nanoseconds, and then a
+//! count. An error that returns every second, because QEMU reconnects so often, is logged once in
+//! [`REPEAT_NS`]. The control thread and the I/O threads of an export call this.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -53,12 +53,13 @@ impl ExportLog {
         ExportLog { export: export.to_owned(), say: Arc::clone(say), rate, repeats }
     }
 
-    /// Logs a line, unless too many were logged lately.
+    /// Logs a line, unless too many lines were logged lately.
     pub(crate) fn say(&self, text: impl AsRef<str>) {
         self.say_at(Native::now(), text.as_ref());
     }
 
-    /// Logs a line that may recur: once, and every [`REPEAT_NS`] with the number of repetitions.
+    /// Logs a line that may recur: the first time, and every [`REPEAT_NS`] with the number of
+    /// repetitions.
     pub(crate) fn say_rarely(&self, text: impl AsRef<str>) {
         self.say_rarely_at(Native::now(), text.as_ref());
     }

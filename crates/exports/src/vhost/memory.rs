@@ -1,13 +1,13 @@
 //! Guest memory: maps the regions that the frontend shares, and translates their addresses.
 //!
-//! A [`GuestMemory`] is a fixed list of regions. A change of memory makes a new list that shares
-//! the regions that stay. A region is unmapped when the last list that contains it is dropped. Each
-//! request in flight keeps the list that translated it (io_thread.rs), so nothing is unmapped under
-//! a drive. Made by device.rs, read by the rings.
+//! A [`GuestMemory`] is a fixed list of regions. A change of memory creates a new list, which
+//! shares the regions that stay. A region is unmapped when the last list that contains it is
+//! dropped. Each request in flight keeps the list that translated its addresses (io_thread.rs), so
+//! nothing is unmapped while a drive uses it. device.rs creates the lists, and the rings read them.
 //!
-//! Invariants: regions are not empty, do not wrap and do not overlap in guest addresses. Whatever
-//! `translate` returns lies inside one mapping. If a frontend truncates its file, accesses fault;
-//! sigbus.rs then replaces the memory by zeroes and marks the region.
+//! Invariants: regions are not empty, do not wrap and do not overlap in guest addresses. Every
+//! range that `translate` returns lies inside one mapping. If a frontend truncates its file,
+//! accesses fault; sigbus.rs then replaces the memory by zeroes and marks the region.
 #![allow(unsafe_code)]
 
 pub(crate) mod sigbus;
@@ -20,10 +20,10 @@ use millrace_block::{Error, ErrorKind};
 use rustix::fs::{MemfdFlags, fstatfs, ftruncate, memfd_create};
 
 const HUGETLBFS: u64 = 0x9584_58f6;
-/// Page size in bytes: that of the machine, or a divisor of it.
+/// Page size in bytes. The machine's page size is a multiple of it.
 const PAGE_BYTES: u64 = 4096;
 
-/// Maximum number of regions, as many as QEMU's own back ends offer: a guest started on one of
+/// Maximum number of regions. It equals that of QEMU's own back ends: a guest started on one of
 /// those can be moved here, and must not be offered fewer later.
 pub const REGIONS_MAX: usize = 509;
 /// Maximum number of regions for a linear search.
@@ -36,7 +36,7 @@ pub struct RegionAddress {
     pub guest: u64,
     /// Length in bytes.
     pub len_bytes: u64,
-    /// First address in the frontend's process, which ring addresses refer to.
+    /// First address in the frontend's process. The frontend uses such addresses for its rings.
     pub user: u64,
     /// Offset of the region in its file, in bytes.
     pub offset: u64,
@@ -52,7 +52,7 @@ pub struct Region {
     _mapping: FileMapping,
 }
 
-/// A memory mapping, unmapped on drop. The file is not kept open, since a guest's memory may
+/// A memory mapping, unmapped on drop. The file is not kept open, because a guest's memory may
 /// consist of hundreds of regions.
 #[derive(Debug)]
 struct FileMapping {
@@ -125,7 +125,7 @@ impl Region {
         Ok(Region { address, start, guard, _mapping: mapping })
     }
 
-    /// Maps a region of new memory, all zeroes, for tests and measurements without a virtual
+    /// Maps a region of new memory, all zeroes. Used by tests and measurements without a virtual
     /// machine.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Region {
         self.start
     }
 
-    /// Returns true if the frontend has truncated the file behind the region.
+    /// Returns true if the frontend has truncated the file that the region maps.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.guard.was_hit()
@@ -201,8 +201,8 @@ pub(crate) fn memory_file(name: &str, len_bytes: u64) -> Result<File, Error> {
     })
 }
 
-/// Reads 16 bytes of guest memory exactly once, at any alignment. The guest may write meanwhile,
-/// and the checked value must be the one that is used.
+/// Reads 16 bytes of guest memory exactly once, at any alignment. The guest may write at the same
+/// time, so the value that is checked must also be the value that is used.
 ///
 /// # Safety
 /// `place` is valid for reads of 16 bytes.
@@ -232,12 +232,12 @@ pub struct GuestMemory {
     regions: Vec<Arc<Region>>,
 }
 
-/// A translated address, and the contiguous bytes from there.
+/// A translated address, and the number of contiguous bytes from there.
 #[derive(Debug, Clone, Copy)]
 pub struct MappedAddress {
     /// Address in this process.
     pub start: *mut u8,
-    /// Number of bytes to the end of its region.
+    /// Number of bytes from `start` to the end of its region.
     pub room_bytes: u64,
 }
 
@@ -268,17 +268,18 @@ impl GuestMemory {
         &self.regions
     }
 
-    /// Returns true if the frontend has truncated the file behind any region.
+    /// Returns true if the frontend has truncated the file that any of the regions maps.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.regions.iter().any(|region| region.is_damaged())
     }
 
-    /// Translates a guest address. Returns `None` if it is in no region.
+    /// Translates a guest address. Returns `None` if no region contains it.
     #[inline]
     #[must_use]
     pub fn translate(&self, guest: u64) -> Option<MappedAddress> {
-        // A guest has a handful of regions, mostly two.
+        // Most guests have two regions, and few have more than a handful, so a linear search is
+        // fast.
         if self.regions.len() <= REGIONS_FEW {
             return self.regions.iter().find_map(|region| region.find(guest));
         }
@@ -327,7 +328,10 @@ mod tests {
         assert!(memory.translate_user(user, 8192).is_some());
         assert!(memory.translate_user(user + 1, 8192).is_none());
         assert!(memory.translate_user(user, u64::MAX).is_none());
-        assert!(memory.translate_user(user + 8192, 0).is_none(), "the end is no place in it");
+        assert!(
+            memory.translate_user(user + 8192, 0).is_none(),
+            "the end of a region does not belong to it"
+        );
     }
 
     #[test]
@@ -357,7 +361,8 @@ mod tests {
         assert_eq!(page_bytes(HUGETLBFS, 3 << 20), 4 << 20);
         assert_eq!([0, 1 << 50].map(|block| page_bytes(HUGETLBFS, block)), [4096, 1 << 30]);
         assert_eq!(page_bytes(HUGETLBFS + 1, 2 << 20), 4096);
-        // Where the region begins in its file, its length, a page, the file: what is mapped.
+        // Each row: offset of the region in its file, its length, the page size, the file's size,
+        // and the range that must be mapped.
         for (offset, len, page, file, mapped) in [
             (0, 4096, 4096, 8192, (0, 4096)),
             (100, 200, 4096, 4096, (100, 4096)),

@@ -1,6 +1,7 @@
-//! Helpers for the models of this folder: small scenarios of production code that must hold under
-//! every choice of the model checker within its bound. `cargo xtask models` runs them in release
-//! mode in a patched tree, where each must fail with a bug seeded in one line.
+//! Helpers for the models of this directory: small scenarios of production code that must hold
+//! under every choice of the model checker within its bound. `cargo xtask models` runs them in
+//! release mode in a patched tree, where each model must fail with a bug that is seeded in one
+//! line.
 
 use millrace_checker::{Checked, CheckedThread, Explorer};
 use millrace_machine::Machine;

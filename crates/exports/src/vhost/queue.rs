@@ -1,11 +1,11 @@
-//! A virtqueue in service: its ring, its requests in flight, its notifications.
+//! A virtqueue in service: its ring, its requests in flight, and its notifications.
 //!
-//! Owned by one I/O thread (io_thread.rs), which makes it take requests into a channel and passes
-//! completions back. The drives access guest memory directly. Made by device.rs from the frontend's
-//! settings.
+//! One I/O thread (io_thread.rs) owns it, makes it take requests into a channel and passes
+//! completions back. The drives access guest memory directly. device.rs creates it from the
+//! frontend's settings.
 //!
 //! Invariants: a head is in flight from `take` to `complete`, and its slot records that, so a guest
-//! that makes it available twice breaks only its own ring. Memory that translated a request in
+//! that makes a head available twice breaks only its own ring. Memory that translated a request in
 //! flight stays mapped. A broken ring takes no more requests until the guest resets it.
 #![allow(unsafe_code)]
 
@@ -43,11 +43,11 @@ use crate::virtio::{ID_BYTES, status};
 pub(crate) struct DeviceFlags {
     /// If true, writes may stay in a cache until a flush; otherwise they are durable when answered.
     pub(crate) write_back: AtomicBool,
-    /// Refuses writes, even if the guest ignores the read-only feature.
+    /// If true, writes are refused, even if the guest ignores the read-only feature.
     pub(crate) read_only: bool,
     /// Serial number of the disk.
     pub(crate) id: [u8; ID_BYTES],
-    /// Tenant that the device's I/O is accounted to.
+    /// Tenant to which the device's I/O is accounted.
     pub(crate) tenant: u16,
     /// I/O group of the device.
     pub(crate) group: GroupId,
@@ -61,18 +61,19 @@ pub(crate) struct Queue {
     pub(crate) number: u16,
     pub(crate) enabled: bool,
     pub(crate) notifiers: Notifiers,
-    /// Set while the queue is stopping; receives the base. No more requests are taken then.
+    /// Set while the queue is stopping, when it takes no more requests; receives the base.
     pub(crate) stopping: Option<Sender<u16>>,
     /// Reason why the queue is out of service.
     pub(crate) broken: Option<String>,
     /// Counters of the queue; `in_flight` counts requests taken and not answered.
     pub(crate) stats: QueueStats,
     ring: SplitRing,
-    /// The ring was unmapped with memory that the frontend removed, and must not be accessed.
+    /// True if the ring was unmapped with memory that the frontend removed, so that it must not be
+    /// accessed.
     is_lost: bool,
     chain: DescriptorChain,
     slots: Box<[RequestSlot]>,
-    /// For each slot, the segments of a request whose data are not contiguous.
+    /// Segments of each slot's request, if its data are not contiguous.
     parts: Box<[Vec<Segment>]>,
     memory: MemoryVersions,
     tracking: Tracking,
@@ -81,7 +82,7 @@ pub(crate) struct Queue {
     flags: Arc<DeviceFlags>,
 }
 
-/// State that outlives the process, and requests left by an earlier one.
+/// State that outlives the process, and requests left by an earlier process.
 #[derive(Debug)]
 struct Tracking {
     inflight: Option<QueueInflight>,
@@ -95,7 +96,7 @@ struct Tracking {
 // SAFETY: the pointers inside are to guest memory, which the queue keeps mapped.
 unsafe impl Send for Queue {}
 
-/// Everything that a new queue is made of.
+/// All parts from which a new queue is created.
 pub(crate) struct QueueParts {
     pub(crate) number: u16,
     pub(crate) enabled: bool,
@@ -159,10 +160,10 @@ impl Queue {
         &self.memory.now
     }
 
-    /// Returns the reason if the frontend truncated memory that the queue uses.
+    /// Returns the reason if the frontend has truncated memory that the queue uses.
     pub(crate) fn damage(&self) -> Option<&'static str> {
         if self.memory.now.is_damaged() {
-            return Some("the frontend truncated the file behind its guest's memory");
+            return Some("the frontend truncated the file of its guest's memory");
         }
         let is_damaged = |inflight: &QueueInflight| inflight.is_damaged();
         let lost = self.tracking.inflight.as_ref().is_some_and(is_damaged);
@@ -175,7 +176,7 @@ impl Queue {
         self.stats.in_flight as u32
     }
 
-    /// Returns true if the channel has no room for a request that was taken.
+    /// Returns true if a request was taken for which the channel has no room.
     pub(crate) fn waits(&self) -> bool {
         self.held.is_some()
     }
@@ -208,9 +209,9 @@ impl Queue {
         self.is_open() && self.ring.has_news()
     }
 
-    /// Takes requests that [`Queue::available`] has seen into a channel, up to `most` and as far as
-    /// the channel has room. Returns their number. The user data of completions are `lane << 16`
-    /// plus the head.
+    /// Takes requests that [`Queue::available`] has seen into a channel, at most `most` and only
+    /// while the channel has room. Returns their number. The user data of a completion is `lane <<
+    /// 16` plus the head.
     #[inline]
     pub(crate) fn take(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> u32 {
         let (mut count, mut has_room) = (0, true);
@@ -230,8 +231,8 @@ impl Queue {
         count
     }
 
-    /// Submits the held bio and requests left by an earlier process. Returns how many of the latter
-    /// were started, and true if the channel has room for more.
+    /// Submits the held bio and requests left by an earlier process. Returns how many of these
+    /// requests were started, and true if the channel has room for more.
     #[cold]
     fn take_up(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> (u32, bool) {
         let (waiting, group) = (self.available(), self.flags.group);
@@ -292,7 +293,7 @@ impl Queue {
         self.stats.in_flight += 1;
     }
 
-    /// Starts a request that is not a plain read or write.
+    /// Starts a request other than a plain read or write.
     #[inline(never)]
     fn start_slowly(&mut self, head: u16, lane: u64, channel: &mut Channel<Native>) -> bool {
         let hits = sigbus::hits();
@@ -337,8 +338,8 @@ impl Queue {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
                 self.answer(head, status::OK);
-                // Stop if guest memory was truncated meanwhile: the thread checks first whose it
-                // was.
+                // Stops if guest memory was truncated in the meantime, because the thread must
+                // first find out whose memory it was.
                 return sigbus::hits() == hits;
             }
             Action::Refused(status) => {
@@ -359,7 +360,8 @@ impl Queue {
                 self.complete(bio.user_data() as u16, Status::ReadOnly);
                 return true;
             }
-            // Relaxed: the guest changes it only while no request that depends on it is in flight.
+            // Relaxed: the guest changes the flag only while no request that depends on it is in
+            // flight.
             let is_back = self.flags.write_back.load(Ordering::Relaxed);
             let (is_kept, head) = (bio.op() != Op::Discard, bio.user_data() as u16);
             if is_kept && !is_back {
@@ -384,8 +386,8 @@ impl Queue {
         }
     }
 
-    /// Handles a bio that the channel rejected. Returns false if the channel takes no other bio
-    /// either.
+    /// Handles a bio that the channel rejected. Returns false if the channel rejects other bios as
+    /// well.
     #[cold]
     fn rejected(&mut self, rejected: Rejected) -> bool {
         match rejected.reason {
@@ -451,8 +453,8 @@ impl Queue {
         }
     }
 
-    /// Publishes answers to the guest, and interrupts it if it wants that. Returns false if there
-    /// were none.
+    /// Publishes answers to the guest, and interrupts it if it wants an interrupt. Returns false if
+    /// there were no answers.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         if self.is_lost || self.ring.unpublished() == 0 {
@@ -482,9 +484,9 @@ impl Queue {
         }
     }
 
-    /// Asks the guest for a kick. Returns true if there is something to take already.
+    /// Asks the guest for a kick. Returns true if a request is already available.
     pub(crate) fn request_kick(&mut self) -> bool {
-        // A held bio needs room in the channel, which completions announce.
+        // A held bio needs room in the channel, which completions make and announce.
         self.held.is_none()
             && (!self.tracking.again.is_empty() || (self.is_open() && self.ring.request_kick()))
     }
@@ -497,7 +499,7 @@ impl Queue {
         }
     }
 
-    /// Switches to other memory, with the ring at `areas`, or lost if `None`.
+    /// Switches to other memory, with the ring at `areas`. `None` means that the ring is lost.
     pub(crate) fn change_memory(&mut self, memory: Arc<GuestMemory>, areas: Option<RingAreas>) {
         let old = std::mem::replace(&mut self.memory.now, memory);
         let of_older: u32 = self.memory.old.iter().map(|(_, count, _)| *count).sum();
@@ -519,7 +521,8 @@ impl Queue {
         self.lose("its ring is not in the new memory".to_owned());
     }
 
-    /// Fails the queue and stops answering: its data went to, or came from, memory that is gone.
+    /// Fails the queue and answers nothing more, because its data were transferred to or from
+    /// memory that no longer exists.
     pub(crate) fn lose(&mut self, why: String) {
         self.is_lost = true;
         self.fail(why);
@@ -538,7 +541,7 @@ impl Queue {
         self.fail(error.to_string());
     }
 
-    /// Returns true if the queue is stopping and empty.
+    /// Returns true if the queue is stopping and has no requests.
     pub(crate) fn is_drained(&self) -> bool {
         self.stopping.is_some() && self.in_flight() == 0 && self.tracking.again.is_empty()
     }

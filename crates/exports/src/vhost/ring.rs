@@ -1,14 +1,14 @@
 //! `SplitRing`: the device's side of a split virtqueue, in memory that a guest may write.
 //!
-//! Takes heads off the avail ring, walks their chains, puts them on the used ring, and handles
-//! notification suppression on both sides (EVENT_IDX or flags). Every descriptor is read once,
-//! checked, and translated, so later writes of the guest do not matter. An error of the guest is a
-//! [`RingError`], after which the ring is not used any more. Called by queue.rs. Indices and
+//! `SplitRing` takes heads off the avail ring, walks their chains, puts them on the used ring, and
+//! handles notification suppression on both sides (EVENT_IDX or flags). Every descriptor is read
+//! once, checked, and translated, so later writes of the guest do not matter. An error of the guest
+//! is a [`RingError`], after which the ring is not used any more. queue.rs calls this. Indices and
 //! notifications are generic over the location of the ring's words (cells.rs), for model.rs.
 //!
-//! Invariants: the three areas are mapped as long as the ring is used, since its queue holds the
-//! memory. At most `size` heads are out at a time. Each index read from the guest is checked
-//! against a bound before use. Source: virtio 1.2, section 2.7.
+//! Invariants: the three areas are mapped as long as the ring is used, because its queue holds the
+//! memory. At most `size` heads are in flight at a time. Each index read from the guest is checked
+//! against a limit before use. Source: virtio 1.2, section 2.7.
 #![allow(unsafe_code)]
 
 mod cells;
@@ -29,8 +29,8 @@ pub use self::error::RingError;
 /// Maximum number of descriptors of a ring.
 pub const SIZE_MAX: u16 = 1024;
 /// Maximum number of segments of a request, whatever the size of its ring: one for each descriptor
-/// of the longest ring, and some for buffers that cross memory regions. Drivers may use more
-/// segments than their ring has descriptors by an indirect table, and qemu-storage-daemon serves as
+/// of the longest ring, and some for buffers that cross memory regions. With an indirect table,
+/// drivers may use more segments than their ring has descriptors; qemu-storage-daemon accepts as
 /// many.
 pub const PARTS_MAX: usize = SIZE_MAX as usize + 16;
 
@@ -56,10 +56,10 @@ pub struct DescriptorChain {
     pub parts: Vec<Segment>,
     /// Number of readable segments.
     pub readable: usize,
-    /// The chain has a buffer of length 0, which is not allowed.
+    /// True if the chain has a buffer of length 0, which is not allowed.
     pub has_empty: bool,
-    /// There were more than [`PARTS_MAX`] segments. Then only the last one is kept, if it is
-    /// writable.
+    /// True if there were more than [`PARTS_MAX`] segments. In that case only the last one is kept,
+    /// if it is writable.
     pub is_long: bool,
 }
 
@@ -109,8 +109,8 @@ impl RingAreas {
         unsafe { AtomicU16::from_ptr(area.cast::<u16>().add(index)) }
     }
 
-    /// Translates the frontend's addresses of a ring's areas. `None` if any is unmapped or
-    /// misaligned.
+    /// Translates the frontend's addresses of a ring's areas. Returns `None` if any area is
+    /// unmapped or misaligned.
     #[must_use]
     pub fn find(
         memory: &GuestMemory,
@@ -156,7 +156,7 @@ impl RingWords for RingAreas {
     }
 }
 
-/// Proof that the used ring was published up to an index, required by steps that must come later.
+/// Proof that the used ring was published up to an index. Steps that must come later require it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published(u16);
 
@@ -195,7 +195,7 @@ pub struct SplitRing<C = RingAreas> {
     seen: u16,
     /// Number of heads put on the used ring, modulo 2^16.
     used: u16,
-    /// Value of `used` that the guest was shown last.
+    /// Value of `used` that was last published to the guest.
     published: u16,
 }
 
@@ -204,8 +204,9 @@ impl SplitRing {
     /// are on the used ring.
     ///
     /// # Safety
-    /// The areas are valid for reads and writes of [`area_bytes`] and aligned as by
-    /// [`RingAreas::find`], as long as the ring is used. Others may write them at any time.
+    /// The areas must be valid for reads and writes of [`area_bytes`] and aligned as by
+    /// [`RingAreas::find`], as long as the ring is used. Other threads and processes may write them
+    /// at any time.
     ///
     /// # Panics
     /// If the size is not a power of two up to [`SIZE_MAX`].
@@ -219,7 +220,7 @@ impl SplitRing {
         SplitRing::over(areas, size, features, (taken, used))
     }
 
-    /// Moves the ring to areas at which it is mapped now.
+    /// Moves the ring to the areas at which it is mapped now.
     ///
     /// # Safety
     /// The conditions of [`SplitRing::new`].
@@ -282,8 +283,8 @@ impl<C: RingWords> SplitRing<C> {
         Ok(count)
     }
 
-    /// Returns true if the guest has added heads since [`SplitRing::available`]. Costs nothing
-    /// while it has not.
+    /// Returns true if the guest has added heads since [`SplitRing::available`]. Does not modify
+    /// memory.
     #[inline]
     #[must_use]
     pub fn has_news(&self) -> bool {
@@ -300,7 +301,7 @@ impl<C: RingWords> SplitRing<C> {
             return Ok(None);
         }
         let place = 2 + usize::from(self.taken & self.mask);
-        // Relaxed: ordered by the Acquire of the index.
+        // Relaxed: the Acquire of the index orders this load.
         let head = self.areas.avail(place, Ordering::Relaxed);
         if head >= self.size {
             return Err(RingError::Index { index: head, count: self.size.into() });
@@ -346,30 +347,31 @@ impl<C: RingWords> SplitRing<C> {
     pub fn wants_interrupt(&self, before: u16) -> bool {
         // Pairs with the driver's barrier between enabling interrupts and reading used.idx.
         C::Machine::fence(Ordering::SeqCst);
-        // Relaxed: ordered by the fence.
+        // Relaxed: the fence orders this access.
         if !self.features.event_idx {
             return self.areas.avail(0, Ordering::Relaxed) & NO_INTERRUPT == 0;
         }
-        // Relaxed: ordered by the fence.
+        // Relaxed: the fence orders this access.
         let event = self.areas.avail(2 + usize::from(self.size), Ordering::Relaxed);
         let new = self.published;
         new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(before)
     }
 
-    /// Suppresses kicks. With EVENT_IDX they are suppressed until requested again anyway.
+    /// Suppresses kicks. With EVENT_IDX this is not necessary, because kicks are suppressed until
+    /// requested again.
     #[inline]
     pub fn suppress_kicks(&mut self) {
         if !self.features.event_idx {
-            // Relaxed: a hint to the driver.
+            // Relaxed: the flag is a hint to the driver.
             self.areas.set_used(0, NO_NOTIFY, Ordering::Relaxed);
         }
     }
 
-    /// Requests a kick for the next head. Returns true if one is available already, for which no
+    /// Requests a kick for the next head. Returns true if a head is already available, for which no
     /// kick may come.
     #[inline]
     pub fn request_kick(&mut self) -> bool {
-        // Relaxed: ordered by the fence.
+        // Relaxed: the fence orders this access.
         if self.features.event_idx {
             let place = 2 + 4 * usize::from(self.size);
             self.areas.set_used(place, self.taken, Ordering::Relaxed);
@@ -384,9 +386,9 @@ impl<C: RingWords> SplitRing<C> {
 }
 
 impl SplitRing {
-    /// Returns the memory of a plain chain, which nearly all are: a readable buffer of 16 bytes,
-    /// one of any length, and a writable one of 1 byte, in the ring or in an indirect table. `None`
-    /// for all other chains and for errors, which [`SplitRing::walk`] reports.
+    /// Returns the memory of a plain chain: a readable buffer of 16 bytes, one of any length, and a
+    /// writable one of 1 byte, in the ring or in an indirect table. Nearly all chains are plain.
+    /// Returns `None` for all other chains and for errors, which [`SplitRing::walk`] reports.
     #[inline(always)]
     #[must_use]
     pub fn walk_plain(&self, head: u16, memory: &GuestMemory) -> Option<PlainChain> {
@@ -464,7 +466,8 @@ impl SplitRing {
         }
     }
 
-    /// Adds a buffer to a chain: one segment, or several if it crosses memory regions.
+    /// Adds a buffer to a chain, as one segment, or as several segments if it crosses memory
+    /// regions.
     #[inline]
     fn add(
         Descriptor { mut addr, mut len, flags, .. }: Descriptor,
@@ -475,13 +478,14 @@ impl SplitRing {
         if !writable && chain.readable < chain.parts.len() {
             return Err(RingError::Order);
         }
-        // An empty buffer fails the request, not the ring.
+        // An empty buffer fails the request, but not the ring.
         chain.has_empty |= len == 0;
         let wrong = RingError::NotMemory { addr, len };
         while len > 0 {
             let place = memory.translate(addr).ok_or(wrong)?;
             let len_bytes = u64::from(len).min(place.room_bytes) as u32;
-            // Also fails only the request, which then needs nothing but its status byte.
+            // Too many segments also fail only the request, which then needs nothing but its status
+            // byte.
             if chain.is_long || chain.parts.len() >= PARTS_MAX {
                 chain.is_long = true;
                 chain.parts.clear();

@@ -41,7 +41,8 @@ pub struct ThreadStats {
 pub struct VhostStats {
     /// Counters of the thread over all its queues.
     pub thread: ThreadStats,
-    /// Counters of each queue that it serves or has served, by queue number in ascending order.
+    /// Counters of each queue that the thread serves or has served, in ascending order of queue
+    /// numbers.
     pub queues: Vec<(u16, QueueStats)>,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct PublishedStats {
 }
 
 impl PublishedStats {
-    /// Returns the counters of a queue, which continue from an earlier guest's.
+    /// Returns the counters of a queue, which continue from those of an earlier guest.
     pub(crate) fn queue(&self, number: u16) -> Arc<QueueCounters> {
         let mut queues = lock(&self.queues);
         match queues.binary_search_by_key(&number, |queue| queue.0) {

@@ -1,8 +1,8 @@
-//! Number of I/O threads that serve the queues of a guest.
+//! Rules for the number of I/O threads that serve the queues of a guest.
 //!
-//! Pure rules, used by the configuration and by the server. The three designs that \[MIOT\]
-//! compares are settings: one lock and one thread for all queues (`Shared`), dedicated queues with
-//! one thread (`Count(1)`), a dedicated queue and thread for each vCPU (`PerQueue`).
+//! Pure rules that the configuration and the server use. The three designs that \[MIOT\] compares
+//! are settings: one lock and one thread for all queues (`Shared`), dedicated queues with one
+//! thread (`Count(1)`), a dedicated queue and thread for each vCPU (`PerQueue`).
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ pub const QUEUES_MAX: u16 = 256;
 /// Distribution of a guest's queues over I/O threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Threads {
-    /// One thread for all queues, under one lock: the older design.
+    /// One thread serves all queues, under one lock. This is the older design.
     Shared,
-    /// A thread for each queue, as far as there are CPUs; further queues share threads evenly.
+    /// A thread serves each queue, as far as there are CPUs; further queues share threads evenly.
     #[default]
     PerQueue,
     /// This many threads, but at most one for each queue.
@@ -22,8 +22,8 @@ pub enum Threads {
 }
 
 impl Threads {
-    /// Returns the number of I/O threads for `queues` queues, with threads pinned to these CPUs.
-    /// Without any, the CPUs of this machine count.
+    /// Returns the number of I/O threads for `queues` queues, with threads pinned to these CPUs. If
+    /// the list is empty, the CPUs of this machine count.
     #[must_use]
     pub fn count(self, queues: u16, pinned_to: &[u32]) -> u16 {
         let cpus = match pinned_to.iter().collect::<BTreeSet<_>>().len() {

@@ -79,7 +79,7 @@ fn has_its_turn(backend: Backend, trickles: bool) {
             scope.spawn(move || {
                 while !stop.load(Ordering::SeqCst) {
                     thread::sleep(Duration::from_millis(250));
-                    // Never a pause as long as the stall timeout, and 4 KiB a second.
+                    // Never a pause as long as the stall timeout, and 4 KiB per second.
                     if trickles && !matches!(socket.read(&mut [0; 1024]), Ok(1..)) {
                         return;
                     }

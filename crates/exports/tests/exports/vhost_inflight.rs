@@ -1,6 +1,6 @@
 //! Devices that die: the next device repeats exactly the requests in flight, in order.
 //!
-//! A device dies here by being forgotten with requests that are stuck for ever, or by being killed
+//! A device dies here by being forgotten with requests that are stuck forever, or by being killed
 //! in a process of its own. The frontend owns the region that lists the requests in flight, so it
 //! may contain anything.
 

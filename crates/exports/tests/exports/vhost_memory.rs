@@ -86,7 +86,7 @@ fn a_region_that_is_removed_stays_mapped_until_the_last_request_in_it_has_ended(
         guest.write(0, 0, &[6; 4096]);
         assert_eq!(mapped(&guest), all);
         stick(&mut guest, &control, 0..4);
-        // The answer waits for the requests, but not for ever.
+        // The answer waits for the requests, but not forever.
         assert!(guest.remove_memory(high));
         assert_eq!(mapped(&guest), all, "a drive may write to it still");
         // Requests in the remaining memory go on meanwhile.

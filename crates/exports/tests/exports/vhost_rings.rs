@@ -255,7 +255,7 @@ fn an_indirect_table_that_was_not_negotiated_breaks_its_ring() {
         guest.describe(0, 0, (TABLES, 48), INDIRECT, 0);
         guest.give(0, 0);
         guest.until_broken(0);
-        export.until_said("an indirect table of 48 bytes is not allowed there");
+        export.until_said("an indirect table of 48 bytes is not allowed here");
         drop(guest);
         export.works();
         export.stop();

@@ -81,7 +81,7 @@ struct MappedRegion<T> {
 #[derive(Debug)]
 pub struct BufferArena<T> {
     regions: Vec<Option<MappedRegion<T>>>,
-    /// For each region, the orders of its free buffers, a bit each.
+    /// For each region, the orders of its free buffers, one bit for each page.
     orders: Vec<u16>,
     vacant: Vec<u32>,
     idle_bytes: usize,

@@ -20,7 +20,7 @@ const LEFT: u64 = 0x5555_5555_5555_5555;
 #[derive(Debug, Clone)]
 pub(super) struct Blocks {
     free: [u64; WORDS],
-    /// Orders of the free blocks, a bit each.
+    /// Orders of the free blocks, one bit for each page.
     orders: u16,
     /// Number of blocks in use.
     used: u16,
@@ -36,7 +36,7 @@ impl Blocks {
         Blocks { free, orders: 1 << WHOLE, used: 0, joinable: false }
     }
 
-    /// Returns the orders of the free blocks, a bit each.
+    /// Returns the orders of the free blocks, one bit for each page.
     #[inline]
     pub(super) fn orders(&self) -> u16 {
         self.orders

@@ -44,7 +44,7 @@ impl Places {
         free
     }
 
-    /// Forgets the places of closed drives. Their indexes are not reused.
+    /// Removes the places of closed drives. The indexes of these drives are not reused.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers change.
     pub(crate) fn forget(&mut self, is_closed: impl Fn(&str) -> bool) {
         let drives = &self.drives;
@@ -92,7 +92,7 @@ impl Places {
         free.map(|()| opened)
     }
 
-    /// Replaces a "busy" error by `SameFile` if one of these drives is the one that holds the data.
+    /// Replaces a "busy" error by `SameFile` if one of these drives holds the data itself.
     fn explain(&self, (name, spec): (&str, &Spec), error: SetupError) -> SetupError {
         let is_busy = matches!(&error, SetupError::Drive { cause: SpecError::Open(why), .. }
             if why.kind() == ErrorKind::Busy);

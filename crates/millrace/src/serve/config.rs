@@ -1,8 +1,8 @@
 //! Configuration of exports, listeners and I/O threads, as plain structs.
 //!
-//! A program fills them in; the `millrace` program reads them from a configuration file. Pure data,
-//! with the rules across all of it: the listener of each export, and the number of I/O threads that
-//! a volume's drives have queues for. Called by serve.rs and servers.rs.
+//! A program fills the structs in; the `millrace` program reads them from a configuration file.
+//! Pure data, with the rules that concern several sections: the listener of each export, and the
+//! number of I/O threads for which a volume's drives have queues. serve.rs and servers.rs use it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ use super::listeners::{ListenerConfig, TlsConfig};
 
 /// Most I/O threads by default; fewer on a machine with fewer CPUs.
 const THREADS_DEFAULT_MAX: usize = 4;
-/// Least number of a guest's queues by default, on a machine with fewer CPUs.
+/// Minimum number of a guest's queues by default, used on a machine with fewer CPUs.
 const QUEUES_DEFAULT_MIN: usize = 16;
 
-/// Default time that a file of a directory stays open without clients.
+/// Default time for which a file of a directory stays open without clients.
 const CLOSE_AFTER: Duration = Duration::from_secs(10);
 
-/// Configuration of everything that is opened and served.
+/// Configuration of all drives, volumes and exports of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServeConfig {
     /// Controllers that specs of drives may name.
@@ -47,28 +47,30 @@ pub struct ServeConfig {
     pub server: ServerConfig,
 }
 
-/// A volume under the name that clients ask for.
+/// Export: a volume, with the name by which clients select it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportConfig {
-    /// Name that clients ask for.
+    /// Name by which clients select the export.
     pub name: String,
     /// Description for people; may be empty.
     pub description: String,
     /// Name of the exported volume.
     pub volume: String,
-    /// Refuse writes of clients.
+    /// If true, writes of clients are refused.
     pub read_only: bool,
     /// Group of the export's clients; `None` for the default group.
     pub group: Option<String>,
-    /// Give each client a group of its own below `group`, with the same limits and latency target.
+    /// If true, each client gets a group of its own below `group`, with the same limits and latency
+    /// target.
     pub group_each: bool,
-    /// Addresses where NBD serves it. The first export of an address is its default export.
+    /// Addresses at which NBD serves the export. The first export of an address is its default
+    /// export.
     pub nbd: Vec<Listen>,
     /// Names in client certificates that may see and use the export over NBD; `None` allows all.
     pub tls_allow: Option<Vec<String>>,
     /// Settings for virtual machines, if they may use the export.
     pub guests: Option<GuestConfig>,
-    /// Set if NBD opens the export only when a client asks for it.
+    /// Set if NBD opens the export only when a client requests it.
     pub on_demand: Option<OnDemand>,
 }
 
@@ -82,7 +84,7 @@ pub enum OnDemand {
     File(String),
 }
 
-/// A directory whose files are exports: a file is opened when a client asks for its name, and
+/// A directory whose files are exports: a file is opened when a client requests its name, and
 /// closed some time after its last client has left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportDirectory {
@@ -92,7 +94,7 @@ pub struct ExportDirectory {
     pub options: DriveOptions,
     /// Keys of the driver `file`, such as `direct`. `path`, `size` and `read-only` are not allowed.
     pub file_keys: Vec<(String, String)>,
-    /// Cache over each file, if wanted.
+    /// Cache over each file; `None` for no cache.
     pub cache: Option<CacheConfig>,
     /// Time that a file stays open after its last client has left.
     pub close_after: Duration,
@@ -118,8 +120,8 @@ impl ExportConfig {
         if self.read_only { FileAccess::ReadOnly } else { FileAccess::ReadWrite }
     }
 
-    /// Returns the name that clients ask for, without the directory's name, for a file of a
-    /// directory.
+    /// Returns the name that clients request for a file of a directory, without the directory's
+    /// name. `None` for other exports.
     pub(super) fn name_on_demand(&self) -> Option<String> {
         match &self.on_demand {
             Some(OnDemand::File(parent)) => {
@@ -136,7 +138,7 @@ impl ExportConfig {
 pub struct GuestConfig {
     /// Vhost-user socket shared with the frontend.
     pub socket: VhostSocket,
-    /// Most queues of a guest, 1 to 256.
+    /// Maximum number of queues of a guest, 1 to 256.
     pub queues: u16,
     /// Number of I/O threads that serve the queues.
     pub threads: Threads,
@@ -153,8 +155,8 @@ pub struct GuestConfig {
 }
 
 impl GuestConfig {
-    /// Makes default settings for a socket: a queue for each CPU, at least 16, and up to a thread
-    /// for each queue as far as there are CPUs.
+    /// Returns default settings for a socket: one queue for each CPU, but at least 16, and one
+    /// thread for each queue, but not more than there are CPUs.
     #[must_use]
     pub fn new(socket: VhostSocket) -> GuestConfig {
         let cpus = Native::topology().cpus().len();
@@ -216,7 +218,7 @@ pub struct ServerConfig {
 }
 
 impl Default for ServerConfig {
-    /// Defaults to one I/O thread per CPU, at most 4, and the NBD server's limits.
+    /// Returns the defaults: one I/O thread per CPU, at most 4, and the NBD server's limits.
     fn default() -> ServerConfig {
         let default = nbd::ServerConfig::default();
         ServerConfig {
@@ -245,7 +247,7 @@ impl ServeConfig {
         self.volumes.iter().position(|volume| volume.name == name)
     }
 
-    /// Returns the NBD addresses in the order in which exports name them, each with its exports.
+    /// Returns the NBD addresses with their exports, in the order in which exports name them.
     #[must_use]
     pub fn listeners(&self) -> Vec<ListenConfig> {
         let (mut listeners, mut places) = (Vec::<ListenConfig>::new(), HashMap::new());
@@ -288,14 +290,14 @@ impl ServeConfig {
     }
 
     /// Checks for contradictions among exports that the servers' start would find late or never.
-    /// Touches neither files nor sockets.
+    /// Accesses neither files nor sockets.
     ///
     /// # Errors
-    /// Returns the first contradiction, with the part that it is about.
+    /// Returns the first contradiction, with the part of the configuration that causes it.
     pub fn validate(&self) -> Result<(), StartError> {
         let volumes: HashSet<&str> = self.volumes.iter().map(|one| one.name.as_str()).collect();
         let groups: HashSet<&str> = self.groups.iter().map(|one| one.name.as_str()).collect();
-        // First export of each group, and whether that export uses `group_each`.
+        // Maps each group to its first export, and to whether that export uses `group_each`.
         let mut first_of = HashMap::new();
         for export in &self.exports {
             first_of.entry((export.group_name(), export.group_each)).or_insert(export);
@@ -324,10 +326,12 @@ impl ServeConfig {
             }
             self.check_tls_allow(export).map_err(|text| wrong(&text))?;
             if export.nbd.is_empty() && export.guests.is_none() {
-                return Err(wrong("nothing serves it; give it an address of NBD or a socket"));
+                return Err(wrong(
+                    "the export has no address; give it an NBD address or a vhost-user-blk socket",
+                ));
             }
             if export.guests.as_ref().is_some_and(|one| !(1..=QUEUES_MAX).contains(&one.queues)) {
-                return Err(wrong(&format!("a guest has 1 to {QUEUES_MAX} queues")));
+                return Err(wrong(&format!("the number of queues must be 1 to {QUEUES_MAX}")));
             }
         }
         if self.exports.is_empty() {
@@ -358,11 +362,11 @@ impl ServeConfig {
                 add(text);
             }
             if export.name.contains('/') {
-                add("the name of a directory has no slash; give it another name".to_owned());
+                add("the name of a directory export must not contain a slash; choose another name"
+                    .to_owned());
             }
             if !names.insert(&export.name) {
-                add("another directory has this name; give one of them a name of its own"
-                    .to_owned());
+                add("another directory export has this name; choose another name".to_owned());
             }
             let begin = format!("{}/", export.name);
             let drives = self.drives().map(|drive| &drive.name);
@@ -382,7 +386,7 @@ impl ServeConfig {
     /// Checks that the directories of all exports exist.
     ///
     /// # Errors
-    /// Returns the first that does not, with its part.
+    /// Returns the first directory that does not exist, with its part of the configuration.
     pub fn check_directories(&self) -> Result<(), StartError> {
         for (number, export) in self.exports.iter().enumerate() {
             if let Some(OnDemand::Directory(directory)) = &export.on_demand {
@@ -393,7 +397,7 @@ impl ServeConfig {
         Ok(())
     }
 
-    /// Returns the number of I/O threads for NBD, 0 if no export uses NBD.
+    /// Returns the number of I/O threads for NBD, or 0 if no export uses NBD.
     pub(super) fn nbd_threads(&self) -> u16 {
         match self.exports.iter().all(|export| export.nbd.is_empty()) {
             true => 0,
@@ -401,14 +405,14 @@ impl ServeConfig {
         }
     }
 
-    /// Queues that the drives of volumes with these I/O threads are opened with: the program's own
-    /// threads have some as well.
+    /// Returns the number of queues with which the drives of volumes with these I/O threads are
+    /// opened. The program's own threads get queues as well.
     pub(super) fn queues_of_drives(&self, io_threads: Vec<u16>) -> Vec<u16> {
         let own = self.server.own_threads;
         io_threads.into_iter().map(|threads| threads.saturating_add(own)).collect()
     }
 
-    /// For each volume, the I/O threads that have queues of its drives.
+    /// Returns for each volume the number of I/O threads that have queues of its drives.
     pub(super) fn io_threads(&self) -> Vec<u16> {
         let mut of_guests: HashMap<&str, u16> = HashMap::new();
         for export in &self.exports {
@@ -482,7 +486,8 @@ mod tests {
             let error = config.validate().unwrap_err();
             (error.part, error.to_string())
         };
-        let nowhere = "export a: nothing serves it; give it an address of NBD or a socket";
+        let nowhere = "export a: the export has no address; give it an NBD address or a \
+                       vhost-user-blk socket";
         assert_eq!(said(&config(&[("a", &[])])), (ConfigPart::Export(0), nowhere.to_owned()));
         let mut other = config(&[("a", &["x"])]);
         other.exports[0].volume = "w".to_owned();

@@ -1,8 +1,7 @@
 //! `ConfigDifference`: the changes from a running configuration to another one.
 //!
-//! Pure: compares two [`ServeConfig`]s and finds changes that a running server cannot make, such as
-//! to the number of I/O threads. Called by reload.rs, which applies the difference; programs print
-//! it.
+//! Pure functions that compare two [`ServeConfig`]s and find changes that a running server cannot
+//! make, such as to the number of I/O threads. reload.rs applies the difference; programs print it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,13 +26,14 @@ pub struct ConfigDifference {
     pub added_groups: Vec<GroupConfig>,
     /// Groups to remove.
     pub removed_groups: Vec<GroupConfig>,
-    /// Groups that change: the current and the new settings.
+    /// Groups that change, as pairs of the current and the new settings.
     pub changed_groups: Vec<(GroupConfig, GroupConfig)>,
     /// Exports to add.
     pub added_exports: Vec<ExportConfig>,
     /// Exports to remove, whose clients are disconnected.
     pub removed_exports: Vec<ExportConfig>,
-    /// Exports that change without disconnecting clients: the current and the new settings.
+    /// Exports that change without disconnecting clients, as pairs of the current and the new
+    /// settings.
     pub changed_exports: Vec<(ExportConfig, ExportConfig)>,
     /// NBD addresses to add.
     pub added_listeners: Vec<Listen>,
@@ -45,7 +45,7 @@ pub struct ConfigDifference {
     pub added_controllers: Vec<String>,
     /// Names of controllers to remove.
     pub removed_controllers: Vec<String>,
-    /// Changes that cannot be made while volumes are served, as text.
+    /// Texts about changes that cannot be made while volumes are served.
     pub refused: Vec<String>,
 }
 
@@ -167,7 +167,8 @@ impl ConfigDifference {
     }
 
     fn compare_groups(&mut self, served: &ServeConfig, other: &ServeConfig) {
-        // Compared with its defaults if a configuration does not list it, since it always exists.
+        // The default group always exists, so a configuration that does not list it is compared
+        // with the default settings.
         let default = GroupConfig::new(DEFAULT_GROUP);
         let all = |config: &ServeConfig| -> Vec<GroupConfig> {
             let has_default = config.groups.iter().any(|group| group.name == DEFAULT_GROUP);

@@ -1,9 +1,10 @@
-//! Files of a directory as exports: looked up and listed, and never outside of the directory.
+//! Looks up and lists the files of a directory that are exports. No name leads out of the
+//! directory.
 //!
-//! Resolves a name below the directory with `openat2(2)` and `RESOLVE_BENEATH`, so that neither
+//! A name is resolved below the directory with `openat2(2)` and `RESOLVE_BENEATH`, so that neither
 //! `..` nor a symbolic link leads out of it. The file is opened later through the descriptor from
-//! that lookup, so that nobody can swap it in between. Nothing is opened for reading or writing
-//! here. Called by on_demand.rs on a thread of the program, since file systems may be slow.
+//! that lookup, so that nobody can replace it in between. Nothing is opened for reading or writing
+//! here. on_demand.rs calls this on a thread of the program, because file systems may be slow.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -30,7 +31,7 @@ pub(super) struct FoundFile {
 }
 
 impl FoundFile {
-    /// Returns a path to exactly this file, valid for as long as this value lives.
+    /// Returns a path to exactly this file, which is valid as long as this value exists.
     pub(super) fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.handle.as_raw_fd()).into()
     }
@@ -60,7 +61,7 @@ impl ExportDirectory {
     /// Checks that the path is a directory.
     ///
     /// # Errors
-    /// Returns the problem as text, with the path.
+    /// Returns a text that describes the problem and contains the path.
     pub(super) fn check(&self) -> Result<(), String> {
         self.open().map(drop).map_err(|error| self.failure(error))
     }
@@ -74,10 +75,10 @@ impl ExportDirectory {
         format!("directory {}: {}", self.path.display(), io::Error::from(error))
     }
 
-    /// Finds the file of a name. Returns `None` if there is none.
+    /// Finds the file of a name. Returns `None` if there is no such file.
     ///
     /// # Errors
-    /// Returns as text why a client cannot use the entry of that name.
+    /// Returns a text that says why a client cannot use the entry of that name.
     pub(super) fn find(&self, name: &str) -> Result<Option<FoundFile>, String> {
         if !is_file_name(name) {
             return Ok(None);
@@ -107,7 +108,7 @@ impl ExportDirectory {
     /// Lists the files. Opens and locks none of them.
     ///
     /// # Errors
-    /// Returns as text why the directory cannot be read.
+    /// Returns a text that says why the directory cannot be read.
     pub(super) fn list(&self) -> Result<FileList, String> {
         let failed = |error: io::Error| format!("directory {}: {error}", self.path.display());
         let directory = self.open().map_err(|error| self.failure(error))?;
@@ -136,7 +137,8 @@ fn open_beneath(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     openat2(directory, name, flags, Mode::empty(), ResolveFlags::BENEATH)
 }
 
-/// Returns true if a file of this name can be an export: not a path, and printable in a log line.
+/// Returns true if a file of this name can be an export: the name must not be a path, and must be
+/// printable in a log line.
 fn is_file_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains('/') && !name.contains(char::is_control)
 }

@@ -1,8 +1,8 @@
 //! `ServedGroups`: the groups of a running server, read and changed by name.
 //!
-//! Knows the groups whose clients have groups of their own (`ExportConfig::group_each`), so that a
-//! change of such a group also reaches its clients' groups. Made by servers.rs; called by programs
-//! on any thread, never on the path of an I/O.
+//! `ServedGroups` knows the groups whose clients have groups of their own
+//! (`ExportConfig::group_each`), so that a change of such a group also affects its clients' groups.
+//! servers.rs creates it; programs call it on any thread, never on the path of an I/O.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct ServedGroups {
 }
 
 impl ServedGroups {
-    /// Takes the groups that were opened, and makes seats for the clients of exports with
+    /// Takes the groups that were opened, and creates seats for the clients of exports with
     /// `group_each`.
     pub(super) fn new(
         config: &ServeConfig,
@@ -56,8 +56,8 @@ impl ServedGroups {
         }
     }
 
-    /// Returns the configured name of a client's group: that of the parent, if the client has a
-    /// group of its own.
+    /// Returns the configured name of a client's group. If the client has a group of its own,
+    /// returns the name of its parent.
     pub(super) fn configured_name(&self, group: GroupId) -> String {
         let Some(config) = self.groups.config(group) else { return String::new() };
         let above = config.parent.filter(|parent| self.seats_of(*parent).is_some());
@@ -71,11 +71,13 @@ impl ServedGroups {
         self.groups.close(group)
     }
 
-    /// Closes the groups of departed clients, for groups that have no seats in `now` any more.
+    /// Closes the groups of clients that have left, if `now` has no seats for their parent group
+    /// any more.
     pub(super) fn close_left(&self, now: &ServedGroups) {
         for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
             let left = self.children(seats.group()).filter(|child| seats.is_left(*child));
-            // Fails if the parent's close has closed it, or if a new client uses it. Both are fine.
+            // Closing fails if the group was closed together with its parent, or if a new client
+            // uses it. Both cases are fine.
             left.for_each(|child| drop(self.groups.close(child)));
         }
     }
@@ -100,8 +102,8 @@ impl ServedGroups {
         let group = find_group(&self.groups, name)?;
         if self.is_left(group) {
             let text = format!(
-                "group {name}: its client has left, and the next one begins with the settings of \
-                 the group above it; set that one, or wait for a client"
+                "group {name}: its client has left, and the next client's group begins with the \
+                 settings of the parent; set the parent, or wait for a client"
             );
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
@@ -216,7 +218,10 @@ mod tests {
         drop(clients);
         assert_eq!(names(&served), ["default", "gold", "other"]);
         let left = served.get("gold/1").unwrap_err().to_string();
-        assert!(left.starts_with("group gold/1: its client has left, and the next one"), "{left}");
+        assert!(
+            left.starts_with("group gold/1: its client has left, and the next client"),
+            "{left}"
+        );
         assert_eq!(
             served.set(&GroupConfig::new("gold/2")).unwrap_err().to_string().len(),
             left.len()

@@ -1,8 +1,8 @@
 //! Settings of NBD addresses: the users that may connect, and TLS.
 //!
-//! Owns the settings of an address beyond its exports, the rules across them, and the loading of
-//! certificates. Called by config.rs for checks and by servers.rs at the start; calls
-//! `millrace-tls`.
+//! This module owns the settings of an address other than its exports, the rules that concern
+//! several addresses, and the loading of certificates. config.rs calls it for checks and servers.rs
+//! at the start; it calls `millrace-tls`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,26 +20,27 @@ use crate::config::{ConfigPart, StartError};
 pub struct TlsConfig {
     /// Files of the certificate, the key, and the CA of clients' certificates.
     pub files: ServerFiles,
-    /// Refuse clients without TLS: they are only told that it is required.
+    /// If true, clients without TLS are refused. They only receive an error saying that TLS is
+    /// required.
     pub required: bool,
 }
 
 /// Selects the TLS settings of an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ListenerTls {
-    /// Settings of the server, if it has any.
+    /// The address uses the settings of the server, if it has any.
     #[default]
     OfServer,
     /// No TLS.
     Off,
-    /// Settings of its own.
+    /// The address has settings of its own.
     Own(TlsConfig),
 }
 
 /// Settings of an NBD address that exports name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerConfig {
-    /// Address that the settings are for.
+    /// Address to which the settings apply.
     pub listen: Listen,
     /// Mode, owner and allowed users of a Unix socket.
     pub access: SocketAccess,
@@ -56,7 +57,8 @@ impl ListenerConfig {
 }
 
 impl ServeConfig {
-    /// Returns the addresses with settings of their own. The first settings of an address win.
+    /// Returns the addresses with settings of their own. If an address has several settings, the
+    /// first ones count.
     pub(super) fn settings(&self) -> HashMap<&Listen, &ListenerConfig> {
         self.listener_settings.iter().rev().map(|one| (&one.listen, one)).collect()
     }
@@ -82,8 +84,8 @@ impl ServeConfig {
         self.settings_of(listen).map(|one| one.access.clone()).unwrap_or_default()
     }
 
-    /// Returns the addresses of [`ServeConfig::listeners`] with their TLS loaded. Reads the
-    /// certificate files; addresses with the same files share the result.
+    /// Returns the addresses of [`ServeConfig::listeners`] with their TLS settings loaded. Reads
+    /// the certificate files; addresses with the same files share the result.
     ///
     /// # Errors
     /// Fails if a file cannot be used, with [`ConfigPart::ListenerTls`] as the part.
@@ -144,14 +146,17 @@ impl ServeConfig {
         by_certificate || self.access_of(listen).allow.is_some()
     }
 
-    /// Checks that the export's addresses require the client certificates that `tls_allow` asks
-    /// for.
+    /// Checks that the addresses of an export require the client certificates that `tls_allow`
+    /// refers to.
     pub(super) fn check_tls_allow(&self, export: &ExportConfig) -> Result<(), String> {
         if export.tls_allow.is_none() {
             return Ok(());
         }
         if export.tls_allow.as_ref().is_some_and(Vec::is_empty) {
-            return Err("tls-allow: the list is empty, so nobody may use it; add a name".to_owned());
+            return Err(
+                "tls-allow: the list is empty, so no client may use the export; add a name"
+                    .to_owned(),
+            );
         }
         let has_names =
             |listen: &&Listen| self.tls_of(listen).is_none_or(|tls| tls.files.client_ca.is_none());

@@ -1,13 +1,13 @@
-//! Files of directories that clients ask for: opened, served, and closed again.
+//! Opens files of directories that clients request, serves them, and closes them again.
 //!
 //! A file becomes a volume, drive and export like those of the configuration, named
 //! `DIRECTORY/FILE`, so that counters, groups, traces and shutdown treat it alike. A file system
-//! may never answer, so every access to it is done by a [`FileTask`] or a [`ClosingFile`] on a
-//! thread of the program that holds nothing of the server. [`Server::answer`] and
-//! [`Server::unused_files`] make these, [`Server::finish`] and [`Server::close`] take them back. A
-//! client that asks for an open file gets it at once.
+//! may never answer, so every access to it is made by a [`FileTask`] or a [`ClosingFile`] on a
+//! thread of the program that holds no lock or resource of the server. [`Server::answer`] and
+//! [`Server::unused_files`] create these, [`Server::finish`] and [`Server::close`] take them back.
+//! A client that requests an open file gets it at once.
 //!
-//! Invariant: clients get such an export only through this module, so an unused one stays unused
+//! Invariant: clients get such an export only through this module, so an unused export stays unused
 //! while it is being closed. Tasks of one directory run one after another.
 
 use std::collections::{HashMap, HashSet};
@@ -27,7 +27,7 @@ use super::{Server, Servers};
 use crate::config::{DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::opening::MoreVolumes;
 
-/// Time for which a listing stays valid, so that clients that list in a loop share one.
+/// Time for which a listing stays valid, so that clients that list repeatedly share one.
 const LIST_AGE: Duration = Duration::from_secs(1);
 
 /// Open files of directories, and recent listings.
@@ -35,12 +35,12 @@ const LIST_AGE: Duration = Duration::from_secs(1);
 pub(super) struct OpenFiles {
     /// Open files by the names of their exports.
     files: HashMap<String, OpenFile>,
-    /// Listings and their time, by [`FileTask::list_key`].
+    /// Listings with the time at which they were made, by [`FileTask::list_key`].
     lists: HashMap<String, (Instant, Arc<Vec<String>>)>,
 }
 
 impl OpenFiles {
-    /// Forgets files that are no longer exports.
+    /// Removes files that are no longer exports.
     pub(super) fn follow(&mut self, exports: &[ExportConfig]) {
         self.lists.clear();
         self.files.retain(|name, _| exports.iter().any(|one| one.name == *name));
@@ -64,13 +64,14 @@ struct OpenFile {
     identity: (u64, u64),
     /// Time since which no client uses the file.
     unused_since: Option<Instant>,
-    /// Time that it stays open without clients.
+    /// Time for which the file stays open without clients.
     close_after: Duration,
-    /// It is being flushed, and will then be closed unless a client asks for it.
+    /// True while the file is being flushed. It will then be closed unless a client requests it.
     is_closing: bool,
 }
 
-/// Callback that checks volumes which are open and not served yet. An error refuses them.
+/// Callback that checks volumes which are open but not served yet. If it returns an error, they are
+/// not served.
 pub type BeforeServing<'a> = &'a dyn Fn(&MoreVolumes) -> Result<(), String>;
 
 /// Outcome of [`Server::answer`], [`Server::finish`] or [`Server::close`].
@@ -84,12 +85,12 @@ pub struct FileChanges {
     pub failures: Vec<String>,
 }
 
-/// Request of a client for which directories must be searched.
+/// Request of a client that requires a search in directories.
 pub struct FileTask {
     request: ExportRequest,
     /// Directories that may have the file and are not searched yet.
     directories: Vec<Candidate>,
-    /// Queues of a file's drive.
+    /// Number of queues of a file's drive.
     queues: u16,
     /// Key of the listing: the address and its directories.
     list_key: String,
@@ -107,9 +108,9 @@ struct Candidate {
 
 /// File that a task has found.
 enum FoundExport {
-    /// Open already, under this export name.
+    /// The file is already open, with this export name.
     Open(String),
-    /// Opened by the task.
+    /// The task has opened the file.
     New(Box<NewFile>),
 }
 
@@ -129,7 +130,7 @@ impl FileTask {
         self.directories.first().map(|one| one.parent.name.as_str())
     }
 
-    /// Records whether the file to look for next is already open. Must be called right before
+    /// Records whether the file to search for next is already open. Call this right before
     /// [`FileTask::step`].
     pub fn prepare_step(&mut self, server: &Server) {
         if let (RequestedExport::Named(name), Some(next)) =
@@ -140,9 +141,10 @@ impl FileTask {
         }
     }
 
-    /// Searches the next directory. Blocks for as long as its file system does.
+    /// Searches the next directory. Blocks until its file system answers.
     pub fn step(&mut self) {
-        // Skips the work for a client that has hung up, so that others need not wait for it.
+        // The work is skipped for a client that has disconnected, so that other clients need not
+        // wait for it.
         if self.request.is_abandoned() {
             self.directories.clear();
         }
@@ -183,7 +185,7 @@ impl FileTask {
 }
 
 impl Candidate {
-    /// Opens the file of a name unless it is open. Returns `None` if there is none.
+    /// Opens the file of a name unless it is open. Returns `None` if there is no such file.
     fn open_file(self, name: &str, queues: u16) -> Result<Option<FoundExport>, String> {
         let Some(found) = self.directory.find(name)? else { return Ok(None) };
         let key = format!("{}/{name}", self.parent.name);
@@ -208,7 +210,7 @@ impl Candidate {
     }
 }
 
-/// File without recent clients that is about to be closed.
+/// A file that no client has used recently and that is about to be closed.
 pub struct ClosingFile {
     name: String,
     volume: Arc<Volume<Native>>,
@@ -223,14 +225,14 @@ impl ClosingFile {
         self.name.split('/').next().unwrap_or_default()
     }
 
-    /// Flushes the file. Blocks for as long as its file system does.
+    /// Flushes the file. Blocks until its file system answers.
     pub fn flush(&mut self) {
         self.flushed = flush_and_wait(&self.volume, self.reactor);
     }
 }
 
 impl Server {
-    /// Answers a client that asked for an export on demand, if that is possible at once. Otherwise
+    /// Answers a client that requested an export on demand, if that is possible at once. Otherwise
     /// returns a task: the caller runs its steps and passes it to [`Server::finish`].
     pub fn answer(&mut self, request: ExportRequest) -> Option<FileTask> {
         if request.is_abandoned() {
@@ -269,7 +271,7 @@ impl Server {
                 return None;
             }
         }
-        // One queue for each I/O thread, and one for a flusher.
+        // The drive gets one queue for each I/O thread, and one for a flusher.
         let queues = self.config.nbd_threads().saturating_add(1);
         Some(FileTask {
             request,
@@ -329,8 +331,8 @@ impl Server {
             }
             let since = *file.unused_since.get_or_insert(now);
             let volume = self.opened.volume(name).cloned();
-            // A client that lists exports asks about each file but uses none: such a file closes at
-            // once.
+            // A client that lists exports queries each file but uses none. A file that was only
+            // queried is closed at once.
             let is_over = now - since >= file.close_after || !server.was_used_on_demand(name);
             if is_over && let Ok(volume) = volume {
                 file.is_closing = true;
@@ -416,7 +418,7 @@ impl Server {
             if self.servers.nbd.as_ref().is_some_and(|one| one.is_used_on_demand(&key)) {
                 return Ok(key);
             }
-            // The open file of this name is an older one that nobody uses: close it first.
+            // The open file of this name is an older file that nobody uses, so it is closed first.
             let open = self.opened.volume(&key).map_err(|error| error.to_string())?;
             flush_and_wait(open, self.reactor())?;
             self.remove_file(&key, &mut changes.failures);

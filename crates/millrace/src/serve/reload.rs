@@ -1,10 +1,10 @@
 //! Switches a running server to another configuration: completely or not at all.
 //!
 //! [`Server::reload`] compares the configurations (difference.rs), refuses changes that are
-//! impossible or would disconnect clients unasked, and prepares everything that can fail: opens
-//! drives, binds sockets, starts threads. Removed volumes are flushed before they are closed; if a
-//! flush fails, nothing changes. The final switch cannot fail. Called by the owner of the server on
-//! any thread, while I/O goes on.
+//! impossible or would disconnect clients without permission, and prepares everything that can
+//! fail: opens drives, binds sockets, starts threads. Removed volumes are flushed before they are
+//! closed; if a flush fails, nothing changes. The final switch cannot fail. The owner of the server
+//! calls it on any thread, while I/O continues.
 
 mod prepare;
 mod removal;
@@ -31,18 +31,20 @@ use crate::opening::MoreVolumes;
 /// Options of a reload.
 #[derive(Clone, Copy)]
 pub struct ReloadOptions<'a> {
-    /// Open drives and bind sockets as for a reload, but change nothing.
+    /// If true, drives are opened and sockets bound as for a reload, but nothing changes.
     pub dry_run: bool,
-    /// Disconnect clients of removed exports. Without it, such clients make the reload fail.
+    /// If true, clients of removed exports are disconnected. If false, such clients make the reload
+    /// fail.
     pub disconnect: bool,
-    /// Remove volumes even if their cached data cannot be written and is lost.
+    /// If true, volumes are removed even if their cached data cannot be written and is lost.
     pub force: bool,
-    /// Checks volumes that are open and not served yet. An error refuses the reload.
+    /// Callback that checks volumes which are open but not served yet. If it returns an error, the
+    /// reload is refused.
     pub before_serving: &'a dyn Fn(&MoreVolumes) -> Result<(), String>,
 }
 
 impl Default for ReloadOptions<'_> {
-    /// Defaults to a reload that disconnects nobody.
+    /// Returns options for a reload that disconnects nobody.
     fn default() -> Self {
         ReloadOptions {
             dry_run: false,
@@ -70,15 +72,15 @@ pub struct Reloaded {
     pub difference: ConfigDifference,
     /// Remarks about opened drives, and harmless failures.
     pub notes: Vec<String>,
-    /// Likely mistakes, and data lost by `force`.
+    /// Texts about likely mistakes, and about data lost because of `force`.
     pub warnings: Vec<String>,
 }
 
-/// Reason why a configuration was not loaded. Nothing has changed.
+/// Reason why a configuration was not loaded. The served configuration has not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
-    /// Changes that a running server cannot make, or clients in the way.
+    /// The running server cannot make these changes, or clients use the exports to be removed.
     #[error("{}", .0.join("; "))]
     Refused(Vec<String>),
     /// The configuration is invalid, or a part of it cannot be opened or served.
@@ -89,9 +91,9 @@ pub enum ReloadError {
 /// Number of I/O threads that have queues of a volume's drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct VolumeQueues {
-    /// I/O threads of NBD, which have the first queues.
+    /// Number of I/O threads of NBD, which have the first queues.
     nbd: u16,
-    /// I/O threads of NBD and virtual machines together.
+    /// Number of I/O threads of NBD and virtual machines together.
     all: u16,
 }
 
@@ -134,7 +136,7 @@ impl Server {
     /// disturbed.
     ///
     /// # Errors
-    /// Returns the reason; nothing has changed then.
+    /// Returns the reason; nothing has changed in that case.
     pub fn reload(
         &mut self,
         new: &ServeConfig,
@@ -167,7 +169,7 @@ impl Server {
         Ok(reloaded)
     }
 
-    /// Returns the reasons that forbid a change.
+    /// Returns the reasons for which the change must be refused.
     fn refusals(
         &self,
         difference: &ConfigDifference,
@@ -238,7 +240,7 @@ impl Server {
         refused
     }
 
-    /// Returns removed volumes whose cached data their drives are known to refuse, as text.
+    /// Returns a text for each removed volume whose drives are known to refuse its cached data.
     fn unwritable<'a>(
         &'a self,
         difference: &'a ConfigDifference,

@@ -1,6 +1,7 @@
 //! `Servers`: NBD for hosts and vhost-user-blk for virtual machines, in one process.
 //!
-//! Starts, stops and queries both servers together. Made from a configuration and its open volumes.
+//! `Servers` starts, stops and queries both servers together. It is created from a configuration
+//! and its open volumes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -28,14 +29,14 @@ pub struct Servers {
     pub(super) vhost: VhostServer,
     /// Exports to virtual machines that run.
     guests: Vec<RunningGuests>,
-    /// Indexes in the configuration of the exports that NBD and vhost-user-blk serve, in each
-    /// server's order.
+    /// Indexes in the configuration of the exports that NBD and vhost-user-blk serve, each list in
+    /// the order of its server.
     places: [Vec<usize>; 2],
     exports: usize,
     pub(super) groups: ServedGroups,
     /// Clients that wait for exports on demand.
     pub(super) requests: ExportRequests,
-    /// Number of client numbers given to virtual machines so far.
+    /// Number of client numbers that were assigned to virtual machines so far.
     tenants: u16,
 }
 
@@ -43,7 +44,7 @@ pub struct Servers {
 struct RunningGuests {
     export: String,
     volume: String,
-    /// Queue numbers of its I/O threads among the queues of the volume's drives.
+    /// Range of the queues, among those of the volume's drives, that the export's I/O threads own.
     threads: Range<u16>,
 }
 
@@ -54,7 +55,7 @@ pub struct ExportFailures {
     pub export: String,
     /// Number of failed requests.
     pub count: u64,
-    /// Reason of the last failure; empty if none has failed.
+    /// Reason of the last failure; empty if no request has failed.
     pub last: &'static str,
 }
 
@@ -146,7 +147,8 @@ impl NbdParts {
         let mut listeners = config.load_listeners()?;
         for listener in &mut listeners {
             for export in &mut listener.exports {
-                // Always found, since the listener's exports name an NBD address.
+                // The search always succeeds, because each export of a listener names an NBD
+                // address.
                 *export = places.binary_search(export).unwrap_or(0);
             }
         }
@@ -177,12 +179,12 @@ impl NbdParts {
 }
 
 impl Servers {
-    /// Starts the servers of a configuration. `opened` holds its open volumes; `say` is called with
+    /// Starts the servers of a configuration. `opened` holds its open volumes; `say` receives
     /// messages for a person about guests.
     ///
     /// # Errors
-    /// Fails if a socket cannot be bound or a thread cannot be started. The part is that of the
-    /// socket, if it caused the error.
+    /// Fails if a socket cannot be bound or a thread cannot be started. If a socket caused the
+    /// error, the error's part is that socket.
     pub fn start(config: &ServeConfig, opened: &Opened, say: Say) -> Result<Servers, StartError> {
         config.validate()?;
         let groups = ServedGroups::new(config, &opened.groups)?;
@@ -197,8 +199,8 @@ impl Servers {
             let volume = opened.volume(&export.volume);
             let volume = volume.map_err(|error| StartError::new(ConfigPart::Whole, error))?;
             let same = guests.iter().filter(|one: &&RunningGuests| one.volume == export.volume);
-            // Each thread has a hardware queue of its own of the volume's drives, after those of
-            // NBD.
+            // Each thread has a hardware queue of its own on each drive of the volume. They follow
+            // the queues of NBD.
             let before: u16 = same.map(|one| one.threads.len() as u16).sum();
             let first = config.nbd_threads() + before;
             let Some((running, export)) = vhost_export(export, (volume, &groups), (first, tenants))
@@ -238,7 +240,7 @@ impl Servers {
     }
 
     /// Returns the requests of clients for files of directories. A program that serves directories
-    /// takes them on a thread of its own and passes them to
+    /// receives them on a thread of its own and passes them to
     /// [`Server::answer`](super::Server::answer); until then the clients wait.
     #[must_use]
     pub fn requests(&self) -> ExportRequests {
@@ -278,7 +280,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Returns the first of a run of queues in `queues` that is long enough for the export's I/O
+    /// Returns the first queue of a range in `queues` that is long enough for the export's I/O
     /// threads and that no other export uses.
     pub(super) fn free_queues(&self, export: &ExportConfig, queues: Range<u16>) -> Option<u16> {
         let count = export.guests.as_ref().map_or(0, GuestConfig::thread_count);
@@ -300,7 +302,8 @@ impl Servers {
 
     /// Records the exports that are served from now on.
     pub(super) fn follow(&mut self, config: &ServeConfig, nbd_places: Vec<usize>) {
-        // Running exports to virtual machines are in the order of their start.
+        // The running exports to virtual machines are listed in the order in which they were
+        // started.
         let place = |one: &RunningGuests| {
             let is_its =
                 |export: &ExportConfig| export.name == one.export && export.guests.is_some();
@@ -327,7 +330,7 @@ impl Servers {
         let vhost = Mutex::new(vhost);
         let stop_vhost = || vhost.lock().unwrap_or_else(PoisonError::into_inner).halt(timeout);
         std::thread::scope(|scope| {
-            // If no thread can be started, stops one server after the other.
+            // If no thread can be started, the servers are stopped one after the other.
             let stopping = Builder::new().spawn_scoped(scope, stop_vhost).ok();
             let mut report = nbd.as_mut().map(|server| server.halt(timeout)).unwrap_or_default();
             let failures = stopping.map_or_else(|| Ok(stop_vhost()), ScopedJoinHandle::join);
@@ -339,7 +342,7 @@ impl Servers {
     /// Does the second part of [`Servers::stop`]: waits some seconds for the threads to end.
     ///
     /// # Errors
-    /// Returns as text which thread panicked, or hangs and is left behind.
+    /// Returns a text that says which thread panicked, or hangs and is abandoned.
     pub fn join(&mut self) -> Result<(), String> {
         self.nbd.take().map_or(Ok(()), |mut server| server.join())
     }
@@ -351,8 +354,8 @@ fn guest_places(config: &ServeConfig) -> Vec<usize> {
     exports.filter(|(_, export)| export.guests.is_some()).map(|(at, _)| at).collect()
 }
 
-/// Converts the error of a server that did not start. The part of the configuration in the returned
-/// error is the socket that the server's error names.
+/// Converts the error of a server that did not start. If the server's error names a socket, the
+/// returned error has that socket as its part of the configuration.
 pub(super) fn failed(config: &ServeConfig, error: Error) -> StartError {
     let text = error.to_string();
     let named = |address: &str| text.strip_prefix(address).is_some_and(|at| at.starts_with(": "));
@@ -370,7 +373,7 @@ pub(super) fn failed(config: &ServeConfig, error: Error) -> StartError {
 }
 
 /// Converts an export for the vhost-user-blk server, with I/O threads numbered from `first`.
-/// Returns `None` if virtual machines do not use it.
+/// Returns `None` if the export does not serve virtual machines.
 fn vhost_export(
     export: &ExportConfig,
     (volume, groups): (&Arc<Volume<Native>>, &ServedGroups),

@@ -34,7 +34,7 @@ enum Fault {
     None,
     /// A drive whose file is not there.
     Missing,
-    /// A socket in a folder that is not there.
+    /// A socket in a directory that is not there.
     Socket,
     /// A changed number of I/O threads.
     Threads,

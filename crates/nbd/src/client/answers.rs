@@ -1,9 +1,10 @@
 //! `Answers`: tracks the requests of a connection and matches the server's replies to them.
 //!
 //! The list has an entry for each request that may be in flight, by index, and holds no payload.
-//! The caller passes received bytes, is told where the payload of a read goes and when a request
-//! has ended, and moves the bytes itself. A cookie consists of the index and a number unique to the
-//! request, so that a reply to an earlier user of the entry is detected.
+//! The caller passes received bytes to it. In return it learns where the payload of a read belongs
+//! and when a request has ended; it copies the payload itself. A cookie consists of the index and a
+//! number unique to the request, so that a reply to an earlier request of the same entry is
+//! detected.
 //!
 //! Invariants: a read succeeds only if each of its bytes arrived exactly once. Bytes outside of the
 //! request, bytes that arrive twice, and replies to no request in flight are errors that end the
@@ -26,13 +27,13 @@ pub enum AnswerError {
     /// A message is malformed.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    /// A reply has a cookie of no request in flight.
+    /// The cookie of a reply does not belong to any request in flight.
     #[error("the server replied to request {cookie:#x}, which is not in flight")]
     UnknownCookie {
         /// Cookie of the reply.
         cookie: u64,
     },
-    /// A chunk is outside of its read's range, or its request is not a read.
+    /// A chunk lies outside the range of its read, or its request is not a read.
     #[error("the server sent {length} bytes at offset {offset} that were not requested")]
     Outside {
         /// Offset of the chunk in the export.
@@ -40,7 +41,7 @@ pub enum AnswerError {
         /// Length of the chunk in bytes.
         length: u64,
     },
-    /// A chunk has bytes of a read that arrived before.
+    /// A chunk contains bytes of a read that had arrived before.
     #[error("the server sent {length} bytes at offset {offset} twice")]
     Twice {
         /// Offset of the chunk in the export.
@@ -48,7 +49,7 @@ pub enum AnswerError {
         /// Length of the chunk in bytes.
         length: u64,
     },
-    /// The chunks of a read leave too many gaps to keep track of.
+    /// The chunks of a read arrive out of order and leave more gaps than the client tracks.
     #[error("the server answered a read with more than 8 separate pieces, out of order")]
     Scattered,
     /// A read ended without an error before all its bytes arrived.
@@ -62,19 +63,19 @@ pub enum AnswerError {
     /// A read was answered by a simple reply although structured replies were negotiated.
     #[error("the server sent a simple reply to a read although structured replies were negotiated")]
     NotStructured,
-    /// A block status arrived that was not requested.
+    /// A block status reply arrived that was not requested.
     #[error("the server sent a block status that was not requested")]
     Status,
 }
 
-/// Meaning of the bytes at the front of the input.
+/// Meaning of the bytes at the beginning of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// More bytes of the server are needed.
+    /// More bytes from the server are needed.
     NeedMore,
-    /// A chunk that needs no action of the caller.
+    /// The chunk needs no action by the caller.
     Nothing,
-    /// Payload of a read follows, or is not fully taken yet: see [`Answers::payload`].
+    /// The payload of a read follows or is not completely taken yet; see [`Answers::payload`].
     Payload,
     /// A part of a read consists of zeroes.
     Zeroes {
@@ -85,7 +86,7 @@ pub enum Answer {
         /// Length of the zeroes in bytes.
         length: u64,
     },
-    /// A request has ended, and its entry is free.
+    /// A request has ended, and its entry can be reused.
     Ended {
         /// Index of the request.
         index: u32,
@@ -106,7 +107,7 @@ pub struct Payload {
     last: bool,
 }
 
-/// A chunk of a read's reply, as described by the server.
+/// Header of a chunk that carries data of a read.
 #[derive(Debug, Clone, Copy)]
 struct DataChunk {
     cookie: u64,
@@ -125,7 +126,7 @@ struct ExpectedReply {
     pieces: ReceivedPieces,
 }
 
-/// Requests in flight of one connection, and the state of its incoming stream.
+/// Requests in flight on one connection, and the parser state of its incoming stream.
 #[derive(Debug)]
 pub struct Answers {
     style: ReplyStyle,
@@ -189,10 +190,10 @@ impl Answers {
         self.payload
     }
 
-    /// Records that the caller has taken `bytes` of the payload.
+    /// Records that the caller has copied `bytes` of the payload.
     ///
     /// # Panics
-    /// If that is more than is left, or no payload is expected.
+    /// If `bytes` exceeds the payload that is left, or no payload is expected.
     pub fn took(&mut self, bytes: u64) {
         let payload = self.payload.as_mut().expect("payload is open");
         payload.at += bytes;
@@ -206,7 +207,7 @@ impl Answers {
         }
     }
 
-    /// Parses the front of `input`. Returns the number of bytes consumed, and their meaning.
+    /// Parses the beginning of `input`. Returns the number of bytes consumed, and their meaning.
     ///
     /// # Errors
     /// The server violated the protocol, and the connection must be closed.
@@ -259,7 +260,7 @@ impl Answers {
         }
     }
 
-    /// Checks a data chunk and expects its payload next.
+    /// Checks a data chunk, and records that its payload comes next.
     fn open(&mut self, chunk: DataChunk) -> Result<Answer, AnswerError> {
         let (index, at) = self.place(chunk)?;
         self.payload = Some(Payload { index, at, left: chunk.length, last: chunk.last });
@@ -274,8 +275,8 @@ impl Answers {
         entry.map(|entry| (index, entry)).ok_or(AnswerError::UnknownCookie { cookie })
     }
 
-    /// Records that a chunk's bytes arrive. Returns the request's index and the position in the
-    /// request.
+    /// Records the range of an arriving chunk. Returns the request's index, and the chunk's
+    /// position in the request.
     fn place(&mut self, chunk: DataChunk) -> Result<(u32, u64), AnswerError> {
         let DataChunk { cookie, offset, length, .. } = chunk;
         let (index, entry) = self.entry(cookie)?;
@@ -302,7 +303,7 @@ impl Answers {
     }
 }
 
-/// Pieces of a read that have arrived: disjoint, in order, none adjacent to the next.
+/// Pieces of a read that have arrived. They are disjoint, sorted, and not adjacent to each other.
 #[derive(Debug, Clone, Copy, Default)]
 struct ReceivedPieces {
     list: [(u64, u64); PIECES_MAX],

@@ -1,13 +1,13 @@
 //! The client's side of the negotiation, as a state machine over bytes.
 //!
-//! It supports what a client needs to reach any NBD server. The caller passes received bytes; bytes
-//! to send are appended to a buffer of the caller.
+//! The client can negotiate with any NBD server. The caller passes received bytes; bytes to send
+//! are appended to a buffer of the caller.
 //!
-//! States: the greeting; optionally TLS, which the caller has to start; the reply style, where each
+//! The states are: greeting; optionally TLS, which the caller has to start; reply style, where each
 //! refusal falls back to the next simpler one; optionally `OPT_SET_META_CONTEXT` for
 //! `base:allocation`; `OPT_GO`, or `OPT_INFO` and `OPT_ABORT` to query an export only;
-//! `OPT_EXPORT_NAME` for old servers; `OPT_LIST` if there is no such export, for the error message;
-//! over.
+//! `OPT_EXPORT_NAME` for old servers; `OPT_LIST` if the export does not exist, for the error
+//! message; end.
 //!
 //! Invariants: one option is outstanding at a time. No bytes are consumed after the last message
 //! that the negotiation needs. Information of unknown types is ignored. Specification: "Fixed
@@ -38,11 +38,11 @@ pub struct ClientSession {
     pub flags: TransmissionFlags,
     /// Header format of the transmission phase.
     pub style: ReplyStyle,
-    /// Smallest request and alignment in bytes; 512 if the server did not say.
+    /// Smallest request and its alignment in bytes; 512 if the server did not state one.
     pub block_min: u32,
-    /// Preferred request size in bytes; 4096 if the server did not say.
+    /// Preferred request size in bytes; 4096 if the server did not state one.
     pub block_preferred: u32,
-    /// Largest payload in bytes; 32 MiB if the server did not say.
+    /// Largest payload in bytes; 32 MiB if the server did not state one.
     pub block_max: u32,
     /// ID of the metadata context `base:allocation`, if requested and supported by the server.
     pub allocation: Option<u32>,
@@ -54,7 +54,7 @@ pub enum ClientProgress {
     /// Send the output to the server; more input is needed.
     NeedMore,
     /// Start TLS: the next byte of either side belongs to it. Then call
-    /// [`ClientHandshake::secured`]. Only after [`ClientHandshake::with_tls`].
+    /// [`ClientHandshake::secured`]. This is returned only after [`ClientHandshake::with_tls`].
     StartTls,
     /// The negotiation has succeeded, and requests may be sent.
     Ready(ClientSession),
@@ -71,7 +71,8 @@ enum ClientHandshakeState {
     Context,
     Go,
     ExportName,
-    /// There is no such export; its list of exports was requested for the error message.
+    /// The export does not exist. The client has requested the list of exports for its error
+    /// message.
     List,
     Over,
 }
@@ -87,7 +88,7 @@ pub struct ClientHandshake {
     wants_allocation: bool,
     wants_tls: bool,
     no_zeroes: bool,
-    /// Size and flags of the export are known.
+    /// True once the size and flags of the export are known.
     described: bool,
     session: ClientSession,
     /// Exports that the server listed.
@@ -95,8 +96,8 @@ pub struct ClientHandshake {
 }
 
 impl ClientHandshake {
-    /// Starts a negotiation for the export `name`, or the default export if it is empty, with
-    /// replies of style `want`, or of a simpler one if the server does not support it.
+    /// Starts a negotiation for the export `name`, or for the default export if `name` is empty.
+    /// Replies will have the style `want`, or a simpler one if the server does not support `want`.
     ///
     /// # Errors
     ///
@@ -144,25 +145,26 @@ impl ClientHandshake {
         self
     }
 
-    /// Continues after TLS has started; appends the next bytes to send through TLS.
+    /// Continues after TLS has started. Appends the next bytes, which must be sent through TLS.
     ///
     /// # Panics
     ///
     /// If the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
-        assert!(self.state == ClientHandshakeState::Securing, "TLS was agreed on just now");
+        assert!(self.state == ClientHandshakeState::Securing, "the server agreed to TLS just now");
         self.ask_for(self.want, out);
     }
 
-    /// Only queries the export and then ends the negotiation. [`ClientProgress::Ready`] has the
-    /// result; the connection must be closed once the output is sent.
+    /// Only queries the export and then ends the negotiation. [`ClientProgress::Ready`] contains
+    /// the result; the connection must be closed once the output is sent.
     #[must_use]
     pub fn only_asking(mut self) -> Self {
         self.verb = OPT_INFO;
         self
     }
 
-    /// Returns the error if the server refused the export, for servers that hang up afterwards.
+    /// Returns the error if the server refused the export. Needed for servers that close the
+    /// connection after a refusal.
     #[must_use]
     pub fn refusal(&self) -> Option<ProtocolError> {
         (self.state == ClientHandshakeState::List).then(|| self.no_export())
@@ -176,15 +178,15 @@ impl ClientHandshake {
     fn listed(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
         let mut reader = Reader::new(data);
         let name = reader.u32().and_then(|length| reader.bytes(length as usize));
-        // A malformed name only spoils an error message.
+        // The name appears only in an error message, so a malformed one is accepted.
         self.known.push(printable(name.unwrap_or_default()));
         if self.known.len() < LISTED_MAX { Ok(()) } else { Err(self.no_export()) }
     }
 
     /// Handles every complete message at the front of `input`, and appends bytes to send to `out`.
     ///
-    /// Returns the number of bytes consumed. The caller passes the others again, together with
-    /// more.
+    /// Returns the number of bytes consumed. The caller passes the remaining bytes again, together
+    /// with more.
     ///
     /// # Errors
     ///
@@ -199,7 +201,8 @@ impl ClientHandshake {
             if self.state == ClientHandshakeState::Securing {
                 return match input.len() - used {
                     0 => Ok((used, ClientProgress::StartTls)),
-                    // The server must not send before TLS; the bytes may be an attacker's.
+                    // The server must not send anything before TLS; an attacker may have inserted
+                    // these bytes.
                     value => {
                         let what = "number of bytes before TLS starts";
                         Err(ProtocolError::BadField { what, value: value as u64 })
@@ -265,7 +268,8 @@ impl ClientHandshake {
         let mut data = Vec::new();
         let queries = [self.name.as_str(), BASE_ALLOCATION];
         for (text, count) in queries.into_iter().zip([Some(1u32), None]) {
-            let len = u32::try_from(text.len()).expect("checked to be at most 4096");
+            let len =
+                u32::try_from(text.len()).expect("the name was checked to be at most 4096 bytes");
             data.extend_from_slice(&len.to_be_bytes());
             data.extend_from_slice(text.as_bytes());
             count.iter().for_each(|count| data.extend_from_slice(&count.to_be_bytes()));
@@ -276,7 +280,8 @@ impl ClientHandshake {
     fn go(&mut self, out: &mut Vec<u8>) {
         self.state = ClientHandshakeState::Go;
         let mut data = Vec::with_capacity(self.name.len() + 8);
-        let len = u32::try_from(self.name.len()).expect("checked to be at most 4096");
+        let len =
+            u32::try_from(self.name.len()).expect("the name was checked to be at most 4096 bytes");
         data.extend_from_slice(&len.to_be_bytes());
         data.extend_from_slice(self.name.as_bytes());
         data.extend_from_slice(&1u16.to_be_bytes());
@@ -444,7 +449,7 @@ impl ClientHandshake {
     }
 }
 
-/// Replaces control characters of a server's text, which may be shown on a terminal.
+/// Replaces the control characters in a text of the server, which may be shown on a terminal.
 fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text).replace(char::is_control, "\u{fffd}")
 }

@@ -1,7 +1,7 @@
 //! Parser of replies for clients: reads headers of replies and chunks.
 //!
-//! It checks everything that a server sends in the transmission phase. The caller passes received
-//! bytes; data stay where they are, and the caller reads them after the header.
+//! This parser checks all replies that a server sends in the transmission phase. The caller passes
+//! received bytes; data are not copied, and the caller reads them after the header.
 //!
 //! Invariants: never panics, and never reports more header bytes than were passed. Messages are
 //! borrowed, not copied. Lengths are bounded before they are used. Specification: "Simple reply
@@ -24,7 +24,7 @@ pub const ERROR_BYTES_MAX: u64 = 2 * STRING_BYTES_MAX as u64;
 /// A reply, or one chunk of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerReply<'a> {
-    /// A complete reply. The data follow if it answers a read without an error.
+    /// A complete reply. If it answers a read without an error, the data follow.
     Simple {
         /// Cookie of the request.
         cookie: u64,
@@ -64,9 +64,9 @@ pub enum ServerReply<'a> {
         cookie: u64,
         /// Error of the request.
         errno: Errno,
-        /// Offset in the export at which it failed, if the server said.
+        /// Offset in the export at which the request failed, if the server stated it.
         at: Option<u64>,
-        /// Text of the server, possibly empty.
+        /// Error message of the server; it may be empty.
         message: &'a str,
         /// True if this is the last chunk of the reply.
         last: bool,

@@ -1,9 +1,9 @@
 //! NBD URIs: the address of a server, and the name of an export on it.
 //!
-//! Parses `nbd://host[:port]/name` and `nbd+unix:///name?socket=/path`. Called with an argument of
-//! the command line; calls nothing.
+//! Parses `nbd://host[:port]/name` and `nbd+unix:///name?socket=/path`. The programs call this with
+//! an argument of the command line.
 //!
-//! Invariants: unknown parts are an error that names them, never ignored. Name and socket are
+//! Invariants: an unknown part is an error that names it; it is never ignored. Name and socket are
 //! percent-decoded exactly once. Specification: `doc/uri.md`; generic syntax: RFC 3986.
 
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ pub enum Address {
         /// Port, 10809 by default.
         port: u16,
     },
-    /// Unix socket; a path that begins with NUL is an abstract name.
+    /// Unix socket. A path that begins with a NUL is the name of an abstract socket.
     Unix {
         /// Path of the socket.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum UriError {
         /// The complete text.
         uri: String,
     },
-    /// There is a user name before an `@`.
+    /// The URI has a user name before an `@`.
     #[error("the user name {user:?} has a meaning only with TLS; remove it")]
     User {
         /// User name, as found before the `@`.
@@ -87,7 +87,7 @@ pub enum UriError {
     /// A `%` is not followed by two hexadecimal digits, or the decoded text is not UTF-8.
     #[error("bad percent-encoding in {text:?}")]
     Percent {
-        /// The part of the URI as written.
+        /// Part of the URI that contains the invalid percent encoding.
         text: String,
     },
     /// The export name is too long or contains a NUL.
@@ -108,10 +108,10 @@ pub enum UriError {
         /// Name of the parameter.
         parameter: String,
     },
-    /// There is a `#` with a fragment after it.
+    /// The URI has a fragment after a `#`.
     #[error("an NBD URI has no fragment, but {fragment:?} follows the #")]
     Fragment {
-        /// Fragment as found after the `#`.
+        /// Text after the `#`.
         fragment: String,
     },
 }

@@ -252,7 +252,7 @@ fn a_client_that_wants_tls_says_nothing_more_until_it_has_begun() {
 fn a_server_without_tls_and_bytes_before_it_begins_are_errors() {
     let (_, refused) = answered_tls(&option_reply(OPT_STARTTLS, REP_ERR_UNSUP));
     let refused = refused.unwrap_err().to_string();
-    assert_eq!(refused, "the server refused TLS: it does not know the option");
+    assert_eq!(refused, "the server refused TLS: the server does not know the option");
     let early = [option_reply(OPT_STARTTLS, REP_ACK), vec![0; 3]].concat();
     let what = "number of bytes before TLS starts";
     assert_eq!(answered_tls(&early).1, Err(ProtocolError::BadField { what, value: 3 }));

@@ -340,13 +340,13 @@ fn refusals_are_told_in_words() {
         (OPT_EXTENDED_HEADERS, "extended headers"),
     ] {
         for (code, why) in [
-            (REP_ERR_UNSUP, "it does not know the option"),
+            (REP_ERR_UNSUP, "the server does not know the option"),
             (REP_ERR_POLICY, "its configuration forbids it"),
-            (REP_ERR_INVALID, "it finds the request invalid"),
-            (REP_ERR_PLATFORM, "its platform does not support it"),
+            (REP_ERR_INVALID, "the server considers the request invalid"),
+            (REP_ERR_PLATFORM, "the server's platform does not support the option"),
             (REP_ERR_UNKNOWN, "there is no such export"),
             (REP_ERR_SHUTDOWN, "it is about to stop"),
-            (REP_ERR_BLOCK_SIZE_REQD, "it demands that block sizes"),
+            (REP_ERR_BLOCK_SIZE_REQD, "the server demands that block sizes"),
             (REP_ERR_TOO_BIG, "the request is too large"),
             (REP_ERR_EXT_HEADER_REQD, "it demands extended headers"),
         ] {

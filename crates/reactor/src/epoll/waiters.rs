@@ -1,10 +1,10 @@
-//! Operations that wait for a descriptor, and the events that epoll was asked to report (epoll back
-//! end).
+//! Tracks the operations that wait for a descriptor, and the events that epoll was asked to report
+//! (epoll back end).
 //!
 //! Each descriptor has two queues (waiting to read, waiting to write) and the event mask last
 //! passed to the kernel. Events are always one-shot: after a report the kernel stays silent until
 //! it is asked again, so a descriptor without waiters causes no events. A user may close a
-//! descriptor and reuse its number without telling us, and the kernel then forgets the old one.
+//! descriptor and reuse its number without notice, and the kernel then forgets the old one.
 //! Therefore ENOENT is handled by adding the descriptor, and EEXIST by modifying it.
 
 #![allow(unsafe_code)]
@@ -15,7 +15,8 @@ use crate::table::OperationKey;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 
-/// Waiters of one direction for which there is room from the start; servers have one or two.
+/// Number of waiters in one direction for which there is room from the start; servers have one or
+/// two.
 const ROOM: usize = 2;
 
 /// The waiters of one descriptor.
@@ -46,8 +47,8 @@ impl Waiters {
         self.waiting
     }
 
-    /// Returns true if an operation already waits in this direction, so that a new one must queue
-    /// behind it.
+    /// Returns true if an operation already waits in this direction, so that a new one must wait
+    /// after it.
     pub(crate) fn has(&self, fd: RawFd, direction: Direction) -> bool {
         self.descriptors.get(&fd).is_some_and(|descriptor| match direction {
             Direction::In => !descriptor.to_read.is_empty(),
@@ -69,8 +70,8 @@ impl Waiters {
         let Some(at) = queue.iter().position(|waiter| *waiter == key) else { return false };
         queue.remove(at);
         self.waiting -= 1;
-        // Without waiters, the user may close the descriptor, and its number may return as another
-        // file that epoll does not know.
+        // A descriptor without waiters is removed here, because the user may close it. Its number
+        // may then be reused for a file that epoll does not know.
         if descriptor.to_read.is_empty() && descriptor.to_write.is_empty() {
             descriptor.armed = 0;
         }
@@ -83,7 +84,7 @@ impl Waiters {
         queue(descriptor, direction).front().copied()
     }
 
-    /// Forgets a descriptor that is being closed, and moves its waiters to `orphans`.
+    /// Removes a descriptor that is being closed, and moves its waiters to `orphans`.
     pub(crate) fn forget(&mut self, fd: RawFd, orphans: &mut Vec<OperationKey>) {
         if let Some(descriptor) = self.descriptors.remove(&fd) {
             self.waiting -= descriptor.to_read.len() + descriptor.to_write.len();

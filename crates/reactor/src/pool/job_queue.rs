@@ -1,6 +1,6 @@
 //! Jobs of the process's thread pool, and the rules by which drives share its threads.
 //!
-//! This file owns a lane of jobs for each drive, an inbox of results for each reactor, and the
+//! `JobQueue` owns a lane of jobs for each drive, an inbox of results for each reactor, and the
 //! counts of threads. It starts no thread and makes no system call, so that tests can compare it
 //! with a simple model. `pool.rs` calls it under the pool's mutex.
 //!
@@ -18,9 +18,9 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Maximum number of running jobs of a lane, whatever the limits say.
+/// Maximum number of running jobs of a lane, whatever limits are configured.
 pub(super) const LANE_MAX: usize = 16;
-/// Marks the end of a list, and a lane that is in no list.
+/// Marks the end of a list. Also marks a lane that is in no list.
 const NONE: u32 = u32::MAX;
 
 /// Jobs of one drive.
@@ -28,11 +28,11 @@ const NONE: u32 = u32::MAX;
 struct JobLane {
     jobs: VecDeque<PoolJob>,
     running: usize,
-    /// True if the lane is closed; its index becomes free when none of its jobs is left.
+    /// True if the lane is closed. Its index becomes free when it has no more jobs.
     retired: bool,
     /// True if the pool keeps a thread for this lane.
     reserved: bool,
-    /// Time since which the lane has jobs but none running, in nanoseconds.
+    /// Time since which the lane has had jobs but none running, in nanoseconds.
     starved_since_ns: u64,
     /// Index of the list that contains the lane.
     listed: Option<usize>,
@@ -40,7 +40,7 @@ struct JobLane {
     next: u32,
 }
 
-/// List of lanes in the order of their turns, linked by index.
+/// List of lanes in the order in which they get threads, linked by index.
 #[derive(Clone, Copy)]
 struct LaneList {
     first: u32,
@@ -53,7 +53,7 @@ struct ResultInbox {
     results: Vec<(OperationKey, i32)>,
     running: usize,
     asleep: bool,
-    /// `None` if the reactor is gone; then results are dropped.
+    /// Eventfd of the reactor. `None` if the reactor is gone; then results are dropped.
     wake: Option<Arc<OwnedFd>>,
 }
 
@@ -78,13 +78,13 @@ pub(super) struct JobQueue {
     busy: usize,
     /// Number of threads, including those being started.
     pub(super) threads: usize,
-    /// Number of waiting threads that were not called.
+    /// Number of waiting threads that were not woken.
     pub(super) idle: usize,
-    /// Number of threads that were called or started, and have not looked for a job yet.
+    /// Number of threads that were woken or started, and have not looked for a job yet.
     pub(super) coming: usize,
-    /// Number of calls that no waiting thread has answered yet.
+    /// Number of wake-ups that no waiting thread has answered yet.
     pub(super) calls: usize,
-    /// Set if the system refused the last thread; no other is started before this time.
+    /// Time before which no thread is started, because the system refused the last one.
     refused_until_ns: Option<u64>,
     /// True if the first refusal after a successful start was not reported yet.
     pub(super) refusal_untold: bool,
@@ -243,7 +243,7 @@ impl JobQueue {
         self.first_lane(shared)
     }
 
-    /// Returns the lane whose turn it is if `shared` threads serve all lanes.
+    /// Returns the lane whose turn it is if at most `shared` threads serve all lanes.
     fn first_lane(&self, shared: usize) -> Option<u32> {
         let most = if self.busy < shared { self.limits.lane } else { 1 };
         self.ready[..most].iter().map(|list| list.first).find(|lane| *lane != NONE)
@@ -272,7 +272,7 @@ impl JobQueue {
         if std::mem::take(&mut inbox.asleep) { inbox.wake.clone() } else { None }
     }
 
-    /// Decides whether jobs need another thread, and counts that thread as coming.
+    /// Decides whether jobs need another thread, and if so counts that thread as coming.
     pub(super) fn call(&mut self, now_ns: u64) -> ThreadCall {
         if self.can_wake() {
             (self.idle, self.calls, self.coming) = (self.idle - 1, self.calls + 1, 1);
@@ -292,8 +292,9 @@ impl JobQueue {
         self.coming == 0 && self.idle > 0 && self.next_lane().is_some()
     }
 
-    /// Returns when another thread may be started, if jobs wait for one and none is coming: at once
-    /// below the shared limit; above it, when a drive without a thread has waited for long enough.
+    /// Returns when another thread may be started, if jobs wait for one and none is starting: at
+    /// once below the shared limit; above it, when a drive without a thread has waited for long
+    /// enough.
     pub(super) fn next_growth_ns(&self) -> Option<u64> {
         if self.coming > 0 || self.can_wake() {
             return None;

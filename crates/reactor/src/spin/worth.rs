@@ -1,16 +1,16 @@
-//! Measures whether spinning is worth its processor time.
+//! `SpinTrial`: measures whether spinning is worth its CPU time.
 //!
 //! If a client waits for each answer, a spin saves the wake-ups, and more is done in the same time.
 //! If the client always has more to send, the client is the bottleneck, and a spin only burns a
-//! CPU. The lengths of the waits do not tell the two apart, because they are short in both cases.
-//! So time is divided into windows with and without spins, and spinning goes on if more bytes were
+//! CPU. The lengths of the waits do not distinguish the two cases, because they are short in both.
+//! So time is divided into windows with and without spins, and spinning stays on if more bytes were
 //! moved in the windows with spins.
 //!
 //! Rules: a window is long enough, and has enough waits, that no single wait decides. A window with
 //! a long wait does not count, because the client paused. Bytes are counted, not completions,
 //! because a thread that sleeps finds more completions at once. Windows are compared in pairs, and
-//! spinning must win most pairs, too, because a single window may be lucky on a busy CPU. The trial
-//! is repeated after a while, and soon if a window moves twice or half as many bytes as when the
+//! spinning must also win most pairs, because a single window may be lucky on a busy CPU. The trial
+//! is repeated after a while, or soon if a window moves twice or half as many bytes as when the
 //! choice was made.
 
 /// Minimum length of a window in nanoseconds, and minimum number of waits in it.
@@ -18,15 +18,15 @@ const WINDOW_NS: u64 = 2_000_000;
 const WINDOW_WAITS: u32 = 32;
 /// Number of windows in a trial: pairs of one with spins and one without.
 const TRIAL: u32 = 12;
-/// Number of pairs that spinning must win: if it was off before, and if it was on.
+/// Number of pairs that spinning must win: first if it was off before, second if it was on.
 const WINS: [u32; 2] = [5, 4];
-/// Number of windows from one trial to the next; `HOLD_CHANGED` if the load has changed.
+/// Number of windows from one trial to the next. `HOLD_CHANGED` applies if the load has changed.
 const HOLD: u32 = 256;
 const HOLD_CHANGED: u32 = 16;
-/// Spinning must move at least this much more, as a fraction: an eighth more.
+/// Minimum ratio of the bytes moved with spins to those moved without: nine eighths.
 const MORE: [u128; 2] = [9, 8];
 
-/// Bytes that were moved in a period.
+/// Number of bytes that were moved in a period.
 #[derive(Clone, Copy, Debug, Default)]
 struct ByteRate {
     bytes: u64,
@@ -55,26 +55,26 @@ struct TrialWindow {
     waits: u32,
 }
 
-/// Results of the trials, and the decision that follows from them.
+/// Results of the trials, and the current decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpinTrial {
     spins: bool,
     window: TrialWindow,
-    /// Number of finished windows of the trial; [`TRIAL`] if no trial is under way.
+    /// Number of finished windows of the trial; [`TRIAL`] while no trial is in progress.
     trial: u32,
-    /// Totals of the trial's windows: without spins, and with spins.
+    /// Totals of the trial's windows: first those without spins, then those with spins.
     found: [ByteRate; 2],
-    /// Rate of the current pair's window with spins. `wins` counts the pairs that spinning won.
+    /// Rate in the current pair's window with spins. `wins` counts the pairs that spinning won.
     spun: ByteRate,
     wins: u32,
-    /// Result of the last trial: true if spinning paid.
+    /// Result of the last trial: true if spinning improved throughput.
     chosen: bool,
     /// Number of windows until the next trial.
     hold: u32,
 }
 
 impl SpinTrial {
-    /// Starts with a trial.
+    /// Creates the state at the beginning of a trial.
     pub(super) fn new() -> SpinTrial {
         SpinTrial {
             spins: true,

@@ -1,12 +1,12 @@
-//! Opens the best io_uring that the kernel grants: tries set-up flags step by step, registers
-//! tables, runs a trial.
+//! Opens the best io_uring that the kernel allows: tries set-up flags step by step, registers
+//! tables, and runs a no-op as a trial.
 //!
-//! `open` returns a ring to the io_uring back end, or the reason why there is none. The steps go
-//! from most flags (Linux 6.0) to none (5.11), COOP_TASKRUN before DEFER_TASKRUN. With
+//! `open` returns a ring to the io_uring back end, or the reason why there is none. The attempts go
+//! from most flags (Linux 6.0) to none (5.11), with COOP_TASKRUN before DEFER_TASKRUN. With
 //! COOP_TASKRUN, completions are seen without a system call, which halves the system calls for each
 //! I/O on a busy file drive, and costs the same on sockets. A kernel that does not know a flag
 //! answers EINVAL; a container that forbids io_uring answers EPERM or ENOSYS. One no-op is run,
-//! because a seccomp filter may allow the set-up and refuse the rest.
+//! because a seccomp filter may allow the set-up and refuse the other calls.
 
 #![allow(unsafe_code)]
 
@@ -30,11 +30,11 @@ pub(crate) struct OpenedRing {
     pub(crate) ring_index: Option<u32>,
 }
 
-/// Opens the best ring that the kernel grants.
+/// Opens the best ring that the kernel allows.
 ///
 /// # Errors
 ///
-/// The message says which call was refused, and with which error.
+/// An error that says which call was refused, and with which error.
 pub(crate) fn open(entries: u32) -> io::Result<OpenedRing> {
     let (ring, mut features) = set_up(entries)?;
     check_features(&ring)?;

@@ -1,8 +1,9 @@
 //! Finds the registered buffer that contains an address.
 //!
-//! This file owns the list of registered regions, sorted by address, and the free indexes of the
-//! table. The io_uring back end calls it for registration, and drivers call it for each operation
-//! (a binary search). Regions should not overlap; of overlapping ones only one may be found.
+//! `RegisteredRegions` owns the list of registered regions, sorted by address, and the free indexes
+//! of the table. The io_uring back end calls it for registration, and drivers call it for each
+//! operation (a binary search). Regions should not overlap; of overlapping regions only one may be
+//! found.
 
 /// The registered regions of a ring.
 pub(crate) struct RegisteredRegions {

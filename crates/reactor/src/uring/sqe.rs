@@ -10,7 +10,7 @@ use io_uring::squeue::Entry;
 use io_uring::types::{Fd, Fixed, FsyncFlags, TimeoutFlags, Timespec};
 use std::ptr;
 
-/// Builds `$entry` with `$file` bound to the right kind of descriptor.
+/// Builds `$entry` with `$file` converted to the kind of descriptor that the operation uses.
 macro_rules! with_file {
     ($file:expr, |$name:ident| $entry:expr) => {
         match $file {

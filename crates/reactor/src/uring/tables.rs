@@ -1,10 +1,10 @@
 //! The ring's tables of registered files and buffers (io_uring back end).
 //!
-//! This file owns the free indexes of the file table, the registered regions, and the lent regions.
-//! The reactor calls it on behalf of drivers and passes the ring's submitter. Registering saves the
-//! kernel a reference count for each operation (files), and the pinning of pages for each operation
-//! (buffers). Invariant: an index is free or names exactly one registration. If the kernel refuses
-//! to clear an index, it is never used again.
+//! `Tables` owns the free indexes of the file table, the registered regions, and the lent regions.
+//! The reactor calls it on behalf of drivers and passes the ring's submitter. A registered file
+//! saves the kernel a reference count for each operation, and a registered buffer saves it the
+//! pinning of pages. Invariant: an index is free or names exactly one registration. If the kernel
+//! refuses to clear an index, it is never used again.
 
 #![allow(unsafe_code)]
 
@@ -26,7 +26,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Creates tables of the ring's size; `file_slots` is 0 if it has no table of files.
+    /// Creates tables of the ring's size. `file_slots` is 0 if the ring has no table of files.
     pub(crate) fn new(file_slots: u32, features: &Features) -> Tables {
         let buffer_slots = if features.registered_buffers { BUFFER_SLOTS } else { 0 };
         Tables {
@@ -108,7 +108,7 @@ impl Tables {
         }
     }
 
-    /// Clears an index of the ring's table, and makes it free.
+    /// Clears an index of the ring's table, which makes it free.
     ///
     /// # Safety
     ///

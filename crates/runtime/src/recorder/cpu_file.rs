@@ -1,9 +1,9 @@
 //! `CpuFile`: the events of one CPU, in blktrace's file format.
 //!
-//! This file owns the encoding of records, and the events that wait until no older one can arrive.
-//! Sequence numbers count a file's events, including those that were dropped because a ring was
-//! full; a message in their place says how many are missing. The recorder's turns call this.
-//! Format: include/uapi/linux/blktrace_api.h.
+//! This file owns the encoding of records, and the events that wait until no older event can
+//! arrive. Sequence numbers count a file's events, including those that were dropped because a ring
+//! was full; a message in their place says how many are missing. The recorder calls this in each
+//! turn. Format: include/uapi/linux/blktrace_api.h.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -39,7 +39,7 @@ pub(super) struct CpuFile {
     named: Vec<u32>,
     /// Events that are too young to be written.
     pub(super) held: Vec<TraceEntry>,
-    /// The machine's clock, in nanoseconds.
+    /// Function that returns the machine's time, in nanoseconds.
     now: fn() -> u64,
 }
 
@@ -95,7 +95,8 @@ impl CpuFile {
     }
 
     fn write(&mut self, record: &Record, data: &[u8]) -> io::Result<()> {
-        // Written in one piece, so that the buffer always ends at the end of a record.
+        // The record is written in one piece, so that the buffer always ends at the end of a
+        // record.
         let (mut bytes, end) = ([0; RECORD_BYTES_MAX], RECORD_BYTES + data.len());
         bytes[..RECORD_BYTES].copy_from_slice(&record.encode());
         bytes[RECORD_BYTES..end].copy_from_slice(data);
@@ -138,7 +139,7 @@ impl CpuFile {
     ) -> io::Result<()> {
         let group = note.group().and_then(|group| config.groups.get(&group.0));
         let mut text = String::new();
-        // Writing to a string cannot fail.
+        // Writing to a string never fails.
         let _ = note.write(&mut text, group.map(String::as_str));
         self.say(entry.device, entry.time_ns, text)
     }
@@ -209,14 +210,14 @@ impl CpuFile {
 #[derive(Default)]
 pub(super) struct DropCounts {
     pub(super) all: u64,
-    /// Number of dropped events that a file has reported.
+    /// Number of dropped events that were reported in a file.
     pub(super) told: u64,
 }
 
 impl DropCounts {
-    /// Returns how many of a thread's `events` dropped events belong to this recording and are not
-    /// reported yet. If a thread recorded nothing since an earlier recording, its count includes
-    /// drops of that one.
+    /// Returns how many of the `events` that a thread has dropped belong to this recording and are
+    /// not reported yet. If the thread recorded nothing since an earlier recording, its count also
+    /// includes drops of that recording.
     pub(super) fn take(&mut self, events: u32) -> u32 {
         let events = u64::from(events).min(self.all - self.told);
         self.told += events;
@@ -228,7 +229,9 @@ impl DropCounts {
 pub(super) fn named(path: &Path, error: &io::Error) -> io::Error {
     let path = path.display();
     let text = match error.kind() {
-        io::ErrorKind::NotFound => format!("trace file {path}: its folder is not there; make it"),
+        io::ErrorKind::NotFound => {
+            format!("trace file {path}: its directory does not exist; create it")
+        }
         _ => format!("trace file {path}: {error}"),
     };
     io::Error::new(error.kind(), text)

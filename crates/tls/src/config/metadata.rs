@@ -1,12 +1,13 @@
-//! Change detection for files, by their metadata.
+//! Detects changes of files by their metadata.
 //!
-//! The configuration of a server calls it at each check: one system call for each file, without
-//! reading any contents.
+//! The configuration of a server calls this at each check. It makes one system call for each file
+//! and does not read the contents.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Metadata of some files. Files that are replaced, written or removed compare unequal.
+/// Metadata of some files. Two snapshots differ if a file was replaced, written or removed in
+/// between.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct MetadataSnapshot(Vec<Option<FileMetadata>>);
 
@@ -19,7 +20,7 @@ struct FileMetadata {
 }
 
 impl MetadataSnapshot {
-    /// Reads the present metadata of these files.
+    /// Reads the current metadata of these files.
     pub(super) fn of<'a>(paths: impl Iterator<Item = &'a Path>) -> MetadataSnapshot {
         MetadataSnapshot(
             paths

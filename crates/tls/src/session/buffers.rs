@@ -1,9 +1,10 @@
-//! Ciphertext buffers of a session: received and not consumed, and waiting to be sent.
+//! Ciphertext buffers of a session: one for received bytes that are not consumed, one for bytes to
+//! send.
 //!
-//! Called by the session only.
+//! Only the session calls this module.
 //!
-//! Invariants: the output's memory never moves, and bytes in it are not overwritten before they
-//! were sent. Messages of rustls that find no room there wait, and no record overtakes them.
+//! Invariants: the output's memory never moves, and its bytes are not overwritten before they were
+//! sent. Messages of rustls for which there is no room wait, and no record overtakes them.
 
 use super::RECORD_BYTES;
 
@@ -12,9 +13,10 @@ use super::RECORD_BYTES;
 pub const INPUT_BYTES: usize = 264 * 1024;
 /// Size of the output buffer in bytes: eight full records.
 pub const OUTPUT_BYTES: usize = 8 * RECORD_BYTES_MAX;
-/// Longest record in bytes with header and tag, plus a key update before it.
+/// Maximum length of a record in bytes with header and tag, plus a key update before it.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + 128;
-/// Leftovers shorter than this are moved to the front before the next receive, in bytes.
+/// Unconsumed bytes shorter than this are moved to the beginning of the buffer before the next
+/// receive.
 const MOVE_BYTES_MAX: usize = 4096;
 
 /// Buffer of received ciphertext.
@@ -22,9 +24,9 @@ pub(super) struct Incoming {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// End of the part that rustls was shown.
+    /// End of the part that was passed to rustls.
     shown: usize,
-    /// Start of the first record whose header rustls was not shown.
+    /// Start of the first record whose header was not passed to rustls.
     next: usize,
 }
 
@@ -52,7 +54,10 @@ impl Incoming {
     /// Records that `bytes` were received into the room, and returns them.
     pub(super) fn received(&mut self, bytes: usize) -> &[u8] {
         let before = self.end;
-        assert!(bytes <= self.buffer.len() - before, "more was received than there was room for");
+        assert!(
+            bytes <= self.buffer.len() - before,
+            "more bytes were received than there was room for"
+        );
         self.end += bytes;
         &self.buffer[before..self.end]
     }
@@ -61,17 +66,18 @@ impl Incoming {
         &mut self.buffer[self.start..self.end]
     }
 
-    /// Returns the part that rustls is shown.
+    /// Returns the part that is passed to rustls.
     pub(super) fn shown(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start..self.shown]
     }
 
-    /// Shows rustls one more record, or the received part of it. Returns false if nothing is left.
+    /// Extends the part passed to rustls by one record, or by the received part of it. Returns
+    /// false if nothing is left.
     pub(super) fn show_more(&mut self) -> bool {
         let before = self.shown;
         self.shown = self.end;
         if self.next <= before {
-            // An incomplete header is shown, too, since the bytes may not be TLS at all.
+            // An incomplete header is passed, too, because the bytes may not be TLS at all.
             let [_, _, _, high, low, ..] = self.buffer[self.next..self.end] else {
                 return self.shown > before;
             };
@@ -88,8 +94,8 @@ impl Incoming {
 
     pub(super) fn discard(&mut self, bytes: usize) {
         self.start += bytes;
-        assert!(self.start <= self.end, "more is used up than came in");
-        // After the handshake rustls is not used, and whole records are consumed.
+        assert!(self.start <= self.end, "more bytes are consumed than were received");
+        // After the handshake, whole records are consumed without rustls.
         (self.shown, self.next) = (self.shown.max(self.start), self.next.max(self.start));
     }
 }
@@ -99,7 +105,7 @@ pub(super) struct Outgoing {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Messages of rustls that must follow the bytes in the buffer.
+    /// Messages of rustls that must be sent after the bytes in the buffer.
     control: Vec<u8>,
 }
 
@@ -115,7 +121,7 @@ impl Outgoing {
 
     pub(super) fn sent(&mut self, bytes: usize) {
         self.start += bytes;
-        assert!(self.start <= self.end, "more was sent than there was");
+        assert!(self.start <= self.end, "more bytes were sent than the buffer had");
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }

@@ -1,12 +1,11 @@
-//! Steps through rustls's state machine, until records of TLS 1.3 are handled without it.
+//! Runs rustls's state machine, until TLS 1.3 records are handled without rustls.
 //!
-//! Owns the rustls connection and interprets its states. Called by the session; calls rustls and
-//! the records.
+//! `Engine` owns the rustls connection and interprets its states. The session calls it.
 //!
-//! Invariants: each call shows rustls the unconsumed ciphertext again, since it keeps positions in
-//! it between calls, and then more of it, one record at a time. rustls never sees bytes after the
-//! end of a TLS 1.3 handshake. (Otherwise it would hold back a reply to a key update until its next
-//! record.)
+//! Invariants: each call passes the unconsumed ciphertext to rustls again, because rustls keeps
+//! positions in it between calls, and then more ciphertext, one record at a time. rustls never sees
+//! bytes after the end of a TLS 1.3 handshake. (Otherwise it would delay its reply to a key update
+//! until its next record.)
 
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ const CLOSE_BYTES_MAX: usize = 1024;
 pub(super) enum Engine {
     Server(Box<UnbufferedServerConnection>),
     Client(Box<UnbufferedClientConnection>),
-    /// Our own record layer, after the handshake of TLS 1.3.
+    /// The record layer of this crate, used after the handshake of TLS 1.3.
     RecordLayer(Box<RecordLayer>),
     /// The session could not continue after its handshake.
     Stopped(rustls::Error),
@@ -39,7 +38,7 @@ pub(super) enum Engine {
 /// Outcome of one step of the TLS state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TurnOutcome {
-    /// This many bytes of plaintext were written to the caller's memory; further ones are kept.
+    /// This many bytes of plaintext were written to the caller's memory; further bytes are kept.
     Plain(usize),
     /// The state machine advanced; the caller must call again.
     GoOn,
@@ -53,9 +52,9 @@ pub(super) struct TurnResult {
     /// TLS messages that must be sent to the peer.
     pub(super) control: Vec<u8>,
     pub(super) peer_closed: bool,
-    /// The handshake is over.
+    /// True once the handshake is over.
     pub(super) can_write: bool,
-    /// Bytes written for `want`; `None` if rustls has to handle another state first.
+    /// Number of bytes written for `want`. `None` if rustls has to handle another state first.
     pub(super) written: Option<usize>,
 }
 
@@ -74,13 +73,13 @@ impl TurnResult {
 /// Action to take once rustls allows this side to write.
 pub(super) enum WriteAction<'a> {
     Nothing,
-    /// Encrypt the first slice as a record into the second.
+    /// Encrypt the bytes of the first slice as a record into the second.
     Record(&'a [u8], &'a mut [u8]),
     /// Write the close notification of this side.
     Close,
 }
 
-/// Destination of plaintext: the caller's memory first, then a buffer that keeps the rest.
+/// Destination of plaintext: first the caller's memory, then a buffer that keeps the rest.
 pub(super) struct PlaintextSink<'a> {
     into: &'a mut [u8],
     kept: &'a mut Vec<u8>,
@@ -88,13 +87,14 @@ pub(super) struct PlaintextSink<'a> {
 }
 
 impl PlaintextSink<'_> {
-    /// Returns the caller's memory for the next plaintext; empty while some is kept.
+    /// Returns the caller's memory for the next plaintext. It is empty while the buffer holds
+    /// plaintext.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let room = if self.kept.is_empty() { &mut *self.into } else { &mut [] };
         room.get_mut(self.filled..).unwrap_or_default()
     }
 
-    /// Takes plaintext. Returns how many bytes went to the caller's memory.
+    /// Takes plaintext. Returns how many bytes were copied to the caller's memory.
     pub(super) fn take(&mut self, plain: &[u8]) -> usize {
         let room = self.room();
         let (now, later) = plain.split_at(plain.len().min(room.len()));
@@ -119,8 +119,8 @@ impl Engine {
         made.map(|one| Engine::Client(Box::new(one))).map_err(|error| cannot_start(&error))
     }
 
-    /// Advances by one state. Plaintext goes to `plain.0`, and as far as there is no room to
-    /// `plain.1`.
+    /// Advances by one state. Plaintext is written to `plain.0`, and to `plain.1` if there is no
+    /// more room.
     pub(super) fn turn(
         &mut self,
         incoming: &mut Incoming,
@@ -147,8 +147,8 @@ impl Engine {
         turn
     }
 
-    /// Replaces rustls by our own record layer after a TLS 1.3 handshake: rustls copies the
-    /// plaintext of each record again, and allocates for it.
+    /// Replaces rustls by the record layer of this crate after a TLS 1.3 handshake, because rustls
+    /// copies the plaintext of each record again, and allocates memory for it.
     pub(super) fn take_over(&mut self) {
         let version = match self {
             Engine::Server(one) => one.protocol_version(),
@@ -174,11 +174,11 @@ impl Engine {
         };
     }
 
-    /// Returns rustls's messages to the peer after an error. Must be called only once: a second
-    /// turn would parse the invalid bytes again, and rustls allows only one alert.
+    /// Returns rustls's messages to the peer after an error. Call this only once: a second call
+    /// would parse the invalid bytes again, and rustls allows only one alert.
     pub(super) fn last_words(&mut self, incoming: &mut Incoming) -> Vec<u8> {
         if matches!(self, Engine::RecordLayer(_)) {
-            // The record layer returned them with the error.
+            // The record layer has already returned its messages together with the error.
             return Vec::new();
         }
         self.turn(incoming, (&mut [], &mut Vec::new()), WriteAction::Nothing).control
@@ -253,7 +253,7 @@ fn handle<Data>(
             turn.peer_closed = true;
             turn.step = Ok(TurnOutcome::Blocked);
         }
-        // Early data are not enabled, and states of later versions of rustls are unknown.
+        // Early data is not enabled, and the states of later versions of rustls are unknown.
         Ok(_) => turn.step = Ok(TurnOutcome::Blocked),
     }
     (discard, turn)

@@ -1,13 +1,13 @@
-//! Record layer of TLS 1.3 after the handshake (RFC 8446, sections 4.6, 5 and 6): decrypts records
-//! to where the plaintext is needed, and encrypts from where it lies.
+//! Record layer of TLS 1.3 after the handshake (RFC 8446, sections 4.6, 5 and 6). It decrypts
+//! records directly to the destination of the plaintext, and encrypts them from its source.
 //!
-//! Owns the keys of both directions and handles everything besides plaintext: alerts, key updates,
-//! tickets. rustls keeps the secrets from which the next keys are derived. Called by the engine;
-//! calls the ciphers of aws-lc-rs.
+//! `RecordLayer` owns the keys of both directions and handles all messages other than plaintext:
+//! alerts, key updates, tickets. rustls keeps the secrets from which the next keys are derived. The
+//! engine calls it; it calls the ciphers of aws-lc-rs.
 //!
-//! Invariants: a record that cannot be decrypted ends the session, and nothing of it is handed out.
-//! A key encrypts no more records than its cipher allows. Records without plaintext that a peer may
-//! send in a row are limited.
+//! Invariants: a record that cannot be decrypted ends the session, and no byte of it is returned. A
+//! key encrypts no more records than its cipher allows. The number of consecutive records without
+//! plaintext that a peer may send is limited.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce,
@@ -36,7 +36,7 @@ const MESSAGE_BYTES_MAX: usize = 0xffff;
 /// Maximum number of consecutive records without plaintext.
 const IDLE_RECORDS_MAX: u32 = 32;
 
-/// A peer's error, and the alert to send for it.
+/// Error caused by the peer, and the alert to send for it.
 type PeerError = (Error, Option<AlertDescription>);
 
 /// Record layer of both directions of a session.
@@ -152,7 +152,7 @@ impl RecordLayer {
             WriteAction::Nothing => self.open(incoming, sink, &mut control).map_err(|wrong| {
                 let (error, alert) = wrong;
                 if let Some(alert) = alert {
-                    // If the alert cannot be sent either, the first error is reported.
+                    // If sending the alert fails, too, the first error is reported.
                     let _ = self.say(ContentType::Alert, &[2, alert.into()], &mut control);
                 }
                 error
@@ -270,7 +270,8 @@ impl RecordLayer {
             let Some((body, behind)) = behind.split_at_checked(bytes) else { break };
             match (HandshakeType::from(*kind), &self.secrets) {
                 (HandshakeType::KeyUpdate, _) => {
-                    // Bytes after it in the record would be encrypted with the old key.
+                    // Bytes that follow a key update in the same record would be encrypted with the
+                    // old key, so they are an error.
                     if !behind.is_empty() {
                         return Err(misbehaved(PeerMisbehaved::KeyEpochWithPendingFragment));
                     }
@@ -316,7 +317,7 @@ impl RecordLayer {
         Ok(written + self.seal(ContentType::ApplicationData, plain, &mut room[written..])?)
     }
 
-    /// Adds an encrypted record of another type than plaintext.
+    /// Encrypts a record that is not plaintext, and appends it to `to`.
     fn say(&mut self, kind: ContentType, content: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
         let start = to.len();
         to.resize(start + sealed_bytes(content.len()), 0);
@@ -339,7 +340,7 @@ impl RecordLayer {
     }
 }
 
-/// Key update message that asks the peer for none in return.
+/// Key update message that does not request a key update in return.
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 
 /// Returns the length of an encrypted record with this many bytes of content.
@@ -347,7 +348,8 @@ fn sealed_bytes(content: usize) -> usize {
     HEADER_BYTES + content + 1 + TAG_BYTES
 }
 
-/// Returns the length of the record at the front, with its header; `None` if it is incomplete.
+/// Returns the length of the record at the beginning, with its header, or `None` if it is
+/// incomplete.
 fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, PeerError> {
     let [kind, _, _, high, low, ..] = bytes else { return Ok(None) };
     let kind = ContentType::from(*kind);
@@ -362,8 +364,8 @@ fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, PeerError> {
     Ok((bytes.len() >= whole).then_some(whole))
 }
 
-/// Splits a decrypted record. Returns its type and the length of its content: the type follows the
-/// content, and padding of zeroes follows the type.
+/// Splits a decrypted record. Returns its type and the length of its content. The type follows the
+/// content, and zeroes as padding follow the type.
 fn content(opened: &[u8]) -> Result<(ContentType, usize), PeerError> {
     match opened.iter().rposition(|&byte| byte != 0) {
         _ if opened.len() > RECORD_BYTES + 1 => Err(oversized()),

@@ -1,12 +1,12 @@
 //! `millrace-lab bench`: runs workloads on drives or against a server, and prints a row for each.
 //!
-//! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
-//! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
-//! states.rs, row_locks.rs) or JSON at the end; with `--client` all of that is contention.rs's,
-//! with `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's, and beside.rs
-//! runs a row in turn with other programs. Ctrl-C ends the row under way, and what was measured
-//! until then is printed. Reads nothing but its arguments and the machine file they name; creates
-//! no file but those that a `file:` spec names.
+//! This module owns the order of a run: the arguments become a plan of rows (plan.rs), each row
+//! runs on a volume of its own (rows of simulated machines: machine.rs; of servers: connect.rs),
+//! and tables (table.rs, states.rs, row_locks.rs) or JSON are printed at the end. With `--client`
+//! contention.rs does all of that, with `--vm` vm.rs, with `--jobfile` jobfile.rs, with `--program`
+//! program.rs; beside.rs runs a row in turn with other programs. Ctrl-C ends the current row, and
+//! the results so far are printed. The verb reads nothing but its arguments and the machine file
+//! that they name, and creates no file but those that a `file:` spec names.
 #![allow(clippy::print_stderr)]
 
 mod args;
@@ -54,7 +54,7 @@ use plan::RowPlan;
 /// Runs the verb. The exit code is 0 if every I/O of every row succeeded, 1 if some failed.
 ///
 /// # Errors
-/// If an argument makes no sense, or a drive, a server or a thread could not be set up.
+/// If an argument is invalid, or a drive, a server or a thread could not be set up.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     args.check_needs()?;
     if !args.contend.client.is_empty() {
@@ -133,13 +133,13 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
     }
     bar.clear();
     notes.dedup();
-    // Notes about a volume may end in a configuration key, which `bench` does not have.
+    // A note about a volume may end with a configuration key, which `bench` does not have.
     let without_key = |note: &String| note.split("; layout = ").next().unwrap_or(note).to_owned();
     notes.iter().map(without_key).for_each(|note| eprintln!("note: {note}"));
     Ok((rows, ended))
 }
 
-/// Refuses to run `writer`, if there is one, on a target that is not known to be empty.
+/// Refuses a writing workload (`writer`) on a target that is not known to be empty.
 fn check_overwrite(args: &BenchArgs, writer: Option<String>) -> Result<()> {
     let Some(writer) = writer.filter(|_| !args.target.overwrite) else { return Ok(()) };
     let drives = args.target.drives()?;
@@ -178,9 +178,9 @@ fn say_json(result: &(impl Serialize + ?Sized)) -> Result<()> {
     Ok(())
 }
 
-/// Starts to record what a volume does.
+/// Starts to record the events of a volume.
 fn record(name: &Path, stamp: TraceStamp, volume: &Arc<Volume>) -> Result<Recorder> {
-    let Some(tracer) = volume.tracer() else { bail!("--trace: the drives have no tracer") };
+    let Some(tracer) = volume.tracer() else { bail!("--trace: these drives cannot be traced") };
     let names: Vec<&str> = volume.disks().iter().map(|disk| disk.name()).collect();
     Recorder::start(&tracer, &[Arc::clone(volume)], recording(name, stamp, &names))
         .with_context(|| format!("--trace {}", name.display()))
@@ -205,12 +205,12 @@ fn recording(name: &Path, stamp: TraceStamp, drives: &[&str]) -> RecorderConfig 
 /// Refuses to record several rows, which would write the same files.
 fn check_rows(trace: Option<&Path>, rows: usize) -> Result<()> {
     if trace.is_some() && rows > 1 {
-        bail!("--trace: {rows} rows; choose one, such as by --stack mq --iodepth 32");
+        bail!("--trace: {rows} rows; select one, for example with --stack mq --iodepth 32");
     }
     Ok(())
 }
 
-/// Describes the recording: events, dropped events, and the command that shows them.
+/// Describes a recording: its events, its dropped events, and the command that shows them.
 fn recorded(recorded: &Recorded) -> String {
     let Recorded { events, dropped, files } = recorded;
     let name = files
@@ -225,7 +225,7 @@ fn recorded(recorded: &Recorded) -> String {
     format!("{events} events recorded{lost}; see them with millrace trace spans {name}")
 }
 
-/// Runs one row on drives opened for it, so that its accounting starts at zero.
+/// Runs one row on drives that are opened for it, so that its counters start at zero.
 fn run_drives(
     plan: &RowPlan,
     args: &BenchArgs,

@@ -1,8 +1,9 @@
-//! `DriveNotes`: prints unsolicited messages of drives while a verb does I/O on them, such as that
-//! an NBD drive lost its server, or has it back.
+//! `DriveNotes`: prints messages that drives report by themselves while a verb does I/O on them,
+//! such as that an NBD drive lost its server, or has reconnected.
 //!
-//! Runs a thread that checks once a second and writes notes to standard error; `serve` has its log
-//! for these. Created by verbs that open drives themselves; stops when dropped, after a last check.
+//! A thread checks once per second and writes notes to standard error; `serve` has its log for
+//! these. Verbs that open drives themselves create it. Dropping it stops the thread, after a last
+//! check.
 #![allow(clippy::print_stderr)]
 
 use std::io::IsTerminal;
@@ -17,7 +18,7 @@ use millrace_machine::Native;
 
 /// Interval between two checks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Largest number of notes shown per drive; further notes are only counted.
+/// Maximum number of notes shown per drive; further notes are only counted.
 const SHOWN_MAX: usize = 5;
 
 /// A thread that prints the messages of drives.
@@ -47,13 +48,13 @@ impl DriveNotes {
                 |(disk, told)| {
                     let more = told - SHOWN_MAX;
                     note(&format!(
-                        "drive {}: {more} more notes like these are not shown",
+                        "drive {}: {more} more notes of this kind are not shown",
                         disk.name()
                     ));
                 },
             );
         };
-        // If the thread cannot be started there are no notes; the I/O matters more.
+        // If the thread cannot be started there are no notes, but the I/O continues.
         let thread = thread::Builder::new().name("millrace-news".to_owned()).spawn(body).ok();
         DriveNotes { done: Some(done), thread }
     }
@@ -63,7 +64,7 @@ impl Drop for DriveNotes {
     fn drop(&mut self) {
         self.done = None;
         if let Some(thread) = self.thread.take() {
-            // The thread has printed all notes; if it panicked, that changes no result.
+            // The thread has printed all notes. A panic in it does not affect the result.
             let _ = thread.join();
         }
     }
@@ -80,7 +81,8 @@ fn look(disks: &[Arc<Disk<Native>>], told: &mut [usize]) {
     }
 }
 
-/// Writes a note over a progress bar that may be on the line; the bar is drawn again below it.
+/// Writes a note over a progress bar that may be on the line. The bar is drawn again below the
+/// note.
 fn note(text: &str) {
     let wipe = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
     eprintln!("{wipe}note: {text}");

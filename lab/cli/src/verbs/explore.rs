@@ -1,10 +1,11 @@
 //! `millrace-lab explore`: runs the scenarios of many seeds on the simulated machine, and reports
 //! violations.
 //!
-//! Owns the flow: distributing seeds to workers (worker_pool.rs, worker.rs), shrinking the first
-//! violation of each kind (reduction.rs), the report. With `--cache`, seeds are scenarios of the
-//! cache, which are not shrunk. millrace-experiments has the scenarios and the checks. Exit status:
-//! 0 nothing found, 1 violations found, 2 the scenario could not be run, 130 after Ctrl-C.
+//! This module owns the order of a run: distributing seeds to workers (worker_pool.rs, worker.rs),
+//! shrinking the first violation of each kind (reduction.rs), and the report. With `--cache`, seeds
+//! are scenarios of the cache, which are not shrunk. millrace-experiments has the scenarios and the
+//! checks. Exit status: 0 for no violation, 1 for violations, 2 if the scenario could not be run,
+//! 130 after Ctrl-C.
 #![allow(clippy::print_stderr)]
 
 mod args;
@@ -27,16 +28,16 @@ use worker_pool::{SeedRange, SeedTotals};
 use super::interrupt::{self, INTERRUPTED};
 use millrace_console::say;
 
-/// Largest number of violations that are shrunk and shown in full.
+/// Maximum number of violations that are shrunk and shown in full.
 const SHOWN_MAX: usize = 3;
 
-/// A violation as it is reported.
+/// A violation in the form in which it is reported.
 #[derive(Debug, Serialize)]
 struct ReportedViolation {
     seed: u64,
     kind: String,
     detail: String,
-    /// Smallest scenario found with the same kind of violation, and its violation; None for the
+    /// Smallest scenario found with the same kind of violation, and its violation. `None` for the
     /// cache.
     scenario: Option<Scenario>,
     scenario_detail: String,

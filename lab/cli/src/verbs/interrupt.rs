@@ -1,8 +1,9 @@
-//! Ctrl-C in a verb that measures: the first one ends the run with a summary, a later one at once.
+//! Ctrl-C in a verb that measures: the first Ctrl-C ends the run with a summary, a later one ends
+//! the program at once.
 //!
-//! Owns the thread that handles SIGINT and SIGTERM of such a verb. Signals within half a second of
-//! the first count as one, since some programs send them twice (timeout(1) does). Called by `bench`
-//! and `paper`.
+//! This module owns the thread that handles SIGINT and SIGTERM of such a verb. Signals within half
+//! a second of the first count as one, because some programs send them twice (timeout(1) does).
+//! `bench` and `paper` call it.
 #![allow(clippy::print_stderr)]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use millrace_experiments::Interrupt;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Exit status of a run ended by Ctrl-C, as in shells: 128 plus the signal's number.
+/// Exit status of a run that Ctrl-C ended, as in shells: 128 plus the signal's number.
 pub const INTERRUPTED: u8 = 128 + SIGINT as u8;
 /// Time after the first signal in which further signals count as the same one.
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
@@ -21,16 +22,16 @@ const ONE_SIGNAL: Duration = Duration::from_millis(500);
 /// Time that a run may take to end before a message explains the wait.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// True while the program waits for input or a connection that may never come, and has nothing to
-/// print yet.
+/// True while the program waits for input or a connection that may never come, and has no results
+/// to print yet.
 static IS_WAITING: Mutex<bool> = Mutex::new(false);
 
 fn is_waiting() -> MutexGuard<'static, bool> {
     IS_WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `f`, which may wait forever and before which nothing was measured; Ctrl-C meanwhile ends
-/// the program with a message.
+/// Runs `f`, which may wait forever and starts before anything is measured. Ctrl-C during the call
+/// ends the program with a message.
 pub fn waiting<T>(f: impl FnOnce() -> T) -> T {
     begin_wait();
     let result = f();
@@ -38,12 +39,12 @@ pub fn waiting<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Begins a wait as in [`waiting`], until [`end_wait`].
+/// Begins a wait as in [`waiting`]. [`end_wait`] ends it.
 pub fn begin_wait() {
     *is_waiting() = true;
 }
 
-/// Ends a wait: from now on there is something measured.
+/// Ends a wait, because results exist from now on.
 pub fn end_wait() {
     *is_waiting() = false;
 }
@@ -78,7 +79,7 @@ pub fn on_ctrl_c() -> Result<Interrupt> {
     Ok(interrupt)
 }
 
-/// Prints a message if the run takes long to end: I/Os in flight are awaited for as long as their
+/// Prints a message if the run takes long to end. The run waits for I/Os in flight until their
 /// drives' timeouts, which may be a minute.
 fn tell_if_it_takes_long() {
     let tell = || {
@@ -88,6 +89,6 @@ fn tell_if_it_takes_long() {
              press Ctrl-C again to end at once without results"
         );
     };
-    // If the thread cannot be started there is no message.
+    // If the thread cannot be started, no message is printed.
     let _ = std::thread::Builder::new().name("millrace-ending".to_owned()).spawn(tell);
 }

@@ -1,8 +1,9 @@
-//! `millrace-lab paper`: repeats papers' experiments and sets their numbers beside ours.
+//! `millrace-lab paper`: repeats papers' experiments and compares their figures with ours.
 //!
-//! Called by cli.rs. Experiments and their pages are the lab's; this prints each page and, with
-//! `--output`, writes it as one HTML file. Exit status 1 if a check does not hold. Ctrl-C prints
-//! what was run whole until then, and writes no page, which would take the place of a whole one.
+//! cli.rs calls this. The lab has the experiments and their pages; this verb prints each page and,
+//! with `--output`, writes it as one HTML file. The exit status is 1 if a check does not hold.
+//! Ctrl-C prints the parts that are complete, and writes no page, because it would replace a
+//! complete one.
 #![allow(clippy::print_stderr)]
 
 use std::ops::ControlFlow;
@@ -28,7 +29,7 @@ Examples:
   millrace-lab paper -o /tmp
       all papers, with plots in /tmp/systor13.html, /tmp/atc17.html and so on
   millrace-lab paper systor13:fig9,fig10 -o .
-      two figures; their page is systor13-fig9-fig10.html in this folder
+      two figures; their page is systor13-fig9-fig10.html in this directory
   millrace-lab paper systor13:fig4 --without lines,spinners
       each point twice, the second time without two mechanisms of the machine: what hangs on them
   millrace-lab paper atc17 --json -o /tmp/p.html
@@ -51,7 +52,7 @@ Parts of msst15: null, nvme, gap, threads, ablations, effects, dearer
 Parts of ols02: dm, readv, dsw, calls, native, ablations
 Parts of schedulers: scaling, weights, equal, shallow, target, limits, idle, disk";
 
-/// A paper, and which of its parts, in its order.
+/// A paper and some of its parts, in the paper's order.
 #[derive(Debug, Clone)]
 struct PaperSelection {
     paper: &'static Paper,
@@ -63,7 +64,7 @@ impl PaperSelection {
         PaperSelection { paper, parts: paper.parts.to_vec() }
     }
 
-    /// Takes in the parts of another; false if that is another paper.
+    /// Adds the parts of another selection. Returns false if the other one is of another paper.
     fn takes(&mut self, other: &PaperSelection) -> bool {
         let is_same = self.paper.name == other.paper.name;
         if is_same {
@@ -74,8 +75,8 @@ impl PaperSelection {
         is_same
     }
 
-    /// Refuses what this paper's machines and points do not have: its second run would be the first
-    /// again.
+    /// Refuses mechanisms that the paper's machines and points do not have, because a second run
+    /// without them would equal the first.
     fn check_without(&self, without: &[Mechanism]) -> Result<()> {
         let known = match without {
             [] => Vec::new(),
@@ -85,18 +86,18 @@ impl PaperSelection {
         let (name, word) = (self.paper.name, other.word());
         if known.is_empty() {
             bail!(
-                "--without {word}: {name} measures this machine, of which nothing can be left out"
+                "--without {word}: {name} measures this machine, and nothing can be left out of it"
             );
         }
         let known: Vec<&str> = known.iter().map(|mechanism| mechanism.word()).collect();
         bail!(
-            "--without {word}: what {name} runs here does not have it; it has {}",
+            "--without {word}: the runs of {name} do not have this mechanism; they have {}",
             known.join(", ")
         );
     }
 
-    /// File name of its page in a folder: one of its own for some parts, and for a run without
-    /// some mechanism, so that it does not replace the whole page.
+    /// Returns the file name of its page in a directory. A run of some parts, or without some
+    /// mechanism, has a name of its own, so that it does not replace the complete page.
     fn file(&self, without: &[Mechanism]) -> PathBuf {
         let mut name = vec![self.paper.name];
         if self.parts.len() < self.paper.parts.len() {
@@ -116,16 +117,16 @@ impl FromStr for PaperSelection {
     fn from_str(text: &str) -> Result<PaperSelection, String> {
         let (paper, parts) = text.split_once(':').unwrap_or((text, ""));
         if text.ends_with(':') {
-            return Err(format!("{text}: name parts behind the colon, or leave it out"));
+            return Err(format!("{text}: name parts after the colon, or remove it"));
         }
         let Some(found) = PAPERS.iter().find(|known| known.name == paper) else {
             let no = match paper {
                 "" => "no paper is named".to_owned(),
-                paper => format!("{paper}: no such paper here"),
+                paper => format!("there is no paper {paper}"),
             };
             let names: Vec<&str> = PAPERS.iter().map(|known| known.name).collect();
             let (last, others) = names.split_last().expect("six papers");
-            return Err(format!("{no}; there are {} and {last}", others.join(", ")));
+            return Err(format!("{no}; choose {} or {last}", others.join(", ")));
         };
         match parts.is_empty() {
             true => Ok(PaperSelection::whole(found)),
@@ -135,15 +136,15 @@ impl FromStr for PaperSelection {
     }
 }
 
-/// The parts that a list names, in the paper's order and each once.
+/// Returns the parts that a list names, each once, in the paper's order.
 fn parts_of(list: &str, paper: &Paper) -> Result<Vec<&'static str>, String> {
     let named: Vec<&str> = list.split([',', ':']).collect();
     if named.contains(&"") {
-        return Err(format!("{list}: a part without a name; leave out the comma"));
+        return Err(format!("{list}: a part has no name; remove the comma"));
     }
     if let Some(other) = named.iter().find(|word| !paper.parts.contains(word)) {
         let (paper, all) = (paper.name, paper.parts.join(", "));
-        return Err(format!("{other}: no such part of {paper}; there are {all}"));
+        return Err(format!("{paper} has no part {other}; choose from {all}"));
     }
     Ok(paper.parts.iter().copied().filter(|part| named.contains(part)).collect())
 }
@@ -157,7 +158,7 @@ pub struct Args {
     /// schedulers, and walk, which measures this machine [default: all papers]
     #[arg(value_name = "PAPER[:PART,...]")]
     wanted: Vec<PaperSelection>,
-    /// Write the page with plots to this file, or into this folder as PAPER.html, or as
+    /// Write the page with plots to this file, or into this directory as PAPER.html, or as
     /// PAPER-PART.html if parts are given [default: no page is written]
     #[arg(short, long, value_name = "FILE|FOLDER", alias = "html")]
     output: Option<PathBuf>,
@@ -227,7 +228,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(1))
 }
 
-/// Each paper once, with all parts that are named of it.
+/// Returns each paper once, with all parts that were selected.
 fn each_paper(wanted: &[PaperSelection]) -> Vec<PaperSelection> {
     let mut each: Vec<PaperSelection> = Vec::new();
     for one in wanted {
@@ -248,7 +249,7 @@ fn each_once(mechanisms: &[Mechanism]) -> Vec<Mechanism> {
     each
 }
 
-/// Lists the checks that do not hold, in a sentence; empty if all hold.
+/// Lists the checks that do not hold, in a sentence. Returns an empty text if all hold.
 fn failed(pages: &[(&str, Page)]) -> String {
     let no = |check: &&Check| check.kind != CheckKind::Input && check.holds == Verdict::No;
     let of = |(_, page): &'_ (_, Page)| {
@@ -257,9 +258,9 @@ fn failed(pages: &[(&str, Page)]) -> String {
     let names: Vec<String> = pages.iter().flat_map(of).collect();
     match names.len() {
         0 => String::new(),
-        1 => format!("1 check does not hold: {}; the tables above say why", names[0]),
+        1 => format!("1 check does not hold: {}; the tables above show why", names[0]),
         count => {
-            format!("{count} checks do not hold: {}; the tables above say why", names.join(", "))
+            format!("{count} checks do not hold: {}; the tables above show why", names.join(", "))
         }
     }
 }
@@ -281,19 +282,20 @@ fn page_of(
     Ok(page)
 }
 
-/// File of a paper's page: `output`, or a file in it if that is a folder.
+/// Returns the file of a paper's page: `output`, or a file in it if it is a directory.
 fn file_in(output: &Path, paper: &PaperSelection, without: &[Mechanism]) -> PathBuf {
     if output.is_dir() { output.join(paper.file(without)) } else { output.to_owned() }
 }
 
-/// Refuses, before a run of minutes, an output that cannot have the pages of `papers` papers.
+/// Checks, before a run of minutes, that `output` can have the pages of `papers` papers.
 fn check_output(output: &Path, papers: usize) -> Result<()> {
     if output.is_dir() {
         return Ok(());
     }
     if papers > 1 {
         bail!(
-            "--output {}: this is no folder, and there are {papers} papers; make it a folder, or \
+            "--output {}: this is not a directory, and there are {papers} papers; make it a \
+             directory, or \
              name one paper",
             output.display()
         );
@@ -301,7 +303,8 @@ fn check_output(output: &Path, papers: usize) -> Result<()> {
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
     if !folder.is_none_or(Path::is_dir) {
         bail!(
-            "--output {}: the page cannot go there; name a folder, or a file in a folder that \
+            "--output {}: the page cannot go there; name a directory, or a file in a directory \
+             that \
              exists",
             output.display()
         );
@@ -359,7 +362,7 @@ mod tests {
         assert_eq!(file_in(&file, &paper, &[]), file);
         assert!(check_output(&folder, 2).is_ok() && check_output(&file, 1).is_ok());
         let refused = |output: &Path, papers| check_output(output, papers).unwrap_err().to_string();
-        assert!(refused(&file, 2).contains("this is no folder, and there are 2 papers"));
+        assert!(refused(&file, 2).contains("this is not a directory, and there are 2 papers"));
         assert!(refused(&file.join("page.html"), 1).contains("the page cannot go there"));
     }
 
@@ -375,10 +378,9 @@ mod tests {
     fn a_part_that_is_not_there_is_named() {
         let refused = |text: &str| parsed(text).unwrap_err();
         assert!(
-            refused("systor13:fig5")
-                .starts_with("fig5: no such part of systor13; there are fig4, ")
+            refused("systor13:fig5").starts_with("systor13 has no part fig5; choose from fig4, ")
         );
-        assert_eq!(refused("systor13:,"), ",: a part without a name; leave out the comma");
+        assert_eq!(refused("systor13:,"), ",: a part has no name; remove the comma");
         assert!(refused("").starts_with("no paper is named; there are systor13"));
     }
 
@@ -390,7 +392,9 @@ mod tests {
             error.to_string()
         };
         let text = refused("atc17", Mechanism::Spinners);
-        assert!(text.starts_with("--without spinners: what atc17 runs here does not have it"));
+        assert!(
+            text.starts_with("--without spinners: the runs of atc17 do not have this mechanism")
+        );
         assert!(text.contains("distance, links, queueing, lookup-lock, host-busy"), "{text}");
         let text = refused("msst15:null", Mechanism::Distance);
         assert!(
@@ -440,7 +444,7 @@ mod tests {
             ..Page::default()
         };
         assert_eq!(failed(&[("p", Page::default())]), "");
-        let said = "1 check does not hold: c; the tables above say why";
+        let said = "1 check does not hold: c; the tables above show why";
         assert_eq!(failed(&[("p", page.clone())]), said);
         assert!(
             failed(&[("p", page.clone()), ("q", page)]).starts_with("2 checks do not hold: c, c;")

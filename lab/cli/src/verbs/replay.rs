@@ -1,8 +1,9 @@
 //! `millrace-lab replay`: sends the I/Os of a trace again, and prints the results.
 //!
-//! Owns the flow: arguments to lanes (target.rs) and settings, a first pass over the trace where
-//! `--fit scale` needs one, the replay itself (millrace-experiments's `replay`) with a progress
-//! bar, a report (table.rs). Ctrl-C ends the replay, and what was done is printed.
+//! This module owns the order of a run: the arguments become lanes (target.rs) and settings, the
+//! trace is read once in advance if `--fit scale` needs it, the replay itself (`replay` of
+//! millrace-experiments) runs with a progress bar, and a report is printed (table.rs). Ctrl-C ends
+//! the replay, and the I/Os so far are reported.
 #![allow(clippy::print_stderr)]
 
 mod args;
@@ -34,7 +35,7 @@ use trace_progress::{TraceProgress, TrackedTrace};
 /// Runs the verb. The exit code is 0 if every I/O succeeded, 1 if some failed or could not be read.
 ///
 /// # Errors
-/// If an argument makes no sense, or a target or the trace cannot be opened or read.
+/// If an argument is invalid, or a target or the trace cannot be opened or read.
 pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let (lanes, routes) = target::lanes(&args.to, &args.map, &args.stripe)?;
     check(args, &lanes)?;
@@ -58,14 +59,17 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         eprintln!("note: --map {missing}: the trace has no such device; its devices: {has}");
     }
     if report.counts.traced_ios == 0 && report.stopped.is_none() {
-        eprintln!("note: {}: no I/O in it was understood as {}", head.traces, head.format);
+        eprintln!(
+            "note: {}: none of its lines could be read as an I/O of {}",
+            head.traces, head.format
+        );
     }
     let damage = ReadDamage::tell(watch.damage());
     let ended = finish(args, &head, &report, [&notes, damage.lines()])?;
     Ok(if ended == ExitCode::SUCCESS { damage.exit_code() } else { ended })
 }
 
-/// Prints the report and returns the exit code; `said` has notes on the trace and its damage.
+/// Prints the report and returns the exit code. `said` has notes on the trace and its damage.
 fn finish(
     args: &ReplayArgs,
     head: &table::Head,
@@ -86,35 +90,35 @@ fn finish(
     };
     millrace_console::say(&format!("{text}\n"));
     if let Some(StopReason::Trace(text) | StopReason::Target(text)) = &report.stopped {
-        bail!("{text}; the report above covers the I/Os until then");
+        bail!("{text}; the report above covers the I/Os completed so far");
     }
     if let Some(StopReason::Undecided(text)) = &report.stopped {
-        bail!("trace {}: {text}; the report above covers the I/Os until then", head.traces);
+        bail!("trace {}: {text}; the report above covers the I/Os completed so far", head.traces);
     }
     if report.counts.errors > 0 {
         let first = report.counts.first_error.as_deref().unwrap_or("no detail");
         eprintln!("{} I/Os failed: {first}", report.counts.errors);
     }
     if report.stopped == Some(StopReason::Interrupted) {
-        eprintln!("interrupted: the report above covers the I/Os until then");
+        eprintln!("interrupted: the report above covers the I/Os completed so far");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(ExitCode::from(u8::from(report.counts.errors > 0)))
 }
 
-/// Refuses flags that have no meaning together.
+/// Refuses flags that contradict each other.
 fn check(args: &ReplayArgs, lanes: &Lanes) -> Result<()> {
     let servers = !matches!(lanes, Lanes::Drives(_));
     if args.machine.is_some() && servers {
-        bail!("--machine: a simulated machine has drives, no servers; use null, ram or model");
+        bail!("--machine: a simulated machine has drives but no servers; use null, ram or model");
     }
     if args.trace_size.is_some() && args.fit != Some(Fit::Scale) {
-        bail!("--trace-size: only --fit scale asks how large the traced device was");
+        bail!("--trace-size: only --fit scale needs the size of the traced device");
     }
     if let (Lanes::Vhost(_), Some(iodepth)) = (lanes, args.iodepth)
         && iodepth > VHOST_IODEPTH_MAX
     {
-        bail!("--iodepth {iodepth}: on vhost-user at most {VHOST_IODEPTH_MAX} are in flight");
+        bail!("--iodepth {iodepth}: vhost-user allows at most {VHOST_IODEPTH_MAX} in flight");
     }
     Ok(())
 }
@@ -138,8 +142,8 @@ fn settings(args: &ReplayArgs, lanes: &Lanes, interrupt: &Interrupt) -> Settings
     }
 }
 
-/// Returns the settings for fitting addresses, and the number of I/Os if the trace was read for its
-/// extents.
+/// Returns the settings for fitting addresses, and the number of I/Os if the trace was read to find
+/// its extent.
 fn addresses(
     args: &ReplayArgs,
     traces: &[TracePath],
@@ -187,7 +191,7 @@ fn carry_out(
         return Ok(report?);
     }
     let total = [ios, settings.limit].into_iter().flatten().min();
-    // Until the bar is shown for the first time, the replay connects to its servers.
+    // The replay connects to its servers before the bar is shown for the first time.
     interrupt::begin_wait();
     let mut progress = |standing: &ReplayProgress| {
         interrupt::end_wait();

@@ -1,7 +1,7 @@
 //! `millrace-lab trace`: shows traces of any format as a page of plots, or converts them.
 //!
-//! Owns the list of operations on a trace, one file each, and the naming of traces on the command
-//! line. Called by cli.rs; millrace-experiments has the formats and the page.
+//! This module owns the list of operations on a trace, one file each, and the naming of traces on
+//! the command line. cli.rs calls it; millrace-experiments has the formats and the page.
 
 mod convert;
 mod report;
@@ -47,7 +47,7 @@ enum Verb {
 /// Runs the verb.
 ///
 /// # Errors
-/// If a trace is missing, cannot be read, or is damaged; the error names file and position.
+/// If a trace is missing, cannot be read, or is damaged. The error names file and position.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Report(args) => report::run(args),
@@ -62,7 +62,7 @@ struct TraceInput {
     /// merged by time
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<String>,
-    /// The folder of the traces
+    /// The directory of the traces
     #[arg(short = 'D', long = "dir", value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The format of the traces [default: found by their first lines]; one of blktrace, blkparse,

@@ -273,7 +273,7 @@ fn a_stripe_is_served_as_told_and_one_list_takes_longer_for_large_writes() {
     // The drives' own rate bounds it: 64 MiB at 520 MB/s each.
     assert!(ours > 0.9 * 0.032, "{ours}");
     let alone = ["--to", "model:preset=850evo", "--serving", "per-drive"];
-    assert!(refused(&replay(&trace, &alone)).contains("one drive is no stripe"));
+    assert!(refused(&replay(&trace, &alone)).contains("a stripe needs several drives"));
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn a_csv_that_became_blktrace_is_read_by_blkparse_and_btt() {
         ["1.332248900", "C", "W", "2573128", "+", "16"],
     ];
     assert_eq!(events, expected);
-    // btt writes files of rates into its working folder.
+    // btt writes files of rates into its working directory.
     let btt = text(Command::new("btt").arg("-i").arg(&dump).current_dir(dir.path()));
     let q2c: Vec<&str> =
         btt.lines().find(|line| line.starts_with("Q2C ")).unwrap().split_whitespace().collect();

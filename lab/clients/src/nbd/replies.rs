@@ -1,10 +1,11 @@
-//! Replies on their way in: from received bytes to completed requests.
+//! Parses replies: from received bytes to completed requests.
 //!
-//! Owns the receive buffer. Small payload is copied out of it; the rest of a large one is received
-//! straight into the request's buffer. Called by the client with its table of requests.
+//! This module owns the receive buffer. Small payload is copied out of the buffer; the rest of a
+//! large payload is received directly into the request's buffer. The client calls this with its
+//! table of requests.
 //!
-//! Invariants: payload goes only where the request asked for it; a reply to a request that is not
-//! in flight, or more data than asked for, is an error that ends the connection.
+//! Invariants: payload is only written to the range that the request named. A reply to a request
+//! that is not in flight, or more data than requested, is an error that ends the connection.
 
 use std::io;
 
@@ -25,7 +26,7 @@ struct Payload {
     last: bool,
 }
 
-/// Receive buffer: bytes of replies that were received and not yet parsed.
+/// Buffer of received bytes that are not parsed yet.
 #[derive(Debug)]
 pub(crate) struct Replies {
     buffer: Box<[u8]>,
@@ -42,8 +43,8 @@ impl Replies {
         Replies { buffer, start: 0, end: rest.len(), payload: None }
     }
 
-    /// Receives once and completes requests. Returns the number of bytes received, 0 if there are
-    /// none.
+    /// Receives once and completes requests. Returns the number of bytes received, or 0 if none
+    /// were available.
     pub(crate) fn receive(
         &mut self,
         socket: &Socket,
@@ -74,7 +75,7 @@ impl Replies {
         Ok(received)
     }
 
-    /// Parses one piece of payload or one header; returns false when more bytes are needed.
+    /// Parses one piece of payload or one header. Returns false if more bytes are needed.
     fn step(
         &mut self,
         style: ReplyStyle,
@@ -111,7 +112,7 @@ impl Replies {
         Ok(true)
     }
 
-    /// Parses one reply with the bytes behind its header; returns `None` if these are incomplete.
+    /// Parses one reply with the bytes after its header. Returns `None` if these are incomplete.
     fn reply(
         behind: &[u8],
         reply: ServerReply<'_>,
@@ -172,21 +173,23 @@ impl Replies {
 
 /// Part of a reply that follows its header.
 struct ReplyBody {
-    /// Number of bytes of an extent list that the reply has used up.
+    /// Number of bytes of an extent list that were parsed.
     list_bytes: usize,
     /// Payload that remains to be received.
     payload: Option<Payload>,
 }
 
-/// Returns the request that a cookie names.
+/// Returns the request to which a cookie belongs.
 fn lookup(pending: &mut [Option<Pending>], cookie: u64) -> io::Result<(u32, &mut Pending)> {
     let index = u32::try_from(cookie).map_err(invalid)?;
     Ok((index, in_flight(pending, index)?))
 }
 
-/// Returns the range of a read's buffer that a chunk goes to.
+/// Returns the range of a read's buffer to which a chunk belongs.
 fn place(request: &mut Pending, offset: u64, length: u64) -> io::Result<(usize, usize)> {
-    let wrong = || invalid(format!("a chunk of {length} bytes at {offset}, which is not in range"));
+    let wrong = || {
+        invalid(format!("a chunk of {length} bytes at {offset}, which the read did not request"))
+    };
     let at = offset.checked_sub(request.offset).ok_or_else(wrong)?;
     let end = at.checked_add(length).ok_or_else(wrong)?;
     if request.command != Command::Read || end > request.length {

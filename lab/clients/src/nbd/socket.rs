@@ -1,7 +1,7 @@
-//! The client's socket: sends and receives that do not block, and a wait for either.
+//! Socket of the client: sends and receives without blocking, and waits for either.
 //!
-//! Owns the descriptor. Called by the client; calls the kernel. Invariant: the socket itself stays
-//! blocking, so the negotiation can use it plainly; the transmission says `MSG_DONTWAIT`.
+//! This type owns the descriptor. The client calls it. Invariant: the socket itself stays blocking,
+//! so that the negotiation can use it directly; transmission passes `MSG_DONTWAIT`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// Socket events that a wait ends at.
+/// Socket events that end a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ready {
     /// The socket has bytes to receive.
@@ -30,13 +30,14 @@ impl Socket {
         Socket(stream.into())
     }
 
-    /// Sends the bytes that fit now and returns their number; `None` if none fit.
+    /// Sends the bytes for which there is room now and returns their number, or `None` if there is
+    /// no room.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         at_once(retry_on_intr(|| send(&self.0, bytes, flags)))
     }
 
-    /// Sends all bytes, waiting for room where needed.
+    /// Sends all bytes, and waits for room where necessary.
     pub(crate) fn send_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.send(bytes)? {
@@ -49,7 +50,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives available bytes into `room` and returns their number; `None` if there are none.
+    /// Receives available bytes into `room` and returns their number, or `None` if there are none.
     ///
     /// # Errors
     /// `UnexpectedEof` at the end of the connection.
@@ -73,7 +74,7 @@ impl Socket {
         }
     }
 
-    /// Waits; returns true if there are bytes to receive, or the connection has ended.
+    /// Waits. Returns true if there are bytes to receive, or if the connection has ended.
     pub(crate) fn wait(&self, ready: Ready) -> io::Result<bool> {
         let events = match ready {
             Ready::ToReceive => PollFlags::IN,
@@ -84,7 +85,7 @@ impl Socket {
         Ok(!(fds[0].revents() - PollFlags::OUT).is_empty())
     }
 
-    /// Waits until one of several sockets has bytes to receive, for `most` at most.
+    /// Waits until one of several sockets has bytes to receive, but at most for `most`.
     pub(crate) fn wait_any(sockets: &[&Socket], most: Duration) -> io::Result<()> {
         let mut fds: Vec<_> =
             sockets.iter().map(|socket| PollFd::new(&socket.0, PollFlags::IN)).collect();
@@ -93,14 +94,14 @@ impl Socket {
             tv_nsec: most.subsec_nanos().into(),
         };
         match poll(&mut fds, Some(&most)) {
-            // After a signal the caller looks at the sockets again.
+            // After a signal the caller checks the sockets again.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// Converts the outcome of a nonblocking call: `None` if the call would have blocked.
+/// Converts the result of a nonblocking call: `None` if the call would have blocked.
 fn at_once(outcome: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
     match outcome {
         Ok(bytes) => Ok(Some(bytes)),

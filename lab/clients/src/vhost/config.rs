@@ -1,6 +1,6 @@
 //! Features and the configuration space of a virtio-blk device, as the client reads them.
 //!
-//! Plain arithmetic over bits and bytes (virtio 1.2, sections 5.2.3 and 5.2.4). Called when a
+//! Plain arithmetic over bits and bytes (virtio 1.2, sections 5.2.3 and 5.2.4). It is used when a
 //! client connects.
 
 use millrace_exports::virtio::{config, feature};
@@ -19,30 +19,30 @@ pub(crate) const WANTED: u64 = feature::SIZE_MAX
     | feature::PROTOCOL_FEATURES
     | feature::VERSION_1;
 
-/// Configuration of a disk, as its server reports it.
+/// Configuration of a disk as reported by its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskConfig {
     /// Size in sectors of 512 bytes.
     pub capacity_sectors: u64,
     /// Size of a logical block in bytes.
     pub block_bytes: u32,
-    /// Largest size of a segment in bytes.
+    /// Maximum size of a segment in bytes.
     pub segment_bytes_max: u32,
-    /// Largest number of segments of a request.
+    /// Maximum number of segments of a request.
     pub segments_max: u32,
     /// Number of queues of the server.
     pub queues: u16,
-    /// Largest number of sectors of a discard; 0 if the disk accepts none.
+    /// Maximum number of sectors of a discard; 0 if the disk accepts none.
     pub discard_sectors_max: u32,
-    /// Largest number of sectors of a write of zeroes; 0 if the disk accepts none.
+    /// Maximum number of sectors of a write of zeroes; 0 if the disk accepts none.
     pub write_zeroes_sectors_max: u32,
     /// Negotiated features, as virtio feature bits.
     pub features: u64,
 }
 
 impl DiskConfig {
-    /// Parses the configuration space; a field without its feature gets the specification's
-    /// default.
+    /// Parses the configuration space. A field whose feature is missing gets the default of the
+    /// specification.
     pub(crate) fn parse(bytes: &[u8; config::BYTES], features: u64) -> DiskConfig {
         let has = |feature| features & feature != 0;
         let word32 = |at: usize| {
@@ -53,7 +53,8 @@ impl DiskConfig {
         let capacity_sectors =
             u64::from(word32(config::CAPACITY)) | u64::from(word32(config::CAPACITY + 4)) << 32;
         let field = |feature, at, otherwise| if has(feature) { word32(at) } else { otherwise };
-        // qemu-storage-daemon offers the feature and reports a maximum of 0.
+        // qemu-storage-daemon offers the feature and reports a maximum of 0, which is taken as no
+        // limit.
         let segment_bytes_max = match field(feature::SIZE_MAX, config::SIZE_MAX, 0) {
             0 => u32::MAX,
             most => most,

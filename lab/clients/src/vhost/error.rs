@@ -1,6 +1,8 @@
-//! Errors of the vhost-user client: the operation that failed, the server's path and a remedy.
+//! Errors of the vhost-user client. Each has the operation that failed, the server's path and a
+//! remedy.
 //!
-//! Matchable kinds with their context. Made by the client and its queues; printed by programs.
+//! The kinds can be matched and carry their context. The client and its queues create them;
+//! programs print them.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +12,7 @@ use thiserror::Error;
 use super::layout::LayoutError;
 use super::ring::RingError;
 
-/// Error between the vhost-user client and a server.
+/// Error in communication between the vhost-user client and a server.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -25,7 +27,7 @@ pub enum ClientError {
         /// Error of the system call.
         source: io::Error,
     },
-    /// A server accepted the connection and does not answer, or answers something else.
+    /// A server accepted the connection but does not answer, or sends an invalid answer.
     #[error(
         "{}: no answer to the first vhost-user message ({source}); is it a vhost-user server, \
          and free? Most serve one client at a time",
@@ -54,10 +56,10 @@ pub enum ClientError {
         path: PathBuf,
         /// Name of the missing feature.
         feature: &'static str,
-        /// Advice to the user: a way to get the feature, or to do without.
+        /// Advice to the user on how to get the feature, or how to do without it.
         remedy: &'static str,
     },
-    /// The server has fewer queues than the client asked for.
+    /// The server has fewer queues than the client requested.
     #[error(
         "{}: {asked} queues asked for, the vhost-user server has {offered}; use {offered} jobs \
          at most, or give the server more queues",
@@ -66,7 +68,7 @@ pub enum ClientError {
     Queues {
         /// Path of the server's socket.
         path: PathBuf,
-        /// Number of queues that the client asked for.
+        /// Number of queues that the client requested.
         asked: u16,
         /// Number of queues that the server has.
         offered: u64,
@@ -82,8 +84,8 @@ pub enum ClientError {
         /// Error of the system call.
         source: io::Error,
     },
-    /// The device broke the rules of the ring.
-    #[error("{}, queue {queue}: {source}; this is a bug of the server", path.display())]
+    /// The device violated the rules of the ring.
+    #[error("{}, queue {queue}: {source}; this is a bug in the server", path.display())]
     Ring {
         /// Path of the server's socket.
         path: PathBuf,
@@ -92,9 +94,9 @@ pub enum ClientError {
         /// Violation of the ring's rules.
         source: RingError,
     },
-    /// The server closed the connection with requests in flight.
+    /// The server closed the connection while requests were in flight.
     #[error(
-        "{}, queue {queue}: the server went away with {in_flight} requests in flight",
+        "{}, queue {queue}: the server closed the connection with {in_flight} requests in flight",
         path.display()
     )]
     Gone {

@@ -1,14 +1,14 @@
-//! Offsets of the parts of one virtqueue and of its buffers in shared memory.
+//! Computes the offsets of the parts of one virtqueue and of its buffers in shared memory.
 //!
-//! Pure arithmetic: checked options to offsets. Called by the ring and by whoever gives it memory.
-//! What both sides only read once it is set up (descriptors) shares no cache line with what changes
-//! hands with every batch (indices, headers, statuses); headers and statuses are packed, so that a
-//! batch moves a line for 4 headers and one for 64 statuses.
+//! Pure arithmetic from checked options to offsets. The ring and the code that allocates its memory
+//! call it. Data that both sides only read after the set-up (descriptors) shares no cache line with
+//! data that changes with every batch (indices, headers, statuses). Headers and statuses are
+//! packed, so that a batch transfers one cache line for 4 headers and one for 64 statuses.
 
 use millrace_exports::virtio::{HEADER_BYTES, area_bytes};
 use thiserror::Error;
 
-/// Largest number of entries of a ring: more than any server accepts.
+/// Maximum number of entries of a ring: more than any server accepts.
 pub const RING_SIZE_MAX: u16 = 1024;
 /// Size in bytes of an indirect table: three descriptors, in one cache line.
 pub(crate) const TABLE_BYTES: usize = 64;
@@ -16,24 +16,25 @@ pub(crate) const TABLE_BYTES: usize = 64;
 pub const PAGE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
 
-/// Placement of a request's descriptors.
+/// Placement of a request's descriptors in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descriptors {
-    /// Each request chains three of the ring's descriptors: a third of the ring's size in flight.
+    /// Each request chains three of the ring's descriptors, so a third of the ring's size can be in
+    /// flight.
     Chained,
-    /// Each request has an indirect table and one descriptor: as many in flight as the ring has
-    /// entries.
+    /// Each request has an indirect table and one descriptor, so as many can be in flight as the
+    /// ring has entries.
     Indirect,
 }
 
-/// Way in which the driver learns of completions.
+/// Method by which the driver learns of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// The driver polls and asks for no interrupts; from time to time it yields its CPU.
+    /// The driver polls and requests no interrupts. From time to time it yields its CPU.
     Poll,
     /// The driver polls and never yields its CPU, as clients with a CPU of their own do.
     Spin,
-    /// The driver asks for an interrupt before it sleeps.
+    /// The driver requests an interrupt before it sleeps.
     Events,
 }
 
@@ -42,7 +43,7 @@ pub enum Wait {
 pub struct RingOptions {
     /// Number of entries: a power of two up to 1024.
     pub size: u16,
-    /// Largest number of requests in flight, each with a slot; 1 or more.
+    /// Maximum number of requests in flight, each with a slot; 1 or more.
     pub depth: u16,
     /// Size of each slot's buffer in bytes.
     pub data_bytes: u32,
@@ -50,7 +51,7 @@ pub struct RingOptions {
     pub descriptors: Descriptors,
     /// `VIRTIO_F_EVENT_IDX` was negotiated.
     pub event_idx: bool,
-    /// Way to wait for completions.
+    /// Method of waiting for completions.
     pub wait: Wait,
 }
 
@@ -61,20 +62,20 @@ pub enum LayoutError {
     /// The ring size is not a power of two, or too large.
     #[error("a ring of {size} entries: it must be a power of two up to {RING_SIZE_MAX}")]
     Size {
-        /// Ring size that the caller asked for.
+        /// Ring size that the caller requested.
         size: u16,
     },
-    /// The ring has no room for so many slots, or no slots were asked for.
+    /// The ring does not have room for this number of slots, or the number is 0.
     #[error(
         "{depth} requests in flight in a ring of {size} entries: 1 to {most} fit; \
          take a larger ring or indirect descriptors"
     )]
     Depth {
-        /// Depth that the caller asked for.
+        /// Depth that the caller requested.
         depth: u16,
         /// Number of entries of the ring.
         size: u16,
-        /// Largest depth that fits.
+        /// Maximum depth that fits.
         most: u16,
     },
 }

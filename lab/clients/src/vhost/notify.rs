@@ -1,8 +1,8 @@
-//! The eventfds of one queue, and a wait for the server's.
+//! Eventfds of one queue, and waits for notifications by the server.
 //!
-//! Owns both eventfds and an epoll. Called by a queue; calls the kernel. The call eventfd is never
-//! read: the epoll is edge-triggered, so each write of the server's ends one wait, and a wait is
-//! one system call that notices the end of the connection too.
+//! `Notify` owns both eventfds and an epoll instance. A queue calls it. The call eventfd is never
+//! read: epoll is edge-triggered, so each write by the server ends one wait, and a wait is one
+//! system call that also detects the end of the connection.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -21,9 +21,9 @@ const CONNECTION: u64 = 1;
 pub(super) enum WakeReason {
     /// The server wrote to the call eventfd.
     Interrupted,
-    /// The server closed the connection.
+    /// The server has closed the connection.
     Ended,
-    /// The time was over.
+    /// The time limit has passed.
     Late,
 }
 
@@ -51,11 +51,12 @@ impl Notify {
 
     /// Wakes the server.
     pub(super) fn kick(&self) {
-        // The write fails only if the counter is full, and a full counter is a kick to be read.
+        // The write fails only if the counter is full, in which case an unread kick is already
+        // pending.
         let _ = self.kick.write(1);
     }
 
-    /// Waits until a `wait` of one of several queues would return at once, for `most` at most.
+    /// Waits until `wait` of one of several queues would return at once, but at most for `most`.
     pub(super) fn wait_any(notifies: &[&Notify], most: Duration) -> io::Result<()> {
         let epolls = notifies.iter().map(|notify| PollFd::new(&notify.epoll, PollFlags::IN));
         match poll(&mut epolls.collect::<Vec<_>>(), Some(&timespec(most))) {
@@ -64,7 +65,7 @@ impl Notify {
         }
     }
 
-    /// Waits for an interrupt or the connection's end, for `most` at most.
+    /// Waits for an interrupt or the end of the connection, but at most for `most`.
     pub(super) fn wait(&self, most: Duration) -> io::Result<WakeReason> {
         let most = timespec(most);
         let empty = epoll::Event {
@@ -73,7 +74,7 @@ impl Notify {
         };
         let mut events = [empty; 2];
         let found = match epoll::wait(&self.epoll, &mut events, Some(&most)) {
-            // After a signal the caller looks at the ring, as after an interrupt.
+            // After a signal the caller checks the ring, as after an interrupt.
             Err(rustix::io::Errno::INTR) => return Ok(WakeReason::Interrupted),
             other => other?,
         };
@@ -95,5 +96,5 @@ fn timespec(time: Duration) -> Timespec {
     }
 }
 
-/// The eventfds are nonblocking, as a server that reads without waiting expects.
+/// The eventfds are nonblocking, because a server may read them and expects not to block.
 const EVENTFD_FLAGS: i32 = EFD_CLOEXEC | EFD_NONBLOCK;

@@ -1,8 +1,8 @@
-//! One queue of a client: its ring, its eventfds, and how to wait.
+//! One queue of a client: its ring, its eventfds, and its method of waiting.
 //!
-//! Owns the ring and what wakes either side; shares memory and connection with the client's other
-//! queues. Used by one thread, any one; called by the benchmark and by tests; calls the ring and
-//! the kernel, that only for kicks, sleeps and, while it polls in vain, to let others run.
+//! A queue owns the ring and the eventfds; it shares memory and connection with the client's other
+//! queues. One thread at a time uses it; the benchmark and tests do. It calls the kernel only for
+//! kicks and sleeps and, after polls without a completion, to yield the CPU.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -19,26 +19,28 @@ use super::notify::{Notify, WakeReason};
 use super::request::{Kind, Request, Status, range};
 use super::ring::{DriverRing, RingError};
 
-/// Number of polls of the ring in one `wait`, before the caller may do something else.
+/// Number of polls of the ring in one `wait`, after which it returns so that the caller can do
+/// other work.
 const LOOKS: u32 = 128;
-/// Number of waits in vain after which the CPU is yielded; the server may need it.
+/// Number of waits without a completion after which the CPU is yielded, because the server may need
+/// it.
 const WAITS_PER_YIELD: u32 = 32;
-/// Number of waits in vain after which the connection is checked: some milliseconds.
+/// Number of waits without a completion after which the connection is checked: some milliseconds.
 const WAITS_PER_CHECK: u32 = 2048;
-/// Longest wait for one completion of a server.
+/// Maximum time that a server may take to complete any request.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connection and memory that several queues share, and that must outlive each of them.
+/// Connection and memory that several queues share. It must outlive each of them.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) path: PathBuf,
     /// Memory that the rings point into.
     pub(super) _memory: MmapRegion,
-    /// Connection, which closes with the last queue and so ends the server's session.
+    /// Connection to the server. It closes with the last queue, which ends the server's session.
     pub(super) _stream: UnixStream,
 }
 
-/// Notifications that a queue sent and received, and the system calls for them.
+/// Counters of notifications that a queue sent and received, and of the system calls for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Number of kicks written.
@@ -49,14 +51,15 @@ pub struct Counters {
     pub system_calls: u64,
 }
 
-/// Queue of a client, for one thread.
+/// One queue of a client, for use by one thread.
 #[derive(Debug)]
 pub struct Queue {
     ring: DriverRing,
     notify: Notify,
     number: u16,
     counters: Counters,
-    /// Number of completions so far, and at the last check of the connection.
+    /// Number of completions so far. The next field is this number at the last check of the
+    /// connection.
     completed: u64,
     checked: (u64, Option<Instant>),
     /// Number of waits without a completion.
@@ -83,7 +86,7 @@ impl Queue {
         }
     }
 
-    /// Returns the number of requests whose completions were not handed out.
+    /// Returns the number of requests whose completions were not returned yet.
     #[must_use]
     pub fn in_flight(&self) -> u16 {
         self.ring.in_flight()
@@ -95,16 +98,16 @@ impl Queue {
         self.counters
     }
 
-    /// Puts a request of a free slot into the ring; [`Queue::kick`] shows it to the server.
+    /// Puts a request of a free slot into the ring. [`Queue::kick`] publishes it to the server.
     ///
     /// # Panics
-    /// If the slot is in flight or there is none of this number, or the data are larger than it.
+    /// If the slot is in flight or does not exist, or the data are larger than its buffer.
     #[inline(always)]
     pub fn submit(&mut self, slot: u16, request: Request) {
         self.ring.submit(slot, request);
     }
 
-    /// Shows the server all submitted requests, and kicks the server if it wants a kick.
+    /// Publishes all submitted requests to the server, and kicks the server if it needs a kick.
     #[inline(always)]
     pub fn kick(&mut self) {
         if self.ring.publish() {
@@ -112,10 +115,10 @@ impl Queue {
         }
     }
 
-    /// Hands out completions: slots and their statuses. Returns their number.
+    /// Passes completions to `done`, as slots and their statuses. Returns their number.
     ///
     /// # Errors
-    /// If the server broke the rules of the ring.
+    /// If the server violated the rules of the ring.
     #[inline(always)]
     pub fn reap(&mut self, done: impl FnMut(u16, Status)) -> Result<u16, ClientError> {
         match self.ring.reap(done) {
@@ -127,11 +130,11 @@ impl Queue {
         }
     }
 
-    /// Waits until a request may be done: for a moment if the queue polls, else until the server's
-    /// interrupt. Call it in a loop with `reap`, after [`Queue::kick`].
+    /// Waits until a request may have completed: for a moment if the queue polls, else until the
+    /// server's interrupt. Call it in a loop with `reap`, after [`Queue::kick`].
     ///
     /// # Errors
-    /// If the server went away or answers nothing for 30 s.
+    /// If the server closed the connection or completes nothing for 30 s.
     #[inline(always)]
     pub fn wait(&mut self) -> Result<(), ClientError> {
         match self.ring.options().wait {
@@ -148,11 +151,11 @@ impl Queue {
         }
     }
 
-    /// Sleeps until one of several queues may have completions, for `most` at most. For queues that
-    /// wait for interrupts, after [`Queue::kick`] and [`Queue::reap`] of each.
+    /// Sleeps until one of several queues may have completions, but at most for `most`. Use it for
+    /// queues that wait for interrupts, after [`Queue::kick`] and [`Queue::reap`] of each.
     ///
     /// # Errors
-    /// If a server went away.
+    /// If a server closed the connection.
     pub fn wait_any(queues: &mut [Queue], most: Duration) -> Result<(), ClientError> {
         let mut nothing_done = true;
         for queue in &mut *queues {
@@ -174,7 +177,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Submits one request with the first slot and waits for it; no other may be in flight.
+    /// Submits one request with the first slot and waits for it. No other request may be in flight.
     ///
     /// # Errors
     /// As [`Queue::wait`] and [`Queue::reap`].
@@ -211,7 +214,7 @@ impl Queue {
         self.call_range(Kind::Discard, &range(sector, sectors, 0))
     }
 
-    /// Writes zeroes; the server may unmap the sectors.
+    /// Writes zeroes. The server may unmap the sectors.
     ///
     /// # Errors
     /// As [`Queue::call`].
@@ -227,7 +230,7 @@ impl Queue {
     /// Copies bytes into a free slot's buffer, before a write.
     ///
     /// # Panics
-    /// If the slot is in flight, or the bytes are more than it has.
+    /// If the slot is in flight, or there are more bytes than its buffer has.
     pub fn write_data(&mut self, slot: u16, bytes: &[u8]) {
         self.ring.write_data(slot, bytes);
     }
@@ -247,7 +250,8 @@ impl Queue {
         self.notify.kick();
     }
 
-    /// Yields the CPU and checks the connection from time to time, after polls in vain.
+    /// From time to time, after polls without a completion, yields the CPU and checks the
+    /// connection.
     #[cold]
     fn pause(&mut self) -> Result<(), ClientError> {
         if self.ring.recheck_kick() {
@@ -277,7 +281,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Sleeps until the server's interrupt, unless a completion is there already.
+    /// Sleeps until the server's interrupt, unless a completion is already available.
     #[inline]
     fn sleep(&mut self) -> Result<(), ClientError> {
         if !self.ring.prepare_sleep() || self.in_flight() == 0 {

@@ -1,7 +1,8 @@
-//! Virtio-blk requests, as the driver writes them, and the device's status of them.
+//! Virtio-blk requests as a driver writes them, and the statuses that a device returns.
 //!
-//! Plain values of the virtio specification (1.2, section 5.2.6). Made by whoever submits, read by
-//! the ring; a slot's descriptors are rewritten only when the [`Shape`] of its request changes.
+//! Plain values of the virtio specification (1.2, section 5.2.6). The submitting code creates them
+//! and the ring reads them; a slot's descriptors are rewritten only when the [`Shape`] of its
+//! request changes.
 
 use millrace_exports::virtio::{RANGE_BYTES, kind, status};
 
@@ -16,9 +17,9 @@ pub enum Kind {
     Flush,
     /// Returns the disk's identity, 20 bytes.
     GetId,
-    /// Discards a range; the request's data are a [`range`].
+    /// Discards a range. The request's data are a [`range`].
     Discard,
-    /// Makes a range read as zeroes; the request's data are a [`range`].
+    /// Makes a range read as zeroes. The request's data are a [`range`].
     WriteZeroes,
 }
 
@@ -36,7 +37,7 @@ impl Kind {
     }
 }
 
-/// Request for the disk; its data are in its slot's buffer.
+/// Request to the disk. Its data are in its slot's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Operation to do.
@@ -77,12 +78,12 @@ impl Request {
     }
 }
 
-/// Direction and length of a request's data: all that its descriptors depend on.
+/// Direction and length of a request's data. Its descriptors depend on nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape(u64);
 
 impl Shape {
-    /// Shape of a slot that has had no request.
+    /// Shape of a slot that has not had a request yet.
     pub(crate) const NONE: Shape = Shape(u64::MAX);
     const NO_DATA: u64 = 0;
     const TO_DRIVER: u64 = 1;
@@ -99,7 +100,7 @@ impl Shape {
     }
 }
 
-/// Status byte that a device wrote for a request.
+/// Status byte that a device writes for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status(pub u8);
 
@@ -123,7 +124,7 @@ impl std::fmt::Display for Status {
             status::OK => f.write_str("ok"),
             status::IOERR => f.write_str("I/O error"),
             status::UNSUPP => f.write_str("not supported"),
-            other => write!(f, "status {other}, which virtio-blk does not have"),
+            other => write!(f, "status {other}, which virtio-blk does not define"),
         }
     }
 }

@@ -1,20 +1,22 @@
 //! The driver's side of a split virtqueue with a slot for each request in flight.
 //!
-//! Owns the ring's state and its part of a memory that somebody else gives, and no descriptor of
-//! the system: kicks and interrupts are the caller's. Called by a queue of the client, and by
-//! whoever plays both sides in one process; calls nothing. A slot has its descriptors, header,
-//! status and buffer for life; a request costs a header and an entry of the available ring, and
-//! that only if the entry held another slot. All is plain stores: nothing is allocated.
+//! `DriverRing` owns the ring's state and its part of a memory that the caller provides. It has no
+//! system descriptors: the caller sends kicks and receives interrupts. A queue of the client calls
+//! it, and so does code that plays both sides in one process. A slot keeps its descriptors, header,
+//! status and buffer as long as the ring exists; a request costs a header and an entry of the
+//! available ring, and the entry is written only if it held another slot. All accesses are plain
+//! stores, and nothing is allocated.
 //!
-//! Kicks: whether one is due is exact only if a barrier stands between the index and the look at
-//! the event, and that barrier waits for a line that a polling device is reading. So there is none
-//! while the device has more to do than the batch, and an answer may miss that it goes to sleep
-//! nevertheless; whoever polls in vain for a while asks again ([`DriverRing::recheck_kick`]).
-//! Asking again sooner would not do: some devices move their event along with every entry that they
-//! take, and look asleep in the middle of a batch. Rings with interrupts always have the barrier.
+//! Kicks: the ring can tell exactly whether a kick is due only with a barrier between the store of
+//! the index and the load of the event, and that barrier waits for a cache line that a polling
+//! device reads. So there is no barrier while the device has more to do than the batch. It may then
+//! go to sleep without a kick; a caller that polls without a completion for a while must check
+//! again ([`DriverRing::recheck_kick`]). Checking earlier would be wrong: some devices advance
+//! their event with every entry that they take, and look asleep in the middle of a batch. Rings
+//! with interrupts always have the barrier.
 //!
-//! Invariants: the device is not trusted: an index or slot that it cannot have done is an error;
-//! `in_flight` is the number of slots that are. Specification: virtio 1.2, section 2.7.
+//! Invariants: the device is not trusted: an impossible index or slot is an error. `in_flight` is
+//! the number of slots that are in flight. Specification: virtio 1.2, section 2.7.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -35,7 +37,7 @@ const QUIET_LAPSE: u16 = 1 << 14;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RingError {
-    /// The used index shows more completions than requests in flight.
+    /// The used index shows more completions than there are requests in flight.
     #[error("the device's used index went from {from} to {to} with {in_flight} requests in flight")]
     UsedIndex {
         /// Used index that the driver saw last.
@@ -53,7 +55,7 @@ pub enum RingError {
     },
 }
 
-/// State of a slot that the driver keeps for itself.
+/// State of a slot that only the driver uses.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     shape: Shape,
@@ -69,16 +71,17 @@ pub struct DriverRing {
     /// Guest-physical address of `memory`, which the device uses.
     gpa_base: u64,
     slots: Box<[Slot]>,
-    /// Index of the next available entry, and the index that the device was shown.
+    /// Index of the next available entry. The next field is the index that was published to the
+    /// device.
     next_available: u16,
     published: u16,
-    /// Index up to which a kick was certainly sent or not due.
+    /// Index up to which each kick was either sent or certainly not due.
     confirmed: u16,
     next_used: u16,
     in_flight: u16,
     /// Value of the used event that was last written.
     used_event: u16,
-    /// The driver has asked for an interrupt.
+    /// True if the driver has requested an interrupt.
     armed: bool,
 }
 
@@ -93,15 +96,18 @@ impl DriverRing {
     ///
     /// # Safety
     /// `memory` must be aligned to 64 bytes, valid for reads and writes of `RingLayout::end` bytes
-    /// as long as the ring lives, and on this side used by nothing else; only the device of the
-    /// queue, in this process or another, may access it too.
+    /// as long as the ring exists, and used by nothing else on the driver's side. Only the device
+    /// of the queue, in this process or another, may access it, too.
     pub unsafe fn new(
         memory: NonNull<u8>,
         gpa_base: u64,
         options: RingOptions,
     ) -> Result<DriverRing, LayoutError> {
         let layout = RingLayout::new(&options)?;
-        assert!(memory.as_ptr().addr().is_multiple_of(64), "memory aligned to a cache line");
+        assert!(
+            memory.as_ptr().addr().is_multiple_of(64),
+            "the memory must be aligned to a cache line"
+        );
         // SAFETY: valid for `end` bytes, of which this is a part; the caller says so.
         unsafe { memory.as_ptr().write_bytes(0, layout.data) };
         let slot = Slot { shape: Shape::NONE, in_flight: false };
@@ -119,7 +125,8 @@ impl DriverRing {
             used_event: u16::MAX,
             armed: false,
         };
-        // Relaxed here and wherever only the device reads: it looks when it is shown something.
+        // Relaxed, here and for all words that only the device reads: it reads them after an index
+        // was published.
         ring.used_event_word().store(u16::MAX.to_le(), Relaxed);
         ring.set_flags(if options.event_idx { 0 } else { NO_INTERRUPT });
         Ok(ring)
@@ -137,13 +144,14 @@ impl DriverRing {
         &self.options
     }
 
-    /// Returns the number of requests whose completions were not handed out.
+    /// Returns the number of requests whose completions were not returned yet.
     #[must_use]
     pub fn in_flight(&self) -> u16 {
         self.in_flight
     }
 
-    /// Puts a request of a free slot into the ring; [`DriverRing::publish`] shows it.
+    /// Puts a request of a free slot into the ring. [`DriverRing::publish`] publishes it to the
+    /// device.
     ///
     /// # Panics
     /// If the slot is in flight or does not exist, or the data are larger than its buffer.
@@ -158,13 +166,13 @@ impl DriverRing {
             self.write_chain(slot, shape);
         }
         let header = self.layout.headers + usize::from(slot) * HEADER_BYTES;
-        // Relaxed: the release store of the index in `publish` makes these visible.
+        // Relaxed: the Release store of the index in `publish` makes these stores visible.
         self.word64(header).store(u64::from(request.kind.number()).to_le(), Relaxed);
         self.word64(header + 8).store(request.sector.to_le(), Relaxed);
         let index = usize::from(self.next_available & (self.options.size - 1));
         let entry = self.word16(self.layout.available + 4 + 2 * index);
         // A cache line that is not written stays in both caches. If slots are reused in the order
-        // of their completions, an entry holds the same slot as a lap ago.
+        // of their completions, an entry holds the same slot as one lap before.
         if entry.load(Relaxed) != slot.to_le() {
             entry.store(slot.to_le(), Relaxed);
         }
@@ -172,7 +180,8 @@ impl DriverRing {
         self.in_flight += 1;
     }
 
-    /// Shows the device all submitted requests; returns true if the caller must kick the device.
+    /// Publishes all submitted requests to the device. Returns true if the caller must kick the
+    /// device.
     #[inline(always)]
     #[must_use]
     pub fn publish(&mut self) -> bool {
@@ -181,14 +190,16 @@ impl DriverRing {
             return false;
         }
         self.published = self.next_available;
-        // Release: pairs with the device's acquiring load of the index, so that it sees
+        // Release pairs with the device's Acquire load of the index, so that the device sees
         // descriptors, headers and entries.
         self.word16(self.layout.available + 2).store(self.published.to_le(), Release);
         let batch = self.published.wrapping_sub(from);
-        // `confirmed` stays within a lap of the index: at most the requests in flight are unseen.
+        // `confirmed` stays within one lap of the index, because the device can have missed no more
+        // entries than there are requests in flight.
         self.confirmed = self.published.wrapping_sub(self.unconfirmed());
         if batch >= self.in_flight / 2 || self.options.wait == Wait::Events {
-            // Pairs with the device's barrier between its event and its last look at the index.
+            // This fence pairs with the device's barrier between its store of the event and its
+            // last load of the index.
             fence(SeqCst);
             if self.confirmed == from {
                 self.confirmed = self.published;
@@ -197,16 +208,16 @@ impl DriverRing {
         self.is_kick_due(batch)
     }
 
-    /// Returns true if the device wants a kick for an entry that was published without a barrier.
-    /// Called after a while without completions. Returns true once for one kick, which the caller
-    /// must then send.
+    /// Returns true if the device needs a kick for an entry that was published without a barrier.
+    /// Call it after a while without completions. It returns true only once for each kick, which
+    /// the caller must then send.
     #[must_use]
     pub fn recheck_kick(&mut self) -> bool {
         let unconfirmed = self.unconfirmed();
         if unconfirmed == 0 {
             return false;
         }
-        // The fence pairs as in `publish`.
+        // This fence pairs as in `publish`.
         fence(SeqCst);
         self.confirmed = self.published;
         self.is_kick_due(unconfirmed)
@@ -218,10 +229,10 @@ impl DriverRing {
         self.published.wrapping_sub(self.confirmed).min(self.in_flight)
     }
 
-    /// Returns true if the device asked for a kick at one of the last `count` entries.
+    /// Returns true if the device requested a kick at one of the last `count` entries.
     #[inline(always)]
     fn is_kick_due(&mut self, count: u16) -> bool {
-        // Relaxed: ordered by the barrier, where there is one.
+        // Relaxed: the barrier, if there is one, orders this load.
         let due = if self.options.event_idx {
             let event = u16::from_le(self.available_event_word().load(Relaxed));
             self.published.wrapping_sub(event).wrapping_sub(1) < count
@@ -234,22 +245,24 @@ impl DriverRing {
         due
     }
 
-    /// Returns true if a completion waits to be reaped.
+    /// Returns true if a completion can be reaped.
     #[inline(always)]
     #[must_use]
     pub fn has_done(&self) -> bool {
-        // Relaxed: `reap` loads it again and acquires.
+        // Relaxed: `reap` loads the index again with Acquire.
         u16::from_le(self.used_index_word().load(Relaxed)) != self.next_used
     }
 
-    /// Hands out completions in the device's order: slots, which are free then, and their statuses.
-    /// Returns their number.
+    /// Passes completions to `done` in the device's order, as slots, which are then free, and their
+    /// statuses. Returns their number.
     ///
     /// # Errors
-    /// If the device completed a request that is not in flight; the ring cannot be used any more.
+    /// If the device completed a request that is not in flight. The ring must not be used after
+    /// that.
     #[inline(always)]
     pub fn reap(&mut self, mut done: impl FnMut(u16, Status)) -> Result<u16, RingError> {
-        // Acquire: pairs with the device's release of the index: entries, statuses and data.
+        // Acquire pairs with the device's Release store of the index, for entries, statuses and
+        // data.
         let to = u16::from_le(self.used_index_word().load(Acquire));
         let (from, in_flight) = (self.next_used, self.in_flight);
         let count = to.wrapping_sub(from);
@@ -261,7 +274,7 @@ impl DriverRing {
         }
         for _ in 0..count {
             let index = usize::from(self.next_used & (self.options.size - 1));
-            // Relaxed, here and for the status: ordered by the index.
+            // Relaxed, here and for the status: the load of the index orders it.
             let entry = self.word32(self.layout.used + 4 + 8 * index).load(Relaxed);
             let id = u32::from_le(entry);
             match self.slots.get_mut(id as usize) {
@@ -277,8 +290,8 @@ impl DriverRing {
         Ok(count)
     }
 
-    /// Asks for an interrupt at the next completion; returns true if none is there yet, so that the
-    /// caller may sleep.
+    /// Requests an interrupt at the next completion. Returns true if no completion is available
+    /// yet, so that the caller may sleep.
     ///
     /// # Panics
     /// If the ring polls.
@@ -289,7 +302,8 @@ impl DriverRing {
             true => self.set_used_event(self.next_used),
             false => self.set_flags(0),
         }
-        // Pairs with the device's barrier between its index and its look at this event.
+        // This fence pairs with the device's barrier between its store of the index and its load of
+        // this event.
         fence(SeqCst);
         !self.has_done()
     }
@@ -297,7 +311,7 @@ impl DriverRing {
     /// Copies bytes into a free slot's buffer.
     ///
     /// # Panics
-    /// If the slot is in flight, or the bytes are more than it has.
+    /// If the slot is in flight, or there are more bytes than its buffer has.
     pub fn write_data(&mut self, slot: u16, bytes: &[u8]) {
         let to = self.data(slot, bytes.len());
         // SAFETY: `data` checked that the buffer has room; the device leaves free slots alone.
@@ -307,7 +321,7 @@ impl DriverRing {
     /// Copies bytes out of a free slot's buffer.
     ///
     /// # Panics
-    /// If the slot is in flight, or the bytes are more than it has.
+    /// If the slot is in flight, or there are more bytes than its buffer has.
     pub fn read_data(&self, slot: u16, bytes: &mut [u8]) {
         let (from, len) = (self.data(slot, bytes.len()), bytes.len());
         // SAFETY: as in `write_data`; what a hostile device does meanwhile changes bytes only.
@@ -363,13 +377,13 @@ impl DriverRing {
     fn write_descriptor(&self, at: usize, (offset, bytes, flags): (usize, u32, u16), next: u16) {
         let address = self.gpa_base + offset as u64;
         let rest = u64::from(bytes) | u64::from(flags) << 32 | u64::from(next) << 48;
-        // Relaxed: as the header's in `submit`.
+        // Relaxed, for the same reason as the header's stores in `submit`.
         self.word64(at).store(address.to_le(), Relaxed);
         self.word64(at + 8).store(rest.to_le(), Relaxed);
     }
 
-    /// Asks for no interrupts until the next `prepare_sleep`: with event indices, by an event that
-    /// has just passed, which must not come round again.
+    /// Requests no interrupts until the next `prepare_sleep`. With event indices, this is done by
+    /// an event that has just passed, and which must not be reached again after a wrap.
     #[inline(always)]
     fn keep_quiet(&mut self) {
         if self.armed {
@@ -385,12 +399,13 @@ impl DriverRing {
 
     fn set_used_event(&mut self, event: u16) {
         self.used_event = event;
-        // Relaxed: `prepare_sleep` has a barrier where it matters when the device sees it.
+        // Relaxed: `prepare_sleep` has a barrier in the only case in which the device must see this
+        // in time.
         self.used_event_word().store(event.to_le(), Relaxed);
     }
 
     fn set_flags(&self, flags: u16) {
-        // Relaxed: as in `set_used_event`.
+        // Relaxed, for the same reason as in `set_used_event`.
         self.word16(self.layout.available).store(flags.to_le(), Relaxed);
     }
 

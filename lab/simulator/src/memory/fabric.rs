@@ -1,8 +1,9 @@
 //! `Fabric`: distances between CPUs, and the links that a cache line crosses.
 //!
-//! Owned by a simulation and made from its model, with all times in picoseconds. Used by line.rs
-//! and lock.rs. A transfer occupies each link on its path for the bytes of a line and its header;
-//! later transfers queue in order of request. Not modelled: snoop traffic, and the links to memory.
+//! A simulation owns the fabric and creates it from its model, with all times in picoseconds.
+//! line.rs and lock.rs use it. A transfer occupies each link on its path for the bytes of a line
+//! and its header; later transfers queue in order of request. Not modelled: snoop traffic, and the
+//! links to memory.
 
 use std::vec;
 use std::vec::Vec;
@@ -29,7 +30,7 @@ const BUS: u16 = 0;
 #[derive(Debug, Clone, Copy)]
 struct SocketPath {
     prices: TransferPrices,
-    /// Indexes of the links crossed, first to last; `NONE` fills up.
+    /// Indexes of the links that a transfer crosses, in this order. Unused entries are `NONE`.
     links: [u16; 2],
 }
 
@@ -111,7 +112,7 @@ impl Fabric {
         self.path(from, to).prices.of(wanted)
     }
 
-    /// Sends `lines` cache lines, and returns the total time in picoseconds, including the wait for
+    /// Sends `lines` cache lines. Returns the total time in picoseconds, including the wait for
     /// busy links.
     #[inline]
     pub(crate) fn send(
@@ -180,8 +181,8 @@ fn path(
     if model.wiring == Wiring::Full || around == 1 || around == per_board - 1 {
         return made(&cache.one_hop, [link(from, to), NONE]);
     }
-    // The path crosses the next socket of the board, whichever direction is shorter: rings with
-    // paths of more than two hops are approximated.
+    // The path crosses the next socket of the board, whichever direction is shorter. For rings with
+    // paths of more than two hops this is an approximation.
     let next = board_from * per_board + (from + 1) % per_board;
     made(&cache.two_hops, [link(from, next), link(next, to)])
 }

@@ -1,10 +1,10 @@
 //! Cache lines: the CPUs that hold a line, and the cost of each access (`Caches`).
 //!
-//! A `LineState` lies beside each word, line and lock. Its fields are atomics only so that it may
-//! be shared; within a simulation only one system thread touches it. Its content is valid for the
-//! simulation whose number (`epoch`) it bears; for any other simulation the line is in no cache.
-//! States: in no cache; exclusive (dirty or not); shared by a set of CPUs. `busy_until_ps`
-//! serialises the transfers of a line; a CPU that wants it meanwhile waits for its turn first
+//! Each word, line and lock has a `LineState`. Its fields are atomics only so that it may be
+//! shared; within a simulation only one system thread accesses it. Its content is valid for the
+//! simulation whose number is `epoch`; for any other simulation the line is in no cache. States: in
+//! no cache; exclusive (dirty or not); shared by a set of CPUs. `busy_until_ps` serialises the
+//! transfers of a line; a CPU that requests the line during a transfer waits for its turn first
 //! (line_queue.rs). Not modelled: capacity misses, prefetching, store buffers, and overlapping
 //! misses.
 
@@ -14,9 +14,9 @@ use crate::memory::fabric::Fabric;
 use crate::model::Model;
 use crate::model::prices::{LinePrices, TransferKind};
 
-/// `holder` of a line that no cache has.
+/// Value of `holder` for a line that no cache holds.
 const NOBODY: u32 = u32::MAX;
-/// Bit of `holder` that says that no other CPU has the line.
+/// Bit of `holder` that is set if no other CPU holds the line.
 const EXCLUSIVE: u32 = 1 << 31;
 
 /// Kind of the instruction that writes a line.
@@ -24,7 +24,7 @@ const EXCLUSIVE: u32 = 1 << 31;
 pub(crate) enum WriteKind {
     /// An ordinary store.
     Plain,
-    /// An atomic instruction, which costs more.
+    /// An atomic instruction, which costs more than a plain store.
     Locked,
 }
 
@@ -63,16 +63,16 @@ impl CpuSet {
 /// Coherence state of a cache line.
 #[derive(Debug)]
 pub(crate) struct LineState {
-    /// Number of the simulation that the other fields belong to.
+    /// Number of the simulation to which the other fields belong.
     epoch: AtomicU32,
     /// CPU that fetched the line last, with the `EXCLUSIVE` bit.
     holder: AtomicU32,
-    /// Number of the list of threads that wait for a write to the line; 0: none.
+    /// Number of the list of threads that wait for a write to the line; 0 if there is none.
     pub(crate) watch: AtomicU32,
     /// Number of the queue of threads that wait to access the line; 0 if none has ever waited.
     pub(crate) queue: AtomicU32,
     busy_until_ps: AtomicU64,
-    /// CPUs that share the line; unused while one holds it exclusively.
+    /// CPUs that share the line. Unused while one CPU holds it exclusively.
     sharers: [AtomicU64; 4],
 }
 
@@ -137,8 +137,8 @@ impl LineState {
         self.sharers.iter().zip(set.0).for_each(|(word, bits)| word.store(bits, Relaxed));
     }
 
-    /// Makes the line shared by a set of CPUs. `holder` fetched it last, and it is busy until the
-    /// given time.
+    /// Marks the line as shared by a set of CPUs. `holder` fetched it last, and the line is busy
+    /// until the given time.
     pub(crate) fn share(&self, set: CpuSet, holder: usize, busy_until_ps: u64) {
         self.set_sharers(set);
         self.holder.store(holder as u32, Relaxed);
@@ -216,8 +216,8 @@ impl Caches {
         end_ps
     }
 
-    /// Invalidates the line in all other caches and returns when that is done; the farthest cache
-    /// decides. Returns None if no other cache has the line.
+    /// Invalidates the line in all other caches. Returns when that is complete, which the farthest
+    /// cache decides. Returns `None` if no other cache holds the line.
     fn invalidate(
         &mut self,
         line: &LineState,

@@ -1,8 +1,8 @@
 //! `Prices`: a model's costs converted to integer picoseconds, as the simulation charges them.
 //!
-//! Made once per simulation: line costs for the caches, thread costs for the scheduler, the rest
-//! for the world. Fractions are in units of 1/65536, so that no run depends on the compiler's order
-//! of floating-point operations.
+//! `Prices` is created once per simulation: line costs for the caches, thread costs for the
+//! scheduler, the other costs for the world. Fractions are in units of 1/65536, so that no run
+//! depends on the compiler's order of floating-point operations.
 
 use millrace_random::SplitMix64;
 
@@ -29,9 +29,9 @@ pub(crate) struct Prices {
     pub(crate) clock_read: u64,
     pub(crate) spin_poll: u64,
     work: [u64; 7],
-    /// Least number of cache lines written under the single-queue design's lock.
+    /// Minimum number of cache lines written under the single-queue design's lock.
     pub(crate) request_queue_lines: u64,
-    /// Greatest relative deviation of a work charge, in 1/65536.
+    /// Maximum relative deviation of a work charge, in 1/65536.
     jitter: u64,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct TransferPrices([u64; 4]);
 
 impl TransferPrices {
     /// Converts a transfer's costs. `locked` is the extra cost of an atomic instruction over a
-    /// store, used if the transfer does not give its own.
+    /// store, used if the transfer has no cost of its own for it.
     pub(crate) fn new(transfer: &Transfer, locked: &Cost) -> Self {
         let ps = |ns: f64| (ns * PS_PER_NS as f64).round() as u64;
         let (load, store) = (transfer.ns, transfer.store_ns.unwrap_or(transfer.ns));
@@ -138,7 +138,7 @@ impl Prices {
         if self.jitter == 0 || work_ps == 0 {
             return work_ps;
         }
-        // Deviation of up to `jitter` either way; 2^16 stands for one.
+        // The deviation is up to `jitter` in both directions; 2^16 stands for one.
         let spread = ((random.next() >> 48) * self.jitter) >> 15;
         (work_ps * (65_536 + spread - self.jitter)) >> 16
     }

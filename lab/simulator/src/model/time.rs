@@ -1,7 +1,7 @@
 //! Units of virtual time.
 //!
-//! Leaf module of the simulated machine: depends only on the model's costs. Used wherever time is
-//! counted.
+//! This module of the simulated machine depends only on the model's costs. All code that counts
+//! time uses it.
 
 use crate::model::Cost;
 

@@ -1,7 +1,7 @@
 //! `Transfer`: costs of fetching a cache line from another CPU's cache, by the kind of access.
 //!
-//! Part of a `Model`, one for each distance; prices.rs converts it to picoseconds. Source of the
-//! distinctions: David, Guerraoui, Trigonakis, SOSP 2013, table 2.
+//! A `Transfer` is part of a `Model`, one for each distance; prices.rs converts it to picoseconds.
+//! Source of the distinctions: David, Guerraoui, Trigonakis, SOSP 2013, table 2.
 
 use std::borrow::Cow;
 
@@ -9,8 +9,8 @@ use std::borrow::Cow;
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Transfer {
-    /// Load of a line that the other CPU has modified, in nanoseconds, 0 to 1e9. Default for the
-    /// other costs.
+    /// Load of a line that the other CPU has modified, in nanoseconds, 0 to 1e9. This is the
+    /// default of the other costs.
     pub ns: f64,
     /// Load of a line that is shared or unmodified, in nanoseconds.
     #[cfg_attr(feature = "serde", serde(default))]
@@ -18,7 +18,7 @@ pub struct Transfer {
     /// Store to a line, in nanoseconds.
     #[cfg_attr(feature = "serde", serde(default))]
     pub store_ns: Option<f64>,
-    /// Atomic instruction on a line, in nanoseconds; default: a store plus `cpu.locked`.
+    /// Atomic instruction on a line, in nanoseconds. The default is a store plus `cpu.locked`.
     #[cfg_attr(feature = "serde", serde(default))]
     pub atomic_ns: Option<f64>,
     /// Publication, measurement or reasoning that the costs are taken from.
@@ -33,7 +33,7 @@ impl Transfer {
         Transfer { ns, shared_ns: None, store_ns: None, atomic_ns: None, origin }
     }
 
-    /// Multiplies all its costs by a factor.
+    /// Multiplies all costs of the transfer by a factor.
     pub fn scale(&mut self, factor: f64) {
         self.ns *= factor;
         let more = [&mut self.shared_ns, &mut self.store_ns, &mut self.atomic_ns];

@@ -1,18 +1,18 @@
-//! Ticket locks: waiting CPUs spin and get the lock first come, first served.
+//! Ticket locks: waiting CPUs spin and get the lock in order of arrival.
 //!
-//! `SimLock` keeps its value in a system mutex, which is never contended: the table (lock_table.rs)
-//! decides who gets the lock.
+//! `SimLock` keeps its value in a system mutex, which is never contended, because the table
+//! (lock_table.rs) decides which thread gets the lock.
 //!
 //! Costs: taking a lock costs a locked instruction on its line. That line holds both tickets, the
 //! next and the one served, so all spinning CPUs read it again whenever a CPU joins the queue or
 //! the holder releases the lock: once per socket over the links, and from the socket's cache for
 //! its other CPUs. After a CPU joins, the line is busy until all have read it, and a holder that
-//! releases the lock meanwhile waits for that. A hand-over costs the transfer of the line to the
-//! next holder's socket, after a part of the other spinners' reads.
+//! releases the lock in the meantime waits for that. A hand-over costs the transfer of the line to
+//! the next holder's socket, after a part of the other spinners' reads.
 //!
-//! A wait begins when a thread asks for the line. After it has the lock, the value's own lines
+//! A wait begins when a thread requests the line. After it has the lock, the value's own lines
 //! follow if another CPU held it last: as many as the value fills, or for the single-queue design's
-//! lock as many as the model gives for the kernel. A CPU that holds or waits for a lock is not
+//! lock as many as the model states for the kernel. A CPU that holds or waits for a lock is not
 //! preempted.
 //!
 //! Source: \[MQ\]'s kernels (`__ticket_spin_lock`, arch/x86/include/asm/spinlock.h: `xadd` on
@@ -41,8 +41,8 @@ const REQUEST_QUEUE: &str = "request-queue";
 #[derive(Debug)]
 pub struct SimLock<T> {
     name: &'static str,
-    /// Epoch of the simulation that used the lock last (upper half), and the lock's index in that
-    /// simulation's table.
+    /// Upper half: epoch of the simulation that used the lock last. Lower half: the lock's index in
+    /// that simulation's table.
     place: AtomicU64,
     word: LineState,
     data: LineState,
@@ -53,12 +53,13 @@ pub struct SimLock<T> {
 #[derive(Debug)]
 pub struct SimGuard<'a, T: Send> {
     lock: &'a SimLock<T>,
-    /// Guard of the protected value; `None` only while this guard is being dropped.
+    /// Guard of the protected value. `None` only while this guard is being dropped.
     value: Option<MutexGuard<'a, T>>,
 }
 
 impl<T> SimLock<T> {
-    /// Returns the lock's index in the running simulation's table, adding it on first use.
+    /// Returns the lock's index in the running simulation's table. Adds the lock to the table on
+    /// first use.
     fn place_in(&self, world: &mut World) -> u32 {
         let place = self.place.load(Relaxed);
         if (place >> 32) as u32 == world.epoch {
@@ -190,8 +191,8 @@ impl<T: Send> DerefMut for SimGuard<'_, T> {
 
 /// Returns the time that spinning CPUs need to read a lock's line again after a CPU of socket
 /// `from` wrote it. `by_socket` counts the spinning CPUs; socket `has` already has the line. The
-/// line goes to the other sockets one after the other, since its home serves one request at a time.
-/// Further CPUs of a socket find it in their shared cache, in all sockets in parallel.
+/// line is sent to the other sockets one after the other, because its home serves one request at a
+/// time. Further CPUs of a socket find it in their shared cache, in all sockets in parallel.
 fn read_again_ps(
     fabric: &mut Fabric,
     by_socket: &[u16],
@@ -212,8 +213,8 @@ fn read_again_ps(
 }
 
 impl World {
-    /// Builds the running thread's request for a lock; `since_ps` is when it asked for the lock's
-    /// line.
+    /// Builds the running thread's request for a lock. `since_ps` is the time at which it requested
+    /// the lock's line.
     fn claim(&mut self, lock: u32, site: Site, since_ps: u64) -> LockRequest {
         let Scheduler { thread, cpu, .. } = self.scheduler;
         let socket = self.caches.fabric.socket_of(cpu);
@@ -228,15 +229,15 @@ impl World {
         self.wake_watchers(word, start_ps);
     }
 
-    /// Takes a lock, or queues up for it. Returns true if the thread has to wait for a hand-over.
+    /// Takes a lock, or joins its queue. Returns true if the thread has to wait for a hand-over.
     fn lock(&mut self, lock: u32, word: &LineState, claim: LockRequest) -> bool {
         self.write_claim(word);
         if !self.locks.is_held(lock) {
             self.locks.take(lock, &claim, self.scheduler.now_ps);
             return false;
         }
-        // The CPUs already spinning read the line again after this one's instruction; nobody can
-        // write it before they have, not even the holder.
+        // The CPUs that already spin read the line again after this CPU's instruction. No CPU can
+        // write the line before they have read it, not even the holder.
         let (waiting, by_socket) = self.locks.wait(lock, claim);
         let (now_ps, here) = (self.scheduler.now_ps, claim.socket);
         let readers_ps = match self.prices.spinner {
@@ -281,7 +282,8 @@ impl World {
         }
     }
 
-    /// Gives the lock to the longest waiter, at the time at which it has read the line.
+    /// Passes the lock to the thread that has waited longest, at the time at which it has read the
+    /// line.
     fn hand_over(&mut self, lock: u32, word: &LineState) {
         let Scheduler { cpu, now_ps, .. } = self.scheduler;
         let fabric = &mut self.caches.fabric;

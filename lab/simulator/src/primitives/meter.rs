@@ -1,8 +1,8 @@
-//! `SimMeter`: statistics of locks that are built from words.
+//! `SimMeter`: collects statistics of locks that are built from words.
 //!
 //! Such locks report each hold, always and at no cost in virtual time, so that they appear in the
-//! statistics like the locks of the lock table (lock_table.rs), which owns the counts. Called by
-//! the block layer through `Machine::Meter`. Outside a simulation nothing is counted.
+//! statistics like the locks of the lock table (lock_table.rs), which owns the counts. The block
+//! layer calls this through `Machine::Meter`. Outside a simulation nothing is counted.
 
 use crate::model::time::PS_PER_NS;
 use crate::world::private;

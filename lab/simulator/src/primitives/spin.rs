@@ -1,11 +1,12 @@
-//! `spin_until`: busy waiting that costs the simulator nothing while nothing changes.
+//! `spin_until`: busy waiting that costs the simulator no time while nothing changes.
 //!
-//! While the condition is evaluated, the lines that it reads are recorded. If it is false the CPU
-//! spins (and is counted as spinning) until another CPU changes one of these lines, then evaluates
-//! it again at the cost of a transfer. A condition that reads no line, or reads the clock, is
-//! polled at intervals that double up to a bound. If another thread wants the CPU it gets it, as if
-//! the loop yielded. Invariant: a thread is in the watch list of every line that it recorded since
-//! its `spin_until` began; a write after that marks it dirty, so no change is missed.
+//! While the condition is evaluated, the lines that it reads are recorded. If the condition is
+//! false, the CPU spins (and is counted as spinning) until another CPU changes one of these lines,
+//! then evaluates it again at the cost of a transfer. A condition that reads no line, or reads the
+//! clock, is polled at intervals that double up to a limit. If another thread needs the CPU it gets
+//! it, as if the loop yielded. Invariant: a thread is in the watch list of every line that it
+//! recorded since its `spin_until` began; a write after that marks it dirty, so no change is
+//! missed.
 
 use core::sync::atomic::Ordering::Relaxed;
 use std::vec::Vec;
@@ -15,7 +16,7 @@ use crate::model::time::PS_PER_NS;
 use crate::scheduler::pool::ThreadPhase;
 use crate::world::{World, private, suspend};
 
-/// Longest interval between two polls, in multiples of the model's interval.
+/// Maximum interval between two polls, in multiples of the model's interval.
 const POLL_GROWTH_MAX: u64 = 64;
 
 /// Spins until `ready` returns true or the deadline passes.
@@ -61,7 +62,7 @@ fn spin_outside(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Next step after the condition was false.
+/// Next step after the condition was evaluated as false.
 enum SpinStep {
     TimedOut,
     Again,
@@ -92,7 +93,7 @@ impl World {
             return SpinStep::Again;
         }
         if scheduler.wanted() {
-            // Let time pass even if a context switch is free, so that the loop makes progress.
+            // Time advances even if a context switch is free, so that the loop makes progress.
             scheduler.now_ps += poll_ps;
             scheduler.give_way();
             return SpinStep::Wait;
@@ -107,8 +108,8 @@ impl World {
         SpinStep::Wait
     }
 
-    /// Handles a wait during unwinding: other threads do not run then, so the deadline passes at
-    /// once.
+    /// Handles a wait during unwinding. Other threads do not run during unwinding, so the deadline
+    /// passes at once.
     fn spin_in_panic(&mut self, deadline_ps: u64) -> SpinStep {
         if deadline_ps < u64::MAX {
             self.scheduler.now_ps = deadline_ps;

@@ -1,9 +1,9 @@
 //! Threads and parkers of the simulated machine.
 //!
-//! A thread that sleeps gives its CPU to the next thread in the CPU's queue. The waker pays for the
-//! wake-up; the sleeper goes on after a latency if its CPU was idle, otherwise when its turn comes.
-//! A wake-up that comes before the sleep is kept. Kernel counterpart: an eventfd and
-//! `try_to_wake_up`.
+//! A thread that sleeps leaves its CPU to the next thread in the CPU's queue. The waking thread
+//! pays for the wake-up; the sleeper continues after a latency if its CPU was idle, otherwise when
+//! its turn comes. A wake-up that comes before the sleep is kept. Kernel counterpart: an eventfd
+//! and `try_to_wake_up`.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
@@ -47,11 +47,11 @@ impl Thread for SimThread {
 
 #[derive(Debug)]
 struct ParkState {
-    /// Set by a wake-up that no sleep has consumed yet.
+    /// True if a wake-up was sent that no sleep has consumed yet.
     pending: AtomicBool,
     /// Number of the sleeping thread, or `NO_THREAD`.
     sleeper: AtomicU32,
-    /// Number of the simulation that `sleeper` belongs to.
+    /// Number of the simulation to which `sleeper` belongs.
     epoch: AtomicU32,
 }
 
@@ -68,7 +68,7 @@ impl Parker for SimParker {
         }))
     }
 
-    /// Sleeps until woken or until the deadline; returns at once outside a simulation.
+    /// Sleeps until woken or until the deadline. Returns at once outside a simulation.
     fn park(&self, deadline_ns: Option<u64>) {
         let sleeps = shared(|world| world.park(&self.0, deadline_ns));
         if sleeps == Some(true) {
@@ -97,7 +97,7 @@ impl World {
             return false;
         }
         if std::thread::panicking() {
-            // Other threads do not run while a thread unwinds, so the time just passes.
+            // Other threads do not run while a thread unwinds, so time simply passes.
             scheduler.now_ps = deadline_ps.min(scheduler.now_ps + 1_000_000_000);
             return false;
         }

@@ -1,9 +1,9 @@
 //! Words, lines and counters of the simulated machine.
 //!
-//! Each holds its value beside the state of its cache line. Inside a simulation an access waits for
-//! its turn, is charged, and then touches the value. Outside, it only touches the value, with the
-//! given memory orderings. A counter is charged nothing: it is a statistic of a single owner, which
-//! on a real machine costs one plain instruction on a line that the owner has.
+//! Each type holds its value together with the state of its cache line. Inside a simulation an
+//! access waits for its turn, is charged, and then accesses the value. Outside, it only accesses
+//! the value, with the given memory orderings. A counter is charged nothing: it is a statistic with
+//! a single owner, and costs one plain instruction on a line that the owner has on a real machine.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -25,7 +25,7 @@ impl SimWord {
         SimWord { value: AtomicU64::new(value), line: LineState::new() }
     }
 
-    /// Replaces the value with one locked instruction; returns the old value, or `None` outside a
+    /// Replaces the value with one locked instruction. Returns the old value, or `None` outside a
     /// simulation.
     #[inline]
     fn replace(&self, new: impl FnOnce(u64) -> u64) -> Option<u64> {

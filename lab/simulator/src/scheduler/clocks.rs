@@ -1,7 +1,7 @@
 //! `Clocks`: the times that decide which CPU, or which thread deadline, comes next.
 //!
-//! Owned by the scheduler. CPUs whose thread can run are in one tournament, together with the
-//! earliest deadline, which goes before a CPU of equal time; the deadlines are in a tournament of
+//! The scheduler owns the clocks. CPUs whose thread can run are in one tournament, together with
+//! the earliest deadline, which precedes a CPU of equal time; the deadlines are in a tournament of
 //! their own. Invariant: `tree` holds the earliest time of `timers` at the position `TIMERS`.
 
 use std::vec;
@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 use crate::scheduler::tournament::Tournament;
 
-/// Position of the earliest deadline in `tree`; the CPUs follow after it.
+/// Position of the earliest deadline in `tree`. The CPUs follow it.
 const TIMERS: usize = 0;
 
 /// Next event of the simulation.
@@ -32,7 +32,7 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    /// Creates the clocks; `places` gives each CPU's rank among CPUs of equal time.
+    /// Creates the clocks. `places` has the rank of each CPU among CPUs of equal time.
     pub(crate) fn new(places: &[usize]) -> Self {
         let mut by_position = vec![0; places.len() + 1];
         for (cpu, place) in places.iter().enumerate() {
@@ -47,7 +47,7 @@ impl Clocks {
         TIMERS + 1 + place
     }
 
-    /// Returns the key of the earliest time, as [`Tournament::least`].
+    /// Returns the key of the earliest time, like [`Tournament::least`].
     #[inline]
     pub(crate) fn least(&self) -> u64 {
         self.tree.least()
@@ -59,7 +59,7 @@ impl Clocks {
         if position != TIMERS {
             return Some((time_ps, ClockEvent::Cpu(self.by_position[position])));
         }
-        let (_, thread) = self.timers.first().expect("a timer is set, since the tree shows one");
+        let (_, thread) = self.timers.first().expect("the tree shows a timer, so one is set");
         Some((time_ps, ClockEvent::Deadline(thread as u32)))
     }
 

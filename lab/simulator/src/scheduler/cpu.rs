@@ -1,6 +1,6 @@
 //! `CpuState`: a simulated CPU: its clock, its run queue, and its time statistics.
 //!
-//! Plain data. Owned and changed by the scheduler; its times go into the report.
+//! Plain data. The scheduler owns and changes it; its times appear in the report.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::scheduler::pool::NO_THREAD;
 /// A simulated CPU.
 #[derive(Debug)]
 pub(crate) struct CpuState {
-    /// Clock of the CPU in picoseconds; out of date while the CPU is the running one.
+    /// Clock of the CPU in picoseconds. It is out of date while the CPU is the running one.
     pub(crate) clock_ps: u64,
     /// Thread that occupies the CPU, or `NO_THREAD`.
     pub(crate) current: u32,
@@ -20,11 +20,11 @@ pub(crate) struct CpuState {
     /// Run queue: ready threads that wait for the CPU.
     pub(crate) queue: VecDeque<u32>,
     pub(crate) slice_end_ps: u64,
-    /// The time slice is over and other threads wait, but the current thread holds a lock.
+    /// True if the time slice is over and other threads wait, but the current thread holds a lock.
     pub(crate) is_overdue: bool,
     /// Time taken by interrupts that is not charged yet, in picoseconds.
     pub(crate) stolen_ps: u64,
-    /// Position of the CPU among CPUs of equal time.
+    /// Rank of the CPU among CPUs of equal time.
     pub(crate) position: usize,
     pub(crate) idle_ps: u64,
     pub(crate) spin_ps: u64,
@@ -33,7 +33,7 @@ pub(crate) struct CpuState {
 }
 
 impl CpuState {
-    /// Creates an idle CPU at the beginning of time, with its position among CPUs of equal time.
+    /// Creates an idle CPU at the beginning of time, with its rank among CPUs of equal time.
     pub(crate) fn new(position: usize) -> Self {
         CpuState {
             clock_ps: BEGIN_PS,
@@ -67,8 +67,8 @@ impl CpuState {
 /// State of fair scheduling on a CPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FairCpu {
-    /// Start of the current thread's run time that is not counted yet.
+    /// Start of that part of the current thread's run time which is not counted yet.
     pub(crate) since_ps: u64,
-    /// Highest run time of any thread chosen so far: the reference for threads that slept.
+    /// Maximum run time of all threads chosen so far. Threads that slept are compared with it.
     pub(crate) least_ps: u64,
 }

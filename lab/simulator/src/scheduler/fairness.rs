@@ -1,10 +1,10 @@
-//! Fair scheduling by run time, with wake-up preemption; only where the model asks for it.
+//! Fair scheduling by run time, with wake-up preemption. Used only if the model has it.
 //!
-//! Called by the scheduler. A CPU picks the thread that has run least. A thread that wakes preempts
-//! a thread that has run for longer than itself by the model's granularity; by sleeping it can gain
-//! a lead of at most the model's credit. A thread that holds or waits for a lock is preempted only
-//! after it released the lock. Not modelled: weights, groups, migration. Kernel counterpart:
-//! `check_preempt_wakeup` and `place_entity` of CFS.
+//! The scheduler calls this. A CPU picks the thread that has run least. A woken thread preempts the
+//! current thread if that has run for longer by more than the model's granularity; by sleeping a
+//! thread can gain a lead of at most the model's credit. A thread that holds or waits for a lock is
+//! preempted only after it released the lock. Not modelled: weights, groups, migration. Kernel
+//! counterpart: `check_preempt_wakeup` and `place_entity` of CFS.
 
 use crate::model::prices::FairPrices;
 use crate::scheduler::Scheduler;

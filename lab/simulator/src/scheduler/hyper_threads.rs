@@ -1,15 +1,16 @@
-//! Hyper-threads, and the CPU on which a thread wakes; both only where they are asked for.
+//! Hyper-threads, and the choice of the CPU on which a thread wakes. Both are used only if the
+//! model or a thread requests them.
 //!
 //! CPUs of one core share its execution units: work on a CPU takes longer while a sibling works,
-//! too. A CPU that idles, or spins with PAUSE, leaves the core to its siblings. Cache line
+//! too. A CPU that is idle, or spins with PAUSE, leaves the core to its siblings. Cache line
 //! transfers between siblings cost as much as between cores: a shared L1 is not modelled. A charge
-//! depends on the siblings' state at the CPU's last access to something shared, and does not change
+//! depends on the siblings' state at the CPU's last access to shared data, and does not change
 //! while it lasts.
 //!
-//! A thread that may roam wakes on the CPU where it ran last if that is idle, else on the first CPU
-//! of a wholly idle core of the same socket, else on an idle sibling, else where it ran last.
-//! Called by the scheduler. Kernel counterpart: `select_idle_sibling` (kernel/sched/fair.c, 3.17).
-//! Not modelled: pulling of threads by a CPU that goes idle, and periodic balancing.
+//! A thread that may roam wakes on the CPU where it ran last if that CPU is idle, else on the first
+//! CPU of a completely idle core of the same socket, else on an idle sibling, else where it ran
+//! last. The scheduler calls this. Kernel counterpart: `select_idle_sibling` (kernel/sched/fair.c,
+//! 3.17). Not modelled: a CPU that pulls threads when it becomes idle, and periodic balancing.
 
 use crate::model::Model;
 use crate::scheduler::Scheduler;
@@ -20,7 +21,7 @@ use crate::scheduler::pool::{NO_THREAD, ThreadPhase};
 pub(crate) struct Siblings {
     per_core: usize,
     cores_per_socket: usize,
-    /// Time of work beside busy siblings, in 1/65536 of its time alone.
+    /// Time of work while siblings are busy, in 1/65536 of its time alone.
     shared: u64,
 }
 
@@ -72,7 +73,7 @@ impl Scheduler {
         self.me().roams = true;
     }
 
-    /// Moves a sleeping thread that is about to be ready to another CPU, if it may roam.
+    /// Moves a sleeping thread that is about to become ready to another CPU, if it may roam.
     pub(crate) fn place(&mut self, thread: u32) {
         let state = self.pool.thread(thread);
         if !state.roams || state.body.is_some() {
@@ -83,7 +84,7 @@ impl Scheduler {
             let (old_ps, new_ps) = (self.cpus[from].fair.least_ps, self.cpus[to].fair.least_ps);
             let state = self.pool.thread_mut(thread);
             state.cpu = to;
-            // Keep its lead over other threads.
+            // The thread keeps its lead over other threads.
             state.ran_ps = (state.ran_ps + new_ps).saturating_sub(old_ps);
         }
     }

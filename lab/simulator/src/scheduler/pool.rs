@@ -1,6 +1,7 @@
 //! `ThreadTable`: the threads of a simulation and their states.
 //!
-//! Plain data. Owned by the scheduler; changed by it and by the primitives that threads wait on.
+//! Plain data. The scheduler owns it; the scheduler and the primitives for which threads wait
+//! change it.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::boxed::Box;
@@ -25,7 +26,7 @@ pub(crate) enum ThreadPhase {
     Ready,
     /// The thread sleeps in a parker.
     Parked,
-    /// The thread waits for this thread to end.
+    /// The thread waits for the end of the thread with this number.
     Joining(u32),
     /// The thread spins on this lock of the lock table.
     Locking(u32),
@@ -49,10 +50,10 @@ pub(crate) struct ThreadState {
     pub(crate) joiners: Vec<u32>,
     /// Number of locks held or waited for: above 0 the thread is not preempted.
     pub(crate) locks: u32,
-    /// The thread may wake on another CPU than it slept on.
+    /// True if the thread may wake on a CPU other than the one on which it slept.
     pub(crate) roams: bool,
-    /// The thread waits for a cache line, or has just got one: interrupts of its CPU are charged
-    /// later.
+    /// True if the thread waits for a cache line, or has just received one. Interrupts of its CPU
+    /// are charged later in that case.
     pub(crate) in_line_queue: bool,
     /// Run time in picoseconds, as fair scheduling counts it.
     pub(crate) ran_ps: u64,
@@ -62,13 +63,13 @@ pub(crate) struct ThreadState {
 /// State of a thread's `spin_until`.
 #[derive(Debug, Default)]
 pub(crate) struct SpinState {
-    /// The thread is evaluating its condition.
+    /// True while the thread evaluates its condition.
     pub(crate) recording: bool,
-    /// A line that the condition read was written since the evaluation began.
+    /// True if a line that the condition read was written since the evaluation began.
     pub(crate) dirty: bool,
-    /// The condition read the clock.
+    /// True if the condition read the clock.
     pub(crate) read_clock: bool,
-    /// Watch lists that the thread is in, by number.
+    /// Numbers of the watch lists that contain the thread.
     pub(crate) watching: Vec<u32>,
 }
 
@@ -90,7 +91,7 @@ impl ThreadTable {
     }
 }
 
-/// Flag that a thread has ended, shared with the handles that join it.
+/// Flag that is set when a thread has ended, shared with the handles that join the thread.
 #[derive(Debug, Default)]
 pub(crate) struct EndFlag(AtomicBool);
 
@@ -110,6 +111,6 @@ pub(crate) struct ThreadTable {
     pub(crate) threads: Vec<Option<ThreadState>>,
     /// Number of threads that have not ended.
     pub(crate) live: u32,
-    /// CPU of the next thread that does not choose one.
+    /// CPU for the next thread that is started without a CPU.
     pub(crate) next_cpu: usize,
 }

@@ -1,17 +1,17 @@
 //! `Tournament`: finds the earliest of a few hundred clocks in a handful of comparisons.
 //!
-//! A complete binary tree of minima over packed keys (time, then position), so that ties go to the
-//! lower position. The scheduler keeps one over the CPUs and one over the deadlines of threads.
-//! Invariant: every inner node is the minimum of its two children.
+//! The tournament is a complete binary tree of minima over packed keys (time, then position), so
+//! that the lower position wins ties. The scheduler keeps one over the CPUs and one over the
+//! deadlines of threads. Invariant: every inner node is the minimum of its two children.
 
 use std::vec;
 use std::vec::Vec;
 
 /// Number of bits of a key that hold the position.
 const POSITION_BITS: u32 = 12;
-/// Largest number of positions in a tournament.
+/// Maximum number of positions in a tournament.
 pub(crate) const POSITIONS_MAX: usize = 1 << POSITION_BITS;
-/// Latest valid time, in picoseconds: 75 minutes. Later times never come.
+/// Latest valid time, in picoseconds: 75 minutes. Later times count as never.
 pub(crate) const TIME_MAX_PS: u64 = (1 << (64 - POSITION_BITS)) - 2;
 /// Key of a position without a valid time.
 const NEVER: u64 = u64::MAX;
@@ -23,7 +23,7 @@ pub(crate) struct Tournament {
     leaves: usize,
 }
 
-/// Packs time and position into one number that orders like the pair.
+/// Packs time and position into one number whose order is that of the pair.
 #[inline]
 pub(crate) fn key(time_ps: u64, position: usize) -> u64 {
     if time_ps > TIME_MAX_PS { NEVER } else { time_ps << POSITION_BITS | position as u64 }
@@ -36,7 +36,7 @@ impl Tournament {
         Tournament { nodes: vec![NEVER; 2 * leaves], leaves }
     }
 
-    /// Sets the time of a position; a time later than [`TIME_MAX_PS`] removes it.
+    /// Sets the time of a position. A time later than [`TIME_MAX_PS`] removes it.
     #[inline]
     pub(crate) fn set(&mut self, position: usize, time_ps: u64) {
         let mut node = self.leaves + position;

@@ -1,12 +1,12 @@
-//! Turns at a contended cache line: CPUs of the same socket come first, within a bound.
+//! Turns at a contended cache line: CPUs of the same socket come first, up to a limit.
 //!
 //! `access` is called for every access to a line. A CPU that already has the line in the needed
-//! state goes on; a CPU that wants a line in transfer joins the line's `LineQueue` and stalls. When
-//! the transfer ends, the next waiter is chosen: the longest waiter of the socket that has the
-//! line, as caches serve requests of their own socket before those from a link; after as many such
-//! turns as the model allows, the longest waiter of another socket. If the model allows none, it is
-//! always the longest waiter. Source: Radovic, Hagersten, SC 2002, and Dice, Marathe, Shavit, PPoPP
-//! 2012, describe why lines move like that, and the consequences for locks.
+//! state continues; a CPU that requests a line in transfer joins the line's `LineQueue` and stalls.
+//! When the transfer ends, the next waiter is chosen: the longest waiter of the socket that has the
+//! line, because caches serve requests of their own socket before requests from a link; after as
+//! many such turns as the model allows, the longest waiter of another socket. If the model allows
+//! no such turns, it is always the longest waiter. Source: Radovic, Hagersten, SC 2002, and Dice,
+//! Marathe, Shavit, PPoPP 2012, describe why lines move like that, and the consequences for locks.
 
 use core::cell::RefCell;
 use core::sync::atomic::Ordering::Relaxed;
@@ -36,19 +36,19 @@ struct LineWaiter {
 #[derive(Debug, Default)]
 pub(crate) struct LineQueue {
     waiters: VecDeque<LineWaiter>,
-    /// Set while a chosen waiter has not done its access yet.
+    /// True while a chosen waiter has not finished its access.
     chosen: bool,
-    /// Consecutive turns within one socket while CPUs of others waited.
+    /// Number of consecutive turns within one socket while CPUs of other sockets waited.
     turns: u32,
 }
 
 impl LineQueue {
-    /// Returns true if other threads come before a new one.
+    /// Returns true if other threads precede a new one.
     fn is_ahead(&self) -> bool {
         self.chosen || !self.waiters.is_empty()
     }
 
-    /// Removes and returns the next waiter, given the socket that has the line.
+    /// Removes and returns the next waiter. `socket` is the socket that has the line.
     fn choose(&mut self, socket: Option<usize>, turns_max: u32) -> Option<LineWaiter> {
         let is_near = |waiter: &LineWaiter| Some(waiter.socket) == socket;
         let is_far = |waiter: &LineWaiter| !is_near(waiter);
@@ -59,8 +59,8 @@ impl LineQueue {
                 self.turns += 1;
                 near
             }
-            // Without turns for near waiters serve in order of request; otherwise the far waiter's
-            // turn has come.
+            // If near waiters get no turns, waiters are served in order of request; otherwise the
+            // far waiter's turn has come.
             (Some(near), Some(far)) if turns_max == 0 => near.min(far),
             (Some(near), None) => near,
             (_, Some(far)) => far,
@@ -76,15 +76,15 @@ impl LineQueue {
 
 /// Result of a check for the line's turn.
 enum LineTurn {
-    /// The thread goes on with its access.
+    /// The thread continues with its access.
     Mine,
     /// The thread keeps waiting.
     Waits,
 }
 
-/// Runs `f`, which accesses a line and which other CPUs may observe, when it is the running CPU's
-/// and the line's turn; returns `None` outside a simulation. `f` must neither suspend nor drop
-/// values of the program.
+/// Runs `f`, which accesses a line and whose effects other CPUs may observe, when it is the running
+/// CPU's and the line's turn. Returns `None` outside a simulation. `f` must neither suspend nor
+/// drop values of the program.
 #[inline]
 pub(crate) fn access<R>(
     line: &LineState,
@@ -94,8 +94,8 @@ pub(crate) fn access<R>(
     access_since(line, use_, |world, _| f(world))
 }
 
-/// Like `access`, but also passes to `f` the time at which the CPU asked for the line, before any
-/// stall; for wait statistics.
+/// Like `access`, but also passes to `f` the time at which the CPU requested the line, before any
+/// stall. Wait statistics need it.
 #[inline]
 pub(crate) fn access_since<R>(
     line: &LineState,
@@ -132,7 +132,7 @@ fn wait_for_line(cell: &RefCell<World>, line: &LineState) {
 }
 
 impl World {
-    /// Returns true if the running CPU's access has to wait for others.
+    /// Returns true if the running CPU's access has to wait for other CPUs.
     #[inline]
     fn must_wait(&self, line: &LineState, use_: AccessKind) -> bool {
         let queue = line.queue.load(Relaxed);
@@ -145,17 +145,18 @@ impl World {
     fn must_queue(&self, line: &LineState, use_: AccessKind, queue: u32) -> bool {
         let ahead = queue != 0 && self.line_queues[queue as usize - 1].is_ahead();
         let cpu = self.scheduler.cpu;
-        // A CPU keeps a line that it holds exclusively until another one's turn comes, and a shared
-        // line until a write's turn comes.
+        // A CPU keeps a line that it holds exclusively until the turn of another CPU comes, and a
+        // shared line until the turn of a write comes.
         let has =
             use_ == AccessKind::Read && line.is_shared_by(cpu) || !ahead && line.is_only_in(cpu);
-        // Destructors of a panicking thread run to their end without the other threads.
+        // Destructors of a panicking thread run to their end without the other threads, so they do
+        // not wait.
         let waits = ahead || line.busy_until_ps() > self.scheduler.now_ps;
         waits && !has && self.caches.queueing && !std::thread::panicking()
     }
 
-    /// Puts the running CPU into a line's queue. The first waiter wakes up by itself when the
-    /// transfer ends, and chooses the next.
+    /// Puts the running CPU into a line's queue. The first waiter wakes by itself when the transfer
+    /// ends, and chooses the next one.
     fn join_queue(&mut self, line: &LineState) {
         if line.queue.load(Relaxed) == 0 {
             self.line_queues.push(LineQueue::default());
@@ -172,7 +173,7 @@ impl World {
         }
     }
 
-    /// Checks after a wake-up if the thread was chosen; if it is the thread that chooses, chooses
+    /// Checks after a wake-up whether the thread was chosen. If the thread has to choose, chooses
     /// the next waiter.
     fn look_for_turn(&mut self, line: &LineState) -> LineTurn {
         let thread = self.scheduler.thread;
@@ -196,7 +197,7 @@ impl World {
         LineTurn::Waits
     }
 
-    /// Ends a chosen waiter's turn; the longest remaining waiter wakes when the line is free again.
+    /// Ends a chosen waiter's turn. The longest remaining waiter wakes when the line is free again.
     fn go_on(&mut self, line: &LineState) {
         let queue = &mut self.line_queues[line.queue.load(Relaxed) as usize - 1];
         queue.chosen = false;

@@ -1,6 +1,6 @@
 //! `LockTable`: the locks in use by a simulation: holder, waiters and statistics of each.
 //!
-//! Owned by the world; updated by lock.rs and meter.rs.
+//! The world owns the table; lock.rs and meter.rs update it.
 
 use std::collections::{HashMap, VecDeque};
 use std::vec::Vec;
@@ -20,7 +20,7 @@ struct LockState {
     name: &'static str,
     holder: u32,
     since_ps: u64,
-    /// Row in the statistics of the call site that took the lock.
+    /// Row in the statistics for the call site that took the lock.
     row: u32,
     waiters: VecDeque<LockRequest>,
     waiting: CpuSet,
@@ -35,9 +35,9 @@ pub(crate) struct LockRequest {
     pub(crate) thread: u32,
     pub(crate) cpu: usize,
     pub(crate) socket: usize,
-    /// Time at which the thread asked for the lock.
+    /// Time at which the thread requested the lock.
     pub(crate) since_ps: u64,
-    /// Row in the statistics of the call site that asks.
+    /// Row in the statistics for the call site of the request.
     pub(crate) row: u32,
 }
 
@@ -47,7 +47,8 @@ pub(crate) struct LockTable {
     locks: Vec<LockState>,
     free: Vec<u32>,
     rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
-    /// Rows by the addresses of lock name and call site; only looked up, never iterated.
+    /// Rows by the addresses of lock name and call site. This map is only looked up, never
+    /// iterated.
     index: HashMap<(usize, usize), u32>,
     /// Statistics of locks that are built from words.
     pub(crate) word_locks: WordLockRows,
@@ -142,7 +143,7 @@ impl LockTable {
         (state.waiting, before)
     }
 
-    /// Releases a lock at `end_ps`; returns true if others wait for it.
+    /// Releases a lock at `end_ps`. Returns true if others wait for it.
     pub(crate) fn release(&mut self, lock: u32, end_ps: u64) -> bool {
         let state = &mut self.locks[lock as usize];
         state.holder = NO_THREAD;
@@ -189,8 +190,8 @@ impl LockTable {
     }
 }
 
-/// Statistics of locks that are built from words, by name and call site; few rows, so a linear
-/// search.
+/// Statistics of locks that are built from words, by name and call site. There are few rows, so a
+/// linear search is enough.
 #[derive(Debug, Default)]
 pub(crate) struct WordLockRows(Vec<(&'static str, CallSite, LockCounts)>);
 

@@ -1,10 +1,9 @@
 //! `StillGuard`: a guard for code sections that must not call the machine.
 //!
-//! Any call of the machine takes virtual time and may let other simulated threads run. A thread
-//! that holds something of the real machine across such a call (a mutex, a borrow) would make them
-//! wait for it on the same system thread, for ever. Programs mark such sections with
-//! `Simulated::hold_still`; world.rs checks each call. Costs nothing in builds without debug
-//! assertions.
+//! Any call of the machine takes virtual time and may let other simulated threads run. If a thread
+//! holds a lock or borrow of the real machine during such a call, others would wait for it on the
+//! same system thread, forever. Programs mark such sections with `Simulated::hold_still`; world.rs
+//! checks each call. Without debug assertions the guard costs nothing.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -15,9 +14,9 @@ std::thread_local! {
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// While this guard exists its thread must not call the simulated machine.
+/// Guard that forbids its thread to call the simulated machine while it exists.
 #[derive(Debug)]
-#[must_use = "dropped, it ends the moment"]
+#[must_use = "dropping the guard ends the section"]
 pub struct StillGuard(PhantomData<*const ()>);
 
 impl Simulated {
@@ -45,7 +44,7 @@ pub(crate) fn check() {
     let held = cfg!(debug_assertions) && HELD.get() > 0;
     assert!(
         !held || std::thread::panicking(),
-        "a thread that holds still (`Simulated::hold_still`) called the simulated machine"
+        "a thread called the simulated machine while it must hold still (`Simulated::hold_still`)"
     );
 }
 

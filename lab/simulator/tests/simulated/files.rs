@@ -85,7 +85,8 @@ fn a_name_that_is_no_word_and_a_clock_that_stands_still_are_refused() {
     let name = FILE.lines().find(|line| line.starts_with("name")).expect("it has a name");
     for wrong in [r#"name = """#, r#"name = "a\u001bb""#] {
         let text = refused(name, wrong);
-        let rule = "machine model: name: must not be empty nor contain control characters";
+        let rule =
+            "machine model: name: must not be empty, and must not contain control characters";
         assert!(text.starts_with(rule), "{text}");
     }
     let text = refused("ghz = 2.4", "ghz = 1e-300");

@@ -1,7 +1,7 @@
 //! Rules between groups, and between groups and the exports that name them.
 //!
-//! Second step for `[[group]]` sections and the keys `group` and `group-each` of an export. Called
-//! by check.rs.
+//! Second step of loading, for `[[group]]` sections and for the keys `group` and `group-each` of an
+//! export. check.rs calls this module.
 
 use std::collections::{HashMap, HashSet};
 
@@ -62,10 +62,12 @@ impl<'a> Members<'a> {
     /// Checks that groups have at most two levels and no cycle.
     fn check_parent(&self, name: &str, parent: &str) -> Result<(), String> {
         if parent == DEFAULT_GROUP || name == DEFAULT_GROUP {
-            return Err("the default group has no parent and no children; remove this".to_owned());
+            return Err(
+                "the default group has no parent and no children; remove this key".to_owned()
+            );
         }
         if parent == name {
-            return Err("a group is not its own parent; name another, or none".to_owned());
+            return Err("a group cannot be its own parent; name another group, or none".to_owned());
         }
         let above = self.names.find(parent)?.map(|number| &self.config.groups[number]);
         let Some(top) = above.and_then(|above| above.parent.as_ref()) else { return Ok(()) };
@@ -74,7 +76,9 @@ impl<'a> Members<'a> {
             if chain.contains(&one) {
                 chain.push(one);
                 let chain = chain.join(" -> ");
-                return Err(format!("a circle: {chain}; remove one of these parents"));
+                return Err(format!(
+                    "these groups form a circle: {chain}; remove one of these parents"
+                ));
             }
             chain.push(one);
             next = self.find(one).and_then(|one| one.parent.as_deref());

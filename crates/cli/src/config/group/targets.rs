@@ -1,8 +1,8 @@
 //! Warnings about latency targets that a drive cannot keep.
 //!
-//! Keeps the texts in one place, so that a configuration, `ctl set` and a running daemon use the
-//! same words. Called by members.rs for facts known before the start, and by serve/targets.rs for
-//! measurements. Pure.
+//! This module has all texts about such targets, so that a configuration, `ctl set` and a running
+//! daemon use the same words. members.rs calls it for facts known before the start, and
+//! live/latency_targets.rs for measurements. All functions are pure.
 
 use millrace::{GroupConfig, LatencyTarget, SchedulerKind};
 use millrace_block::Snapshot;
@@ -11,10 +11,11 @@ use millrace_drives::{UsualTimes, Words as _};
 use super::target_text;
 use crate::config::words;
 
-/// A group with at least this many I/Os at a drive at a time mostly waits for itself.
+/// A group that has at least this many I/Os in a drive at a time waits mainly for its own I/Os.
 const MANY: f64 = 2.0;
 
-/// Rounds a time up to two digits, since more would suggest a precision that was not measured.
+/// Rounds a time up to two digits, because more digits would suggest a precision that was not
+/// measured.
 fn rounded(ns: u64) -> u64 {
     let digits = ns.checked_ilog10().map_or(0, |digits| digits.saturating_sub(1));
     let unit = 10u64.pow(digits);
@@ -26,7 +27,7 @@ fn about(ns: u64) -> String {
     words::time_text(rounded(ns))
 }
 
-/// Returns the figure of measured times that a target is about: the mean or a percentile.
+/// Returns the statistic of measured times that a target limits: the mean or a percentile.
 pub fn figure_ns(target: LatencyTarget, times: &Snapshot) -> u64 {
     match target {
         LatencyTarget::Mean(_) => times.mean_ns(),
@@ -56,7 +57,7 @@ pub struct TargetQuery<'a> {
 }
 
 impl TargetQuery<'_> {
-    /// Returns the beginning of a warning.
+    /// Returns the beginning of a warning, with the group, its target and the drive.
     fn begin(&self) -> String {
         format!("group {}: latency-target {}", self.group, target_text(self.target))
     }
@@ -67,7 +68,7 @@ impl TargetQuery<'_> {
 
     /// Returns the remedy if the drive takes this long.
     fn remedy(&self, takes_ns: u64) -> String {
-        // Half as much again, for the time before and after the drive.
+        // Adds half of the drive's time for the time before and after the drive.
         let word = target_text(with_ns(self.target, rounded(takes_ns + takes_ns / 2)));
         format!("set latency-target to {word} or more, or give the group a faster drive")
     }
@@ -102,9 +103,10 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// Warns that a drive has usually taken longer than the target: the mean for a mean; for a
-    /// percentile the median, since then more than half of the I/Os exceed it. The remedy follows
-    /// from the fastest tenth, since slower I/Os may have waited for others at the drive.
+    /// Warns that a drive has usually taken longer than the target. For a mean target, the means
+    /// are compared; for a percentile, the median must exceed it, so that more than half of the
+    /// I/Os are too slow. The advice is computed from the fastest tenth, because slower I/Os may
+    /// have waited for others at the drive.
     pub fn so_far(&self, times: &Snapshot) -> Option<String> {
         let drive = self.drive();
         let (took_ns, took) = match self.target {
@@ -134,9 +136,9 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// Reports that a group misses its target because of the time of its I/Os at the drive. `own`
-    /// and `others` are the mean numbers of I/Os of the group and of other groups in the drive.
-    /// Below one of `others`, a scheduler cannot improve anything.
+    /// Reports that a group misses its target because of the time that its I/Os take at the drive.
+    /// `own` and `others` are the mean numbers of I/Os of the group and of other groups in the
+    /// drive. If `others` is below one, no scheduler can improve the latency.
     pub fn missed(&self, times: &Snapshot, (own, others): (f64, f64)) -> String {
         let (figure_ns, usual_ns) = (figure_ns(self.target, times), times.quantile_ns(0.5));
         let takes = format!(
@@ -167,8 +169,8 @@ impl TargetQuery<'_> {
     }
 }
 
-/// Returns the keys of a group by which schedulers share drives, as far as they are set and
-/// `wanted`.
+/// Returns the keys of a group by which schedulers share drives: those that are set and for which
+/// `wanted` returns true.
 fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
     let plain = GroupConfig::new("");
     [
@@ -181,8 +183,8 @@ fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Vec<&'stati
     .collect()
 }
 
-/// Warns that schedulers cannot tell the groups of a cached volume apart, if the group has `wanted`
-/// keys that need it.
+/// Warns that schedulers cannot distinguish the groups of a cached volume, if the group has one of
+/// the `wanted` keys, which depend on that.
 pub fn by_cache(
     config: &GroupConfig,
     volume: &str,

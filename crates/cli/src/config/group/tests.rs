@@ -71,13 +71,13 @@ fn a_wrong_word_says_what_to_write() {
         ("latency-target", "p49 1ms", "write a percentile from p50 to p99.99"),
         ("latency-target", "p99 2", "a time needs its unit; write 2s; the range is 1us to 1m"),
         ("latency-target", "p99 61s", "write a time from 1us to 1m"),
-        ("iops", "0", "below one I/O a second; write 1 or more, or none"),
+        ("iops", "0", "below one I/O per second; write 1 or more, or none"),
         ("iops", "0.5", "this is not a whole number; write 1; or none"),
         ("iops", "20g", "powers of 1000); write 500, 20k or 1m; or none"),
-        ("bandwidth", "4095", "below one I/O of 4k a second; write 4k or more, or none"),
+        ("bandwidth", "4095", "below one I/O of 4k per second; write 4k or more, or none"),
         ("bandwidth", "x", "write 4096, 64k or 10MB; or none"),
-        ("bandwidth", "2000t", "write 1024t a second at most, or none"),
-        ("iops", "1001m", "write 1000m I/Os a second at most, or none"),
+        ("bandwidth", "2000t", "write at most 1024t per second, or none"),
+        ("iops", "1001m", "write at most 1000m I/Os per second, or none"),
         ("burst", "5", "a time needs its unit; write 5s; the range is 1ms to 1m"),
         ("burst", "0", "write a time from 1ms to 1m"),
         ("burst", "2m", "write a time from 1ms to 1m"),
@@ -149,12 +149,12 @@ fn all_mistakes_of_groups_are_told_at_once_with_their_lines() {
     let said = [
         ":10: group: there is no group \"glod\"; did you mean \"gold\"?",
         ":13: weight = 0: write a whole number from 1 to 10000",
-        ":14: iops = 0: that is below one I/O a second; write 1 or more, or none",
+        ":14: iops = 0: that is below one I/O per second; write 1 or more, or none",
         ":15: unknown key \"bandwith\" in [[group]]; did you mean \"bandwidth\"?",
         ":17: name = \"gold\": the group of line 12 has this name; choose another",
         ":18: parent = \"golden\": there is no group \"golden\"; did you mean \"gold\"?",
         ":20: name = \"a/1\": a group has no / in its name",
-        ":23: parent = \"self\": a group is not its own parent",
+        ":23: parent = \"self\": a group cannot be its own parent",
         ":26: parent = \"gold\": the default group has no parent and no children",
     ];
     assert_eq!(found.len(), said.len(), "{found:#?}");
@@ -174,7 +174,10 @@ fn a_circle_and_a_third_level_are_told_apart() {
         found.join("\n")
     };
     let found = tree(&[("a", "b"), ("b", "c"), ("c", "a")]);
-    assert!(found.contains(":12: parent = \"b\": a circle: a -> b -> c -> a; remove"), "{found}");
+    assert!(
+        found.contains(":12: parent = \"b\": these groups form a circle: a -> b -> c -> a; remove"),
+        "{found}"
+    );
     let found = tree(&[("a", "b"), ("b", "c"), ("c", "")]);
     let said = "m.toml:12: parent = \"b\": it has the parent \"c\" itself, and groups have two \
                 levels; write parent = \"c\"";
@@ -202,7 +205,7 @@ fn groups_of_clients_are_refused_where_they_cannot_be() {
 #[test]
 fn a_group_that_nobody_is_in_is_a_warning() {
     let text = whole("", "[[group]]\nname = \"a\"\nparent = \"b\"\n[[group]]\nname = \"b\"\n");
-    assert_eq!(plan(&text).warnings, ["m.toml:11: group \"a\" is named by no export"]);
+    assert_eq!(plan(&text).warnings, ["m.toml:11: no export names group \"a\""]);
 }
 
 #[test]

@@ -1,9 +1,8 @@
-//! docs/configuration.md and docs/test-drives.md against the parser: keys, limits, defaults and
-//! examples.
+//! Tests that compare docs/configuration.md and docs/test-drives.md with the parser: keys, limits,
+//! defaults and examples.
 //!
-//! Tests only. Every key of a section or driver stands in the document, and the other way round;
-//! what the parser knows is taken from its own messages about unknown keys, so that nobody keeps a
-//! list for this.
+//! Every key of a section or driver must be in the document, and every key in the document must
+//! exist. The list of known keys comes from the parser's own messages about unknown keys.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,14 +18,14 @@ const REFERENCE: &str = concat!(
 
 type Keys = BTreeSet<String>;
 
-/// A row of a table of the document.
+/// One row of a table in the document.
 struct DocumentRow {
     keys: Vec<String>,
     values: &'static str,
     default: &'static str,
 }
 
-/// The rows of a section of the document, by its heading.
+/// Returns the rows of a section of the document, which is found by its heading.
 fn rows(heading: &str) -> Vec<DocumentRow> {
     let start = REFERENCE.find(&format!("\n{heading}\n")).expect(heading) + 1;
     let section = &REFERENCE[start + heading.len()..];
@@ -40,7 +39,7 @@ fn rows(heading: &str) -> Vec<DocumentRow> {
     section.lines().filter(|line| line.starts_with("| `")).map(row).collect()
 }
 
-/// The keys of a section of the document.
+/// Returns the keys that a section of the document describes.
 fn documented(heading: &str) -> Keys {
     let list: Vec<String> = rows(heading).into_iter().flat_map(|row| row.keys).collect();
     let set: Keys = list.iter().cloned().collect();
@@ -48,7 +47,7 @@ fn documented(heading: &str) -> Keys {
     set
 }
 
-/// The keys that the parser knows in a section with this beginning.
+/// Returns the keys that the parser accepts in the section with this beginning.
 fn known(section: &str) -> Keys {
     let text = format!("{section}\nno-such-key = 1\n");
     let error = load("m.toml", &text, Path::new("")).expect_err("no such key").to_string();
@@ -64,7 +63,7 @@ fn the_keys_of_every_section_are_those_of_the_document() {
     {
         assert_eq!(documented(&format!("## `{section}`")), known(section), "{section}");
     }
-    // With `spec` the keys of a driver are inside it.
+    // A drive with `spec` has its driver's keys inside the spec.
     let drive = known("[[drive]]\nspec = \"null\"");
     assert_eq!(documented("## `[[drive]]`"), drive);
     let tls = known("[server.tls]");
@@ -98,7 +97,8 @@ fn the_examples_of_the_document_are_in_order() {
     }
 }
 
-/// A configuration with a section of each kind, below a comment with its heading.
+/// A configuration with a section of each kind. A comment in each section has the document's
+/// heading for it.
 const WHOLE: &str = "[server]\n# ## `[server]`\n[[controller]]\nname = \"c\"\ntags = 9\n\
                      # ## `[[controller]]`\n[[group]]\nname = \"g\"\n# ## `[[group]]`\n\
                      [[drive]]\nname = \"d\"\nspec = \"null\"\n# ## `[[drive]]`\n\
@@ -119,7 +119,7 @@ const HEADINGS: [&str; 8] = [
     "### `files`",
 ];
 
-/// Loads the configuration with one key more, whose value is written as in the document.
+/// Loads the configuration with one additional key, whose value is written as in the document.
 fn with(heading: &str, key: &str, value: &str) -> Result<ServeConfig, Problems> {
     let is_toml =
         value.starts_with('"') || value.starts_with("0o") || matches!(value, "true" | "false");
@@ -130,7 +130,7 @@ fn with(heading: &str, key: &str, value: &str) -> Result<ServeConfig, Problems> 
     load("m.toml", &text, Path::new("")).map(|plan| plan.config)
 }
 
-/// The value, if a text of the document is a value and nothing else.
+/// Returns the value if the text of the document consists of a value only.
 fn literal(text: &str) -> Option<&str> {
     let code = text.strip_prefix('`').and_then(|text| text.strip_suffix('`'));
     code.filter(|code| !code.contains('`')).or_else(|| text.parse::<u64>().ok().map(|_| text))
@@ -153,7 +153,8 @@ fn a_default_of_the_document_changes_nothing_where_it_is_written() {
     assert!(count >= 30, "{count} defaults");
 }
 
-/// The least and the most that a text of the document states: `1 to 1024`, or `up to 1s`.
+/// Returns the smallest and largest value that a text of the document states, as in `1 to 1024` or
+/// `up to 1s`.
 fn limits(values: &str) -> Option<(&str, &str)> {
     let (before, after) = values.split_once("to ")?;
     let most = after.split([',', ' ', ';']).next()?.trim_matches('`');
@@ -165,7 +166,7 @@ fn limits(values: &str) -> Option<(&str, &str)> {
     (is_number(least) && is_number(most)).then_some((least, most))
 }
 
-/// A value beyond a limit: one more of a number, twice as much with a unit.
+/// Returns a value above a limit: the next number, or twice the value if it has a unit.
 fn beyond(most: &str) -> String {
     let unit = most.trim_start_matches(|letter: char| letter.is_ascii_digit());
     let number: u64 = most.trim_end_matches(unit).parse().expect(most);

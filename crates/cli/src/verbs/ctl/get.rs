@@ -1,7 +1,7 @@
 //! `millrace ctl get`: prints the current settings of volumes and groups.
 //!
-//! Prints the settings in `stats` and their differences from the configuration file, or with
-//! `--toml` lines for the configuration (toml.rs). Called by ctl.rs.
+//! This file prints the settings in `stats` and their differences from the configuration file, or
+//! with `--toml` lines for the configuration (toml.rs). ctl.rs calls it.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -56,7 +56,7 @@ pub fn run(args: &GetArgs) -> Result<ExitCode> {
         ["group", name] => (Vec::new(), vec![groups::find(&report, name)?]),
         ["group"] => bail!("which group? write group NAME, or groups for all of them"),
         [name] => (vec![volume(&report, name)?], Vec::new()),
-        [name, ..] => bail!("{name:?}: write VOLUME, group NAME, or groups"),
+        [name, ..] => bail!("{name:?} is not a target; write VOLUME, group NAME, or groups"),
     };
     if args.toml {
         say(&toml::lines(&report)?);
@@ -89,7 +89,7 @@ pub fn run(args: &GetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Keeps only the unsaved changes that belong to a target of `get`.
+/// Removes the unsaved changes that do not belong to a target of `get`.
 fn of_target(mut unsaved: UnsavedChanges, report: &Report, target: &[&str]) -> UnsavedChanges {
     unsaved.changes.retain(|change| match (target, change.section.as_str()) {
         ([], _) | (["groups"], "group") => true,

@@ -29,7 +29,7 @@ pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
     for word in words {
         let (key, value) = pair(word, "weight=400")?;
         if settings.insert(key.clone(), value).is_some() {
-            bail!("{key} is given twice; give it once");
+            bail!("{key} is given twice; remove one of them");
         }
     }
     let asked = SetGroup { group: name.to_owned(), settings };
@@ -66,7 +66,7 @@ pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a GroupState> {
     })
 }
 
-/// Returns a suggestion for a key that volumes do not have but groups do.
+/// Returns a suggestion for a key that only groups have, if a volume was named.
 pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
     let (target, words) = (visible(&args.target), visible(&args.settings.join(" ")).into_owned());
     let is_group = report.groups.iter().any(|group| group.name == args.target);

@@ -1,6 +1,6 @@
 //! `log-level`: shows or changes the log level of a running daemon.
 //!
-//! This file has arguments and answer, the daemon's part, which parses the level as in
+//! This file has arguments and answer, the daemon's part, which parses the level with the syntax of
 //! `MILLRACE_LOG`, and `millrace ctl log-level`. The table in ctl.rs lists the verb.
 
 use std::process::ExitCode;
@@ -22,8 +22,8 @@ pub const LOG_LEVEL: Verb<LogLevel, LogLevelChange> = Verb::new(
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace ctl log-level              the level that holds now
-  millrace ctl log-level debug        what clients do, too, until the daemon ends
+  millrace ctl log-level              the current level
+  millrace ctl log-level debug        also log what clients do, until the daemon ends
   millrace ctl log-level info,millrace_exports=trace
   millrace ctl log-level info         as at a start without -v and MILLRACE_LOG
 
@@ -71,7 +71,7 @@ pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, 
     };
     let refused = |error: anyhow::Error| Refusal::new("bad-request", error.to_string());
     let before = logging::set_level(level).map_err(refused)?;
-    tracing::info!("log level {} from now on, before {}", visible(level), visible(&before));
+    tracing::info!("log level is {} from now on; it was {}", visible(level), visible(&before));
     Ok(LogLevelChange { level: level.clone(), before: Some(before) })
 }
 
@@ -85,7 +85,7 @@ pub fn run(args: &LogLevelArgs) -> Result<ExitCode> {
     let level = visible(&answer.level);
     say(&match (&answer.before, args.daemon.json) {
         (_, true) => format!("{}\n", json!(answer)),
-        (Some(before), false) => format!("log level {level}, before {}\n", visible(before)),
+        (Some(before), false) => format!("log level is {level}; it was {}\n", visible(before)),
         (None, false) => format!("log level {level}\n"),
     });
     Ok(ExitCode::SUCCESS)
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// The Rust files below a folder.
+    /// The Rust files below a directory.
     fn files(folder: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let files = entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });

@@ -1,7 +1,7 @@
 //! `millrace ctl reload`: switches a running daemon to another configuration.
 //!
-//! The daemon reads the file with its own rights and decides; this verb prints the differences from
-//! its answer. Called by ctl.rs.
+//! The daemon reads the file with its own permissions and decides; this verb prints the differences
+//! from its answer. ctl.rs calls this file.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,9 +20,10 @@ Examples:
   millrace ctl reload --dry-run       what would change, and can it be served?
   millrace ctl reload                 the file that the daemon was started with, as it is now
   millrace ctl reload new.toml
-  millrace ctl reload --disconnect    also if clients use an export that goes
+  millrace ctl reload --disconnect    also if clients use an export that is removed
 
-Prints a line for each part that comes (+), goes (-) or changes (~). Volumes, drives, exports, \
+Prints a line for each part that is added (+), removed (-) or changed (~). Volumes, drives, \
+exports, \
 addresses, groups and controllers come and go; weights, limits and schedulers change; clients of \
 exports that stay notice nothing. It is all or nothing: if a drive cannot be opened, a socket not \
 bound, or a volume that goes not be flushed, everything is as before. [server] metrics may come, go \
@@ -49,11 +50,15 @@ pub struct ReloadArgs {
 /// Fails if the daemon cannot be reached or refuses.
 pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
     if args.file.as_deref() == Some(Path::new("-")) {
-        bail!("-: the daemon reads the configuration itself, from a file; name one");
+        bail!(
+            "the daemon reads the configuration itself and cannot use standard input; name a file"
+        );
     }
     let file = args.file.as_deref().map(std::path::absolute).transpose();
-    let asked =
-        Reload { file: file.context("cannot tell the working folder")?, options: args.options };
+    let asked = Reload {
+        file: file.context("cannot determine the working directory")?,
+        options: args.options,
+    };
     let report = args.daemon.connect.client()?.ask(&RELOAD, &asked)?;
     show(&report, &args.daemon)
 }

@@ -37,7 +37,7 @@ Exit status: 0 if the volume has grown or had nothing to grow by, 2 if the daemo
 const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its smallest drive has \
                           grown, in whole chunks\n";
 
-/// Most drives listed as too small for the volume to grow.
+/// Maximum number of drives that are listed as too small for the volume to grow.
 const NEEDS_SHOWN: usize = 8;
 
 /// Arguments of `resize`.
@@ -68,7 +68,7 @@ pub struct VolumeGrowth {
     pub old_bytes: u64,
     /// New size in bytes.
     pub new_bytes: u64,
-    /// Drives of the volume, in its order.
+    /// Drives of the volume, in the volume's order.
     pub drives: Vec<Drive>,
     /// Drives that must grow before the volume can; empty if it has grown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -123,7 +123,7 @@ impl VolumeGrowth {
 }
 
 /// Grows the volume as far as its drives have grown. Runs in the daemon. Other requests to the
-/// control socket wait until the drives have answered; I/O goes on.
+/// control socket wait until the drives have answered; I/O continues.
 ///
 /// # Errors
 /// Returns `bad-request` if there is no such volume, `busy` if it is growing already, `refused` if
@@ -166,9 +166,9 @@ pub fn run(args: &ResizeArgs) -> Result<ExitCode> {
 fn describe(resized: &VolumeGrowth) -> String {
     let grown = |old: u64, new: u64| match new > old {
         true => {
-            format!("{} ({new} bytes), before {}", bytes_for_people(new), bytes_for_people(old))
+            format!("{} ({new} bytes), was {}", bytes_for_people(new), bytes_for_people(old))
         }
-        false => format!("{} ({new} bytes), as before", bytes_for_people(new)),
+        false => format!("{} ({new} bytes), unchanged", bytes_for_people(new)),
     };
     let (old, new) = (resized.old_bytes, resized.new_bytes);
     let mut text = format!("{}: {}\n", visible(&resized.volume), grown(old, new));
@@ -227,17 +227,17 @@ mod tests {
     #[test]
     fn what_grew_is_said_with_what_it_was() {
         let text = said([1 << 20, 2 << 20], &[("d0", [1 << 20, 2 << 20])]);
-        let whole = "2 MiB (2097152 bytes), before 1 MiB\n";
+        let whole = "2 MiB (2097152 bytes), was 1 MiB\n";
         assert_eq!(text, format!("v: {whole}  d0: {whole}"));
     }
 
     #[test]
     fn what_did_not_grow_is_said_with_the_reason() {
         let text = said([1 << 20; 2], &[("d0", [1 << 20; 2])]);
-        assert_eq!(text, "v: 1 MiB (1048576 bytes), as before\nno drive has grown\n");
+        assert_eq!(text, "v: 1 MiB (1048576 bytes), unchanged\nno drive has grown\n");
         let text = said([2 << 20; 2], &[("d0", [1 << 20, 3 << 20]), ("d1", [1 << 20; 2])]);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "  d0: 3 MiB (3145728 bytes), before 1 MiB");
+        assert_eq!(lines[1], "  d0: 3 MiB (3145728 bytes), was 1 MiB");
         assert_eq!(lines[2], TOO_LITTLE.trim_end());
     }
 }

@@ -1,7 +1,7 @@
 //! `millrace ctl save`: writes the configuration that a daemon serves to a file.
 //!
 //! The daemon returns the text, with the comments of unchanged sections; this program writes it
-//! with the rights of its caller. Called by ctl.rs.
+//! with the permissions of its user. ctl.rs calls this file.
 
 use std::fs;
 use std::io::Write;
@@ -52,7 +52,7 @@ pub fn run(args: &SaveArgs) -> Result<ExitCode> {
     check(&running, &file)?;
     replace(&file, &running.text)?;
     if running.file.as_ref() == Some(&file) {
-        // Makes the daemon read the file, so that it counts as unchanged.
+        // The daemon reads the new file, so that the served configuration counts as saved.
         client.ask(&RELOAD, &Reload::default())?;
     }
     let shown = file.display().to_string();
@@ -63,8 +63,8 @@ pub fn run(args: &SaveArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses to overwrite edits that the daemon has not read or another existing file, and to save to
-/// a folder in which relative paths would mean other files.
+/// Refuses to overwrite another existing file or edits that the daemon has not read, and to save to
+/// a directory in which relative paths would mean other files.
 fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
     let is_its = running.file.as_deref() == Some(file);
     let shown = file.display();
@@ -73,14 +73,14 @@ fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
             "{shown}: edited since the daemon read it: `millrace ctl reload` takes the edits, or save \
              to another file and compare"
         ),
-        (false, Ok(_)) => bail!("{shown}: this file is there already; name a new one"),
+        (false, Ok(_)) => bail!("{shown}: this file exists already; choose a new name"),
         _ => {}
     }
     let folder = file.parent().unwrap_or(Path::new("/"));
     let (its, wanted) = (fs::canonicalize(&running.folder), fs::canonicalize(folder));
     if its.ok() != wanted.ok() {
         bail!(
-            "{shown}: relative paths of the configuration lie in {}; save it there",
+            "{shown}: relative paths of the configuration start from {}; save it there",
             running.folder.display()
         );
     }
@@ -92,7 +92,7 @@ fn replace(file: &Path, text: &str) -> Result<()> {
     let failed = || format!("{}: cannot be written", file.display());
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
-    // Writes through a symbolic link.
+    // A symbolic link stays; the file that it points to is replaced.
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let new = target.with_file_name(name);
     let write = || -> std::io::Result<()> {

@@ -20,10 +20,11 @@ Examples:
   millrace ctl set vol0 scheduler=none --connect unix:/run/millrace/fast.sock.control --json
   millrace ctl set group gold weight=400 iops=20k bandwidth=none
 
-A change holds at once, with I/O under way, and until the daemon ends; `millrace ctl get --toml` \
-prints it for the configuration. The scheduler is that of all drives of the volume. A group has the \
-keys of [[group]] but name, in the same words, and none takes a limit away. If a part of a change \
-cannot be, nothing changes.
+A change takes effect at once, also for I/O in flight, and lasts until the daemon ends; `millrace \
+ctl get --toml` \
+prints it for the configuration. The scheduler is that of all drives of the volume. A group has \
+the keys of [[group]] except name, with the same values; none removes a limit. If a part of a \
+change is refused, nothing changes.
 Exit status: 0 if it is set, 2 if the daemon refused.
 ";
 
@@ -50,7 +51,8 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     if KEYS.contains(&key.as_str()) {
         return Ok((key, value));
     }
-    // The daemon's groups improve the error text. Without a daemon the key alone must do.
+    // The daemon's groups allow a better error text. If no daemon answers, the text covers only the
+    // key.
     let report =
         args.daemon.connect.client().and_then(|mut client| client.ask(&STATS, &StatsQuery::ALL));
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
@@ -58,7 +60,7 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     }
     let like =
         nearest(&key, KEYS).map_or_else(String::new, |like| format!("; did you mean {like}?"));
-    bail!("there is no setting {key:?} to change; there is {}{like}", KEYS.join(", "))
+    bail!("there is no setting {key:?} to change; choose {}{like}", KEYS.join(", "))
 }
 
 /// Changes the settings in the arguments.
@@ -75,7 +77,7 @@ pub fn run(args: &SetArgs) -> Result<ExitCode> {
     for text in &args.settings {
         let (key, value) = setting(args, text)?;
         if asked.scheduler.replace(value).is_some() {
-            bail!("{key} is given twice; give it once");
+            bail!("{key} is given twice; remove one of them");
         }
     }
     let changed = args.daemon.connect.client()?.ask(&SET, &asked)?;

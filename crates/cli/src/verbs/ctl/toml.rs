@@ -13,8 +13,8 @@ use millrace_console::visible;
 use crate::config::group;
 use crate::views::report::Report;
 
-/// Comment above the groups.
-const GROUPS: &str = "# In place of all [[group]] sections of the configuration:\n\n";
+/// Comment above the printed groups.
+const GROUPS: &str = "# These replace all [[group]] sections of the configuration:\n\n";
 
 /// Returns the lines, with comments that say where they belong.
 ///
@@ -22,7 +22,7 @@ const GROUPS: &str = "# In place of all [[group]] sections of the configuration:
 /// Fails if the daemon has settings that this program does not know.
 pub fn lines(report: &Report) -> Result<String> {
     let (mut text, mut schedulers) = (String::new(), String::new());
-    // Groups of single clients, which have a / in their names, exist only while the client is
+    // Groups with a / in their names belong to single clients, and exist only while the client is
     // connected.
     for named in report.groups.iter().filter(|group| !group.name.contains('/')) {
         let mut config = GroupConfig::new(&named.name);
@@ -52,12 +52,14 @@ pub fn lines(report: &Report) -> Result<String> {
         text.insert_str(0, GROUPS);
     }
     if !schedulers.is_empty() {
-        let _ =
-            write!(text, "# Set since the start; put into these sections by hand:\n{schedulers}");
+        let _ = write!(
+            text,
+            "# Changed since the start; add these lines to the sections by hand:\n{schedulers}"
+        );
     }
     if text.is_empty() {
         text.push_str(
-            "# no groups but the default one, and no schedulers other than at the start\n",
+            "# there are no groups except the default one, and no scheduler was changed\n",
         );
     }
     Ok(text)
@@ -91,12 +93,12 @@ mod tests {
             drives: vec![drive("d0", "deadline"), drive("d1", "none")],
             ..Report::default()
         };
-        let expected = "# In place of all [[group]] sections of the configuration:\n\n\
+        let expected = "# These replace all [[group]] sections of the configuration:\n\n\
                         [[group]]\nname = \"gold\"\nweight = 400\niops = \"20k\"\n\n\
-                        # Set since the start; put into these sections by hand:\n\
+                        # Changed since the start; add these lines to the sections by hand:\n\
                         #   in [[drive]] name = \"d0\": scheduler = \"deadline\"\n";
         assert_eq!(lines(&report).unwrap(), expected);
         let nothing = lines(&Report::default()).unwrap();
-        assert!(nothing.starts_with("# no groups"), "{nothing}");
+        assert!(nothing.starts_with("# there are no groups"), "{nothing}");
     }
 }

@@ -1,8 +1,8 @@
 //! `millrace ctl why`: explains what I/Os of each group on a volume waited for in the last seconds.
 //!
-//! Takes two reports of the daemon's counters. causes.rs does the arithmetic; this file prints a
-//! sentence about the group whose I/Os waited longest, a table, and a line for each other cause
-//! (observations.rs).
+//! The verb compares two reports of the daemon's counters. causes.rs does the arithmetic; this file
+//! prints a sentence about the group whose I/Os waited longest, a table, and a line for each other
+//! cause (observations.rs).
 
 mod causes;
 mod observations;
@@ -31,22 +31,24 @@ Examples:
   millrace ctl why web-disk    what I/Os of the volume behind the export web-disk wait for
   millrace ctl why vol0 --json
 
-An I/O's time is that from submission to completion. Parts of it:
-  limit           a limit of its group, or of that one's parent, held it
-  weight          its group had its share, and others waited for theirs
-  latency-target  another group's latency target held it
-  depth           as much was at the drive as keeps it busy
+An I/O's time is measured from submission to completion. It is divided by what the I/O waits for:
+  limit           a limit of its group, or of the group's parent
+  weight          its group had its share, and other groups were served
+  latency-target  another group's latency target
+  depth           the drive had enough I/Os to keep it busy
   no-tag          no tag was free
-  drive-busy      the drive took no more
+  drive-busy      the drive accepted no more requests
   order           I/Os of its own group, or of nearer sectors, went first
-  priority        others of a higher priority went first
-  queue           it was in a queue of the layer, for none of these reasons
-  back-pressure   before all that, it waited in its socket or ring, as the layer took no more
+  priority        I/Os of a higher priority went first
+  queue           it was in a queue of the block layer, for none of these reasons
+  back-pressure   before that, it waited in its socket or ring, because the block layer accepted \
+  no more
   flush           it was a flush: that waits for the flush before it, and for the drives
   drive           it was at the drive
-I/Os that wait now count as far as they have waited. What limits and schedulers held is counted by group. The rest is the drives' and their queues': a \
-group is taken to have spent it as all I/Os of those drives did. Of what waits in a socket only the \
-next request is known, so that back pressure is at least what is said.
+I/Os that still wait are counted with the time that they have waited so far. Time in limits and \
+schedulers is measured per group. Time in drives and their queues is measured per drive, so each \
+group is shown with the average of the drive's I/Os. Of the requests in a socket only the next \
+one is known, so the true back pressure may be higher.
 ";
 
 /// Arguments of `ctl why`.
@@ -70,7 +72,7 @@ struct VolumeExplanation {
     /// Summary sentence for people.
     says: String,
     groups: Vec<Explained>,
-    /// Latency targets of these groups that cannot be kept, and other causes.
+    /// Texts about latency targets that cannot be kept, and about other causes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
@@ -88,7 +90,7 @@ pub fn run(args: &WhyArgs) -> Result<ExitCode> {
     let mut why = why(&volume, &now, &before);
     if volume != args.name {
         let (export, volume) = (visible(&args.name), visible(&volume));
-        why.says = format!("Export {export} is one of volume {volume}. {}", why.says);
+        why.says = format!("Export {export} belongs to volume {volume}. {}", why.says);
     }
     match args.daemon.json {
         true => say(&format!("{}\n", json!(why))),
@@ -130,12 +132,12 @@ fn why(volume: &str, now: &Report, before: &Report) -> VolumeExplanation {
     VolumeExplanation { volume: volume.to_owned(), seconds, says, groups, warnings }
 }
 
-/// Says that no I/O completed, whether any waits, and for which drives.
+/// Returns a text saying that no I/O completed, how many wait, and for which drives.
 fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     let waits = now.group_counts.iter().max_by_key(|group| group.booked_ns);
     let waits = waits.filter(|group| group.booked_ns > 0).map(|group| {
         let ahead = time(group.booked_ns as f64 / 1e6);
-        format!("; the limits of {} are booked {ahead} ahead", visible(&group.name))
+        format!("; the limits of {} are used up for the next {ahead}", visible(&group.name))
     });
     let of_volume = now.drives.iter().filter(|drive| drive.volume == volume && drive.in_flight > 0);
     let silent = of_volume.map(|drive| {
@@ -146,10 +148,10 @@ fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
 }
 
-/// Least share of the drives' work, in percent, that is worth mentioning for a group.
+/// Share of the drives' work, in percent, from which on the sentence mentions it for a group.
 const MUCH_PERCENT: f64 = 20.0;
 
-/// Mean number of I/Os in flight below which a client pauses rather than waits.
+/// Mean number of I/Os in flight below which a client is said to pause, rather than to wait.
 const IDLE: f64 = 0.8;
 
 /// Returns the summary sentence about a group among all groups.
@@ -186,42 +188,46 @@ fn sentence(
     match cause.reason {
         "limit" => {
             let limits = group.limits.join(", ");
-            format!("{name} is slow since its limit ({}) holds it: {share}.", visible(&limits))
+            format!("{name} is slow because its limit ({}) delays it: {share}.", visible(&limits))
         }
         "weight" => {
             let shares = row.map_or_else(String::new, |row| {
                 let (wanted, got) = (row.wanted_percent, row.got_percent);
                 let weight = row.weight;
-                format!("; by its weight of {weight} it is due {wanted:.0} %, and got {got:.0} %")
+                format!("; its weight {weight} gives it {wanted:.0} %, and it got {got:.0} %")
             });
             match row.is_some_and(|row| row.got_percent > row.wanted_percent) {
                 true => format!("{name} waits for its turn among the groups: {share}{shares}."),
-                false => format!("{name} is slow since others are due before it: {share}{shares}."),
+                false => {
+                    format!("{name} is slow because others are served first: {share}{shares}.")
+                }
             }
         }
         "latency-target" => {
             let of = targets(all, now);
-            format!("{name} is slow for the sake of latency targets{of}: {share}.")
+            format!("{name} is delayed to keep the latency targets of other groups{of}: {share}.")
         }
-        "depth" => {
-            format!("{name} waits while the drives have enough I/Os to keep them busy: {share}.")
-        }
+        "depth" => format!("{name} waits because the drives have enough I/Os in flight: {share}."),
         "no-tag" => format!("{name} waits for tags, which are all in use: {share}."),
-        "drive-busy" => format!("{name} waits since the drives take no more: {share}."),
-        "priority" => format!("{name} waits while others of a higher priority go first: {share}."),
-        "order" => format!("{name} waits while the scheduler lets other I/Os go first: {share}."),
+        "drive-busy" => {
+            format!("{name} waits because the drives accept no more requests: {share}.")
+        }
+        "priority" => {
+            format!("{name} waits because I/Os of higher priority are served first: {share}.")
+        }
+        "order" => format!("{name} waits because the scheduler serves other I/Os first: {share}."),
         "back-pressure" => {
             let behind = group.causes.get(1).filter(|cause| cause.reason != DRIVE);
             let behind = behind.map_or_else(String::new, |cause| {
-                format!("; those that it has taken wait mostly for: {}", reason(group, cause))
+                format!("; I/Os with tags wait mostly for: {}", reason(group, cause))
             });
             format!(
-                "{name} sends more than the layer takes, so that its requests wait in their \
+                "{name} sends more than the block layer accepts, so its requests wait in their \
                  sockets or rings: {share}{behind}."
             )
         }
         "flush" => format!("{name} spends its time on flushes: {share}."),
-        _ => format!("{name} waits in the queues of the layer: {share}."),
+        _ => format!("{name} waits in the queues of the block layer: {share}."),
     }
 }
 
@@ -232,7 +238,8 @@ fn pauses(group: &Explained) -> Option<String> {
     is_idle.then(|| {
         let (name, percent) = (visible(&group.group), 100.0 * (1.0 - busy));
         format!(
-            " Nothing of {name} is here {percent:.0} % of the time: its client pauses, or is slow to send."
+            " {name} has no I/O in flight {percent:.0} % of the time: its client pauses, or sends \
+             slowly."
         )
     })
 }
@@ -267,7 +274,7 @@ fn text(why: &VolumeExplanation) -> String {
     if why.groups.is_empty() {
         return format!("{}\n{warnings}", why.says);
     }
-    let left = ("what the time of its I/Os went to", Side::Left);
+    let left = ("where the time of its I/Os was spent", Side::Left);
     let numbers = ["I/Os/s", "mean", "p99"].map(|head| (head, Side::Right));
     let heads = [("group", Side::Left)].into_iter().chain(numbers).chain([left]);
     let mut grid = Grid::new(heads);
@@ -298,7 +305,7 @@ fn part(group: &Explained, cause: &LatencyCause) -> String {
     format!("{:.0} % {}", cause.percent, reason(group, cause))
 }
 
-/// Names a cause, with the limits if it is the limits.
+/// Returns the name of a cause. If the cause is the limits, adds which limits.
 fn reason(group: &Explained, cause: &LatencyCause) -> String {
     match cause.reason == "limit" && !group.limits.is_empty() {
         true => format!("limit ({})", visible(&group.limits.join(", "))),
@@ -347,7 +354,8 @@ mod tests {
         let said = |causes: &[(&'static str, f64)]| {
             sentence((&explained(causes), &[]), None, &Report::default())
         };
-        let text = "vm7 is slow since its limit (iops=500) holds it: 93 % of the time of its I/Os.";
+        let text =
+            "vm7 is slow because its limit (iops=500) delays it: 93 % of the time of its I/Os.";
         assert_eq!(said(&[("limit", 93.2), ("drive", 6.8)]), text);
         let text = "Little holds I/Os back: those of vm7 take 64.0 ms each, and are at the drives \
                     88 % of that time.";
@@ -355,14 +363,14 @@ mod tests {
         let slow = Explained { ios: 5.0, ..explained(&[("drive", 100.0)]) };
         let text = sentence((&slow, &[]), None, &Report::default());
         assert!(text.ends_with(
-            " Nothing of vm7 is here 68 % of the time: its client pauses, or is slow to send."
+            " vm7 has no I/O in flight 68 % of the time: its client pauses, or sends slowly."
         ));
         let bulk = Explained { group: "bulk".into(), cost_percent: 90.0, ..explained(&[]) };
         let all = [explained(&[]), bulk];
         let text = sentence((&explained(&[("drive", 88.0)]), &all), None, &Report::default());
         assert!(text.ends_with(" of that time, where 90 % of the work was for bulk."), "{text}");
-        let text = "vm7 sends more than the layer takes, so that its requests wait in their sockets \
-                    or rings: 70 % of the time of its I/Os; those that it has taken wait mostly \
+        let text = "vm7 sends more than the block layer accepts, so its requests wait in their \
+                    sockets or rings: 70 % of the time of its I/Os; I/Os with tags wait mostly \
                     for: limit (iops=500).";
         assert_eq!(said(&[("back-pressure", 70.0), ("limit", 30.0)]), text);
         let reasons = [
@@ -396,7 +404,7 @@ mod tests {
             ..explained(&[("limit", 100.0)])
         };
         let said = |waiting| sentence((&waits(waiting), &[]), None, &Report::default());
-        let limit = "vm7 is slow since its limit (iops=500) holds it: nothing completed";
+        let limit = "vm7 is slow because its limit (iops=500) delays it: nothing completed";
         assert_eq!(said(1), format!("{limit}, 1 I/O has waited for 4.2 s so far."));
         assert_eq!(
             said(9),
@@ -419,16 +427,19 @@ mod tests {
         let now = report(1, groups);
         let rows = groups::rows(&now, None);
         let said = sentence((&explained(&[("weight", 70.0)]), &[]), rows.first(), &now);
-        assert!(said.ends_with("; by its weight of 100 it is due 25 %, and got 25 %."), "{said}");
+        assert!(said.ends_with("; its weight 100 gives it 25 %, and it got 25 %."), "{said}");
         let settings = [("latency-target".to_owned(), "p99 2ms".to_owned())].into();
         let groups = vec![GroupState { name: "gold".into(), settings, ..GroupState::default() }];
         let now = Report { groups, ..Report::default() };
         let vm7 = explained(&[("latency-target", 70.0)]);
         let gold = [Explained { group: "gold".into(), ..explained(&[]) }];
         let said = sentence((&vm7, &gold), None, &now);
-        assert!(said.contains("latency targets (gold: p99 2ms): 70 %"), "{said}");
+        assert!(said.contains("other groups (gold: p99 2ms): 70 %"), "{said}");
         let said = sentence((&vm7, &[]), None, &now);
-        assert!(said.contains("for the sake of latency targets: 70 %"), "gold is not here: {said}");
+        assert!(
+            said.contains("to keep the latency targets of other groups: 70 %"),
+            "gold is not here: {said}"
+        );
     }
 
     #[test]
@@ -441,7 +452,7 @@ mod tests {
             warnings: vec!["group vm7: too much.".into()],
         };
         let expected = "Said.\n\n\
-                        group  I/Os/s     mean      p99  what the time of its I/Os went to\n\
+                        group  I/Os/s     mean      p99  where the time of its I/Os was spent\n\
                         vm7       500  64.0 ms  70.2 ms  62 % limit (iops=500), 30 % drive, 8 % weight\n\n\
                         group vm7: too much.\n";
         assert_eq!(text(&why), expected);
@@ -464,8 +475,8 @@ mod tests {
         let warning = "drive d1: no connection: no such export";
         assert_eq!(why.warnings, [warning]);
         assert!(super::text(&why).ends_with(&format!(".\n\n{warning}\n")), "{why:?}");
-        let text = "No I/O of v completed in 2.0 s; the limits of gold are booked 1.5 s ahead; \
-                    drive d1 has 3 I/Os in flight.";
+        let text = "No I/O of v completed in 2.0 s; the limits of gold are used up for the next \
+                    1.5 s; drive d1 has 3 I/Os in flight.";
         assert_eq!((why.says.as_str(), why.groups.len()), (text, 0));
     }
 }

@@ -1,7 +1,8 @@
-//! Checks what a plan needs without changing anything: for `--check`, and before a start.
+//! Checks that everything a plan needs is available, without changing anything: for `--check`, and
+//! before a start.
 //!
-//! Finds the drives, sockets and files that a start would refuse, and access that a plan opens to
-//! others. Depends on `live` for the marks of dirty caches; `start` depends on it.
+//! This module finds the drives, sockets and files that a start would refuse, and access that a
+//! plan opens to others. It depends on `live` for the marks of dirty caches; `start` depends on it.
 
 pub mod exposure;
 pub mod findings;

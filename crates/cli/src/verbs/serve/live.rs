@@ -1,7 +1,8 @@
-//! The running daemon: answers on the control socket, and checks once a second.
+//! The running daemon: its answers on the control socket, and its checks once per second.
 //!
-//! Owns the daemon's state besides the servers: marks of dirty caches, latency targets, a trace
-//! recording, lock statistics. Depends on `config` and `views`; `check` and `start` depend on it.
+//! This module owns the daemon's state other than the servers: marks of dirty caches, latency
+//! targets, a trace recording, lock statistics. It depends on `config` and `views`; `check` and
+//! `start` depend on it.
 
 pub mod daemon;
 pub mod dirty_data;

@@ -1,8 +1,8 @@
 //! Switches a daemon to another configuration: `millrace ctl reload`, and SIGHUP.
 //!
-//! Reads the file, refuses changes that need a restart, lets the library do the rest
-//! (`millrace::Server::reload`), and replaces the lists that the views read. Called by the daemon
-//! on the thread of the control socket or of signals, one reload at a time.
+//! This module reads the file, refuses changes that need a restart, lets the library do the rest
+//! (`millrace::Server::reload`), and replaces the lists that the views read. The daemon calls it on
+//! the thread of the control socket or of signals, one reload at a time.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -29,16 +29,16 @@ use crate::views::reload_report::{
 use crate::views::requests::RemovalOptions;
 use crate::views::{AddSection, Refusal, Reload, RemoveSection};
 
-/// Name in messages of a configuration that was changed at runtime.
+/// Name that messages use for a configuration that was changed at runtime.
 const RUNNING: &str = "running configuration";
 
 /// Configuration of a daemon: as it was started, and as it is served now.
 #[derive(Debug)]
 pub struct ConfigReloader {
     running: Mutex<RunningText>,
-    /// Held by the thread that changes the configuration.
+    /// Lock of the thread that changes the configuration.
     change: Mutex<()>,
-    /// Folder that relative paths started from at the daemon's start.
+    /// Directory that relative paths started from at the daemon's start.
     base: PathBuf,
     flags: StartFlags,
     fixed: DaemonConfig,
@@ -60,9 +60,9 @@ pub struct StartFlags {
 struct RunningText {
     /// File of the configuration, if it has one.
     file: Option<PathBuf>,
-    /// Text of that file when it was read.
+    /// Text of that file when the daemon read it.
     as_read: Option<String>,
-    /// Folder that its relative paths start from.
+    /// Directory from which its relative paths start.
     base: PathBuf,
     text: String,
 }
@@ -98,7 +98,7 @@ impl ConfigReloader {
     /// Returns the configuration in a file, with relative paths written as at the start.
     fn source(&self, file: Option<&Path>) -> Result<Source, Refusal> {
         if let Some(file) = file.filter(|file| !file.is_absolute()) {
-            let text = format!("file: {} is no absolute path", file.display());
+            let text = format!("file: {} is not an absolute path", file.display());
             return Err(Refusal::new("bad-request", text));
         }
         let of_start = self.running().file.clone();
@@ -124,8 +124,8 @@ impl ConfigReloader {
         Ok(plan)
     }
 
-    /// Returns a folder as the start would have named it: relative to the working folder if it lies
-    /// below.
+    /// Returns a directory as the start would have named it: relative to the working directory if
+    /// it lies below.
     fn as_at_start(&self, base: &Path) -> PathBuf {
         let here = std::env::current_dir().unwrap_or_default();
         match (self.base.is_relative(), base.strip_prefix(&here)) {
@@ -138,8 +138,8 @@ impl ConfigReloader {
     /// Makes the daemon serve another configuration, or changes nothing.
     ///
     /// # Errors
-    /// Returns `refused` if it cannot be served or a client is in the way, and `busy` during a
-    /// trace recording.
+    /// Returns `refused` if the configuration cannot be served or a client still uses a removed
+    /// export, and `busy` during a trace recording.
     fn take(
         &self,
         daemon: &LiveDaemon,
@@ -149,7 +149,8 @@ impl ConfigReloader {
         let fixed = differing(&self.fixed, &plan.daemon);
         if !fixed.is_empty() {
             let text = format!(
-                "{}: [server] {} cannot change while the daemon runs; restart it for that",
+                "{}: [server] {} cannot change while the daemon runs; restart the daemon to \
+                 change it",
                 plan.file,
                 fixed.join(", ")
             );
@@ -164,7 +165,8 @@ impl ConfigReloader {
         let plan = &*plan;
         let difference = ConfigDifference::new(&served, &server.with_open_files(&plan.config));
         if !difference.removed_volumes.is_empty() && daemon.recording().is_active() {
-            let text = "a trace is being recorded, which keeps drives open: end it first";
+            let text =
+                "a trace is being recorded, which keeps drives open: end the recording first";
             return Err(Refusal::new("busy", text));
         }
         let metrics = self.prepare_metrics(plan, daemon)?;
@@ -238,21 +240,24 @@ impl ConfigReloader {
         let bound = view_sockets::bind_metrics(plan, self.flags.metrics);
         bound.map(Some).map_err(|problems| {
             let hint = match is_same_port {
-                true => ", or reload without metrics first: they have this port now",
+                true => ", or reload without metrics first, because metrics use this port now",
                 false => "",
             };
             Refusal::new("refused", format!("{problems}{hint}"))
         })
     }
 
-    /// Returns the differences between the served configuration and its file, without anything that
-    /// only admins may know: addresses, and paths of sockets.
+    /// Returns the differences between the served configuration and its file. Leaves out addresses
+    /// and paths of sockets, which only admins may see.
     fn changes_since_file(&self, daemon: &LiveDaemon) -> Result<Vec<ReloadChange>, Refusal> {
         let source = self.source(None)?;
         let mut plan = self.plan(&source.name, &source.text, &source.base)?;
         let server = daemon.try_server();
         let Some(server) = server.as_ref().and_then(|server| server.as_ref()) else {
-            return Err(Refusal::new("busy", "the daemon takes another configuration, or stops"));
+            return Err(Refusal::new(
+                "busy",
+                "the daemon is loading another configuration, or stopping",
+            ));
         };
         let served = server.config();
         adopt_spelling(&mut plan.config, &served);
@@ -388,8 +393,8 @@ fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     }
 }
 
-/// Writes paths as in the served configuration if both name the same file: `./a.img` becomes
-/// `a.img`, whatever folder the configuration is in.
+/// Writes paths as in the served configuration if both paths lead to the same file: `./a.img`
+/// becomes `a.img`, whatever directory the configuration is in.
 fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let known: HashMap<&str, &Spec> =
         served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();
@@ -406,7 +411,7 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
             drive.spec = (*spec).clone();
         }
     }
-    // Cached, since thousands of exports may share a socket.
+    // Cached, because thousands of exports may share a socket.
     let mut places = HashMap::new();
     let mut place_of = |path: &Path| match places.get(path) {
         Some(place) => PathBuf::clone(place),
@@ -450,7 +455,7 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     }
 }
 
-/// Returns the path of a socket with its folder in canonical form.
+/// Returns the path of a socket with its directory in canonical form.
 fn place_of_socket(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
@@ -463,7 +468,7 @@ fn place_of_socket(path: &Path) -> PathBuf {
 fn log(report: &ReloadReport, notes: &[String]) {
     let file = &report.file;
     if report.changes.is_empty() {
-        tracing::info!("{file}: read again; nothing has changed");
+        tracing::info!("{file}: loaded again; nothing has changed");
     }
     for change in &report.changes {
         tracing::info!("{file}: {change}");

@@ -1,6 +1,7 @@
 //! Starts a daemon: configuration text, drives, threads, signals, and the report.
 //!
-//! Opens and creates what `check` has examined. Uses `check`, and `live` at the end of the start.
+//! `start` opens and creates the objects that `check` has examined. It uses `check`, and `live` at
+//! the end of the start.
 
 pub mod drives;
 pub mod images;

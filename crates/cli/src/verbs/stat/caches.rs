@@ -1,6 +1,6 @@
 //! Counters of caches between two reports: rows, and the table of `millrace stat`.
 //!
-//! Pure: a row for each cache. `top` shows the same rows.
+//! Pure functions that compute a row for each cache. `top` shows the same rows.
 
 use millrace_console::{Form, Grid};
 
@@ -10,7 +10,8 @@ use crate::views::report::Report;
 
 /// Definitions of the columns.
 pub const HELP: &str = "\
-Columns of caches, over the interval; a volume without one has no row; those marked * come with -x:
+Columns of caches, over the interval; a volume without a cache has no row; those marked * come \
+with -x:
   cache           the volume
   hit/s miss/s *  pages that reads found in memory, and did not find, a second; a page has 4 KiB,
                   or a block of the drives where that is larger
@@ -33,7 +34,7 @@ pub struct CacheRow {
     seconds: f64,
 }
 
-/// Head of a column, true if the short form has it, and its cell.
+/// Column: heading, whether the short form shows it, and the function that formats a cell.
 type Column = (&'static str, bool, fn(&CacheRow) -> String);
 
 const COLUMNS: [Column; 11] = [
@@ -98,7 +99,8 @@ pub fn rows(report: &Report, before: Option<&Report>) -> Vec<CacheRow> {
     report.caches.iter().map(row).collect()
 }
 
-/// Formats the table of an interval, with an empty line after it; an empty text without caches.
+/// Formats the table of an interval, followed by an empty line. Returns an empty text if no volume
+/// has a cache.
 pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     let rows = rows(report, before);
     if rows.is_empty() {
@@ -112,7 +114,8 @@ fn find<'a>(report: &'a Report, like: &CacheCounts) -> Option<&'a CacheCounts> {
     report.caches.iter().find(|one| one.volume == like.volume)
 }
 
-/// Formats a count without decimals, unless a letter stands for thousands.
+/// Formats a count without decimals, except that large counts get a letter for thousands or
+/// millions.
 fn whole(count: u64) -> String {
     if count < 1000 { count.to_string() } else { short(count as f64) }
 }

@@ -2,7 +2,8 @@
 //!
 //! Pure arithmetic. A row is a drive, a hardware queue, a volume or a client. Rates of drives count
 //! I/Os after merging, as iostat does; times are those of I/Os as submitted, before merging. `HELP`
-//! defines each column by what the layer counts. The names are those of sysstat 12.
+//! defines each column by the events that the block layer counts. The names are those of sysstat
+//! 12.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,8 +30,8 @@ come with -x:
                       busy; with several it is an upper bound, as they overlap
   r_p99 w_p99 *       milliseconds that 99 % of reads and writes did not exceed, to an eighth
 
-TimeHistogram run from the moment the daemon has read a request to the moment it has the answer. The way \
-through a socket, and the time that a client takes to read the answer, are not included, so a client \
+Times run from when the daemon has read a request until it has the answer. They do not include \
+the transfer through a socket, or the time that a client takes to read the answer, so a client \
 measures more.
 
 I/Os that failed are counted with the others, as the kernel does; a line below the table names each \
@@ -47,7 +48,7 @@ pub struct StatRow {
     pub name: String,
     /// Kind of the row: `volume`, `drive`, `queue` or `client`.
     pub kind: &'static str,
-    /// Name of the volume that it belongs to; its own name for a volume.
+    /// Name of the volume to which the row belongs; for a volume, its own name.
     pub volume: String,
     /// Length of the interval in seconds.
     pub seconds: f64,
@@ -59,13 +60,13 @@ pub struct StatRow {
     pub discard: Columns,
     /// Columns of flushes.
     pub flush: Columns,
-    /// Mean number of I/Os waiting or in the drive.
+    /// Mean number of I/Os that are queued or in the drive.
     pub aqu_sz: f64,
-    /// Share of the time with I/O in the drive, in percent.
+    /// Share of the time in which the drive had I/O, in percent.
     pub util: f64,
-    /// I/Os queued or in the drive at the end.
+    /// Number of I/Os that are queued or in the drive at the end of the interval.
     pub in_flight: u64,
-    /// Tags in use at the end.
+    /// Number of tags in use at the end of the interval.
     pub tags_in_use: u32,
     /// I/Os that failed since the daemon began to serve.
     pub failed: u64,
@@ -109,7 +110,7 @@ pub struct Columns {
     pub p99_ms: f64,
 }
 
-/// Sums over one kind of operation in an interval.
+/// Sums over all I/Os of one kind of operation in an interval.
 #[derive(Debug, Default)]
 struct OpSums {
     ios: u64,
@@ -169,7 +170,7 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<StatRow> {
     rows
 }
 
-/// Makes a row of a queue, volume or client, for which only ended I/Os are counted.
+/// Creates the row of a queue, volume or client, which have counters of completed I/Os only.
 fn row_of_ended(
     name: &str,
     (now, before): (&[OpTotals], Option<&[OpTotals]>),
@@ -239,7 +240,7 @@ impl OpSums {
     }
 
     fn columns(&self, seconds: f64) -> Columns {
-        // A merge is counted when it happens, an I/O when it ends, so an interval may have more
+        // A merge is counted when it happens and an I/O when it ends, so an interval may have more
         // merges than I/Os.
         let requests = self.ios.saturating_sub(self.merges);
         let kib = self.bytes as f64 / 1024.0;

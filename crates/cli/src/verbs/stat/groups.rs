@@ -1,8 +1,8 @@
 //! `millrace stat --groups`: shares of groups of clients, and the reasons that held their I/Os.
 //!
-//! Pure: converts the difference of two reports to rows, and rows to a table. `top` shows the same
-//! rows; `ctl why` explains them. A group has a row if it did or waits for I/O, with the I/Os of
-//! all volumes summed.
+//! Pure functions that convert the difference of two reports to rows, and rows to a table. `top`
+//! shows the same rows; `ctl why` explains them. A group has a row if it did or waits for I/O; its
+//! I/Os on all volumes are summed.
 
 use std::collections::BTreeMap;
 
@@ -18,25 +18,25 @@ pub const HELP: &str = "\
 Columns of --groups, over the interval; those marked * come with -x:
   r/s w/s MiB/s   reads, writes and MiB of the group's clients, a second
   p50* p99        milliseconds that half, and 99 %, of all its I/Os did not exceed
-  weight*         as it is set now
+  weight*         its present weight
   %want           its share of the volumes that it used, by weight among the groups that did
                   something there
   %got            its share of what all groups cost these volumes' drives, by their cost model;
                   every I/O counts as one at a random place
   %lim*           the part of its I/Os' time that limits held them
-  ahead*          milliseconds that its limits are booked ahead at the end
+  ahead*          milliseconds for which its limits are used up at the end
   held            milliseconds that its I/Os were held, a second, added up over I/Os: 1000 is one
                   I/O held all the time
   by              what held them longest; with -x each reason has a column:
                   limit           its limit, or that of its parent
                   weight          it had its share, and others waited for theirs
                   latency-target  another group's latency target
-                  depth           as much was at the drive as keeps it busy
+                  depth           the drive had enough I/Os to keep it busy
                   no-tag          no tag was free
-                  drive-busy      the drive took no more
+                  drive-busy      the drive accepted no more requests
                   order           I/Os of its own group, or of nearer sectors, went first
-                  priority        others of a higher priority went first
-                  back-pressure   its client had more under way than the layer takes
+                  priority        I/Os of a higher priority went first
+                  back-pressure   its client sent more than the block layer accepts
   waits*          its I/Os that are held at the end";
 
 /// Row of a group in an interval.
@@ -62,13 +62,13 @@ pub struct GroupRow {
     pub p99_ms: f64,
     /// Weight at the end of the interval.
     pub weight: u32,
-    /// Share of the group by weight, among the groups that did I/O, in percent.
+    /// Share in percent to which its weight entitles the group, among the groups that did I/O.
     pub wanted_percent: f64,
-    /// Share of the cost of all I/Os on the drives, in percent.
+    /// Share in percent that the group used of the total cost of I/Os on the drives.
     pub got_percent: f64,
-    /// Share of the latency of its I/Os for which limits held them, in percent.
+    /// Share of the latency of its I/Os for which its limits held them, in percent.
     pub throttled_percent: f64,
-    /// State at the end of the interval.
+    /// State of the group at the end of the interval.
     #[serde(flatten)]
     pub at_end: GroupBacklog,
     /// Time that its I/Os were held, in milliseconds per second, by reason.
@@ -78,11 +78,11 @@ pub struct GroupRow {
 /// State of a group's queues at the end of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct GroupBacklog {
-    /// Time by which its limits are booked ahead, in milliseconds.
+    /// Time in milliseconds for which the group's limits are used up in advance.
     pub booked_ms: f64,
     /// Number of I/Os held.
     pub waiting: u64,
-    /// Mean time that those have been held so far, in milliseconds.
+    /// Mean time that these I/Os have been held so far, in milliseconds.
     pub waiting_ms: f64,
 }
 
@@ -116,14 +116,16 @@ pub struct GroupDelta {
     pub held_ns: [u64; WaitReason::ALL.len()],
     /// Number of I/Os held now.
     pub waiting: u64,
-    /// Total time that those have been held so far, in nanoseconds.
+    /// Total time that the I/Os held now have been held so far, in nanoseconds.
     pub waiting_ns: u64,
-    /// Total time that I/Os held at the first report had been held then, in nanoseconds.
+    /// Total time, in nanoseconds, that the I/Os which were held at the first report had been held
+    /// until then.
     pub waited_ns: u64,
 }
 
 impl GroupDelta {
-    /// Returns the increases since the report `before`, on the volumes selected by `wanted`.
+    /// Returns the increases since the report `before`, on the volumes for which `wanted` returns
+    /// true.
     pub fn since(
         now: &GroupCounts,
         before: Option<&Report>,
@@ -175,9 +177,9 @@ impl GroupDelta {
         self.ios.iter().sum()
     }
 
-    /// Returns the time that I/Os except flushes took between the two reports, in nanoseconds
-    /// summed over I/Os. Includes the time of I/Os that are still held; excludes, as far as known,
-    /// the time that I/Os had taken before the first report.
+    /// Returns the time that all I/Os except flushes took between the two reports, in nanoseconds
+    /// summed over I/Os. The time of I/Os that are still held is included; the time that I/Os had
+    /// taken before the first report is subtracted as far as it is known.
     pub fn taken_ns(&self) -> u64 {
         (self.total.sum_ns() + self.waiting_ns).saturating_sub(self.waited_ns)
     }
@@ -187,7 +189,7 @@ impl GroupDelta {
         self.waiting_ns as f64 / 1e6 / self.waiting.max(1) as f64
     }
 
-    /// Returns true if the group did I/O or some of it is held.
+    /// Returns true if the group did I/O or some of its I/O is held.
     pub fn is_active(&self) -> bool {
         self.all() > 0 || self.waiting > 0 || self.held_ns.iter().any(|ns| *ns > 0)
     }
@@ -215,8 +217,8 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
     groups.into_iter().map(row).collect()
 }
 
-/// Share of a group on the volumes that it used, by weight and as it was, in units of the drives'
-/// cost.
+/// Share of a group on the volumes that it used: the share due by its weight and the share used, in
+/// units of the drives' cost.
 #[derive(Debug, Clone, Copy, Default)]
 struct Shares {
     wanted: f64,
@@ -276,8 +278,8 @@ fn percent(part: f64, of: f64) -> f64 {
     if of > 0.0 { 100.0 * (part / of).min(1.0) } else { 0.0 }
 }
 
-/// Returns the share of each group by weight. Children divide their parent's weight with the
-/// parent's own I/Os. Groups of the idle class get nothing while others do I/O.
+/// Returns the share of each group by weight. Children and the parent's own I/Os divide the
+/// parent's share. Groups of the idle class get nothing while others do I/O.
 fn wanted(active: &[(&GroupCounts, GroupDelta)], all: &[GroupCounts]) -> Vec<f64> {
     let is_idle = |group: &GroupCounts| group.idle && active.iter().any(|(one, _)| !one.idle);
     let own = |group: &GroupCounts| if is_idle(group) { 0.0 } else { f64::from(group.weight) };
@@ -302,7 +304,7 @@ fn wanted(active: &[(&GroupCounts, GroupDelta)], all: &[GroupCounts]) -> Vec<f64
     weights.into_iter().map(|weight| if sum > 0.0 { weight / sum } else { 0.0 }).collect()
 }
 
-/// Head of a column, true if the short form has it, and its cell.
+/// Column: heading, whether the short form shows it, and the function that formats a cell.
 type Column = (&'static str, bool, fn(&GroupRow) -> String);
 
 const COLUMNS: [Column; 13] = [
@@ -350,7 +352,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Formats the rows below their heads, with an empty line after them.
+/// Formats the rows below their headings, followed by an empty line.
 pub fn table(rows: &[GroupRow], form: Form) -> String {
     if rows.is_empty() {
         return "no group did anything\n\n".to_owned();
@@ -386,7 +388,8 @@ pub mod tests {
     use crate::views::report::{TimeHistogram, Volume};
     use millrace_console::WIDTH;
 
-    /// A group that read so often, 1.05 ms each, and was held so long by limits.
+    /// Creates a group for tests that completed `ios` reads of 1.05 ms each and was held for
+    /// `held_ns` by its limits.
     pub fn group(name: &str, weight: u32, ios: u64, held_ns: u64) -> GroupCounts {
         let total =
             TimeHistogram { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
@@ -469,7 +472,7 @@ pub mod tests {
         let rows = rows(&report(1, vec![both, group("one", 300, 10, 0)]), None);
         let shares: Vec<[f64; 2]> =
             rows.iter().map(|row| [row.wanted_percent.round(), row.got_percent.round()]).collect();
-        // A quarter of 40 and all of 30, by weight; it got 60 of those 70.
+        // The group is due a quarter of 40 and all of 30 by weight, and got 60 of these 70.
         assert_eq!(shares, [[57.0, 86.0], [75.0, 25.0]]);
     }
 

@@ -1,8 +1,8 @@
 //! `millrace stat --guests`: queues and I/O threads of virtual machines.
 //!
-//! Pure: converts the difference of two reports to a table, with a row for each queue that is in
-//! use or did I/O. Rates are per second; other columns are per request. Counters of a whole thread
-//! are in the row of its first queue.
+//! Pure functions that convert the difference of two reports to a table, with a row for each queue
+//! that is in use or did I/O. Rates are per second; other columns are per request. Counters of a
+//! whole thread are in the row of its first queue.
 
 use millrace_console::{Form, Grid};
 
@@ -14,21 +14,21 @@ use crate::views::report::Report;
 pub const HELP: &str = "\
 Columns of --guests, a row for each queue; those marked * come with -x:
   guest q thr   the export, the number of its queue, and of the I/O thread that serves it
-  r/s aqu       requests a second; requests in flight now
+  r/s aqu       requests per second; requests in flight now
   kick/r irq/r  notifications from the guest, and interrupts to it, for each request
   err broken *  requests that failed; how often the guest broke a rule and lost the queue
-These are of the whole thread, in the row of its first queue:
+Columns of the whole thread, in the row of its first queue:
   req/sub *     requests that were submitted together, on average
   sys/r         system calls for each request
   hold/s *      submissions a second that waited for more requests
-  polls/s *     looks for requests while nothing had been announced; %hit of them found some
-  %poll         the time that the thread spent with such looks
+  polls/s *     polls for requests without a notification; %hit of them found some
+  %poll         share of the time that the thread spent polling
   slp/s *       how often the thread went to sleep, a second";
 
 /// Width of an export's name in the short form, in characters.
 const NAME_WIDTH: usize = 12;
 
-/// Counters for one row: of the queue and its thread, with the seconds of the interval.
+/// Counters of a queue and its thread for one row, and the length of the interval in seconds.
 struct GuestDelta<'a> {
     thread: &'a GuestThread,
     queue: &'a GuestQueue,
@@ -37,7 +37,7 @@ struct GuestDelta<'a> {
     has_thread: bool,
 }
 
-/// Head of a column, true if the short form has it, and its cell.
+/// Column: heading, whether the short form shows it, and the function that formats a cell.
 type Column = (&'static str, bool, fn(&GuestDelta<'_>) -> String);
 
 const COLUMNS: [Column; 15] = [
@@ -83,7 +83,7 @@ fn polls(thread: &GuestThread) -> u64 {
 /// Formats the table of an interval.
 pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     if report.guests.is_empty() {
-        return "no export to virtual machines\n".to_owned();
+        return "no export serves virtual machines\n".to_owned();
     }
     let seconds = report.seconds_since(before);
     let since = |thread: &GuestThread| {
@@ -163,7 +163,7 @@ mod tests {
         let text = table(&before, Some(&before), Form::Short);
         assert_eq!(text, "no virtual machine is connected\n");
         let none = table(&Report::default(), None, Form::Short);
-        assert_eq!(none, "no export to virtual machines\n");
+        assert_eq!(none, "no export serves virtual machines\n");
     }
 
     #[test]

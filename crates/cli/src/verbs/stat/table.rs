@@ -1,10 +1,10 @@
 //! Formats rows of `stat`: the columns of iostat -mx that fit 80 characters, or all of them and
 //! p99.
 //!
-//! Pure text. In the short form large numbers have fewer decimals; in the whole form all have two,
-//! as in iostat. Names of drives, queues and clients are indented below their volume's; the short
-//! form cuts out the middle of long names. A line below the table names each volume and drive with
-//! failed I/Os.
+//! Pure text. In the short form large numbers have fewer decimals; in the full form all have two,
+//! as in iostat. Names of drives, queues and clients are indented below their volume's name; the
+//! short form cuts out the middle of long names. A line below the table names each volume and drive
+//! with failed I/Os.
 
 use millrace_console::{Form, counted, fitted, shortened};
 
@@ -13,7 +13,8 @@ use super::columns::StatRow;
 /// Width of the first column in the short form, in characters.
 const NAME_WIDTH: usize = 13;
 
-/// Head of a column, its width in the short form if it is shown there, and its value.
+/// Column: heading, its width in the short form if it is shown there, and the function that returns
+/// the value.
 type Column = (&'static str, Option<usize>, fn(&StatRow) -> f64);
 
 const COLUMNS: [Column; 24] = [
@@ -43,8 +44,8 @@ const COLUMNS: [Column; 24] = [
     ("w_p99", None, |row| row.write.p99_ms),
 ];
 
-/// Formats the rows below their heads, followed by failed I/Os, the number of idle volumes without
-/// rows, and an empty line.
+/// Formats the rows below their headings, followed by failed I/Os, the number of idle volumes
+/// without rows, and an empty line.
 pub fn table(rows: &[StatRow], idle: usize, form: Form) -> String {
     let name_width = match form {
         Form::Short => NAME_WIDTH,
@@ -73,7 +74,7 @@ pub fn table(rows: &[StatRow], idle: usize, form: Form) -> String {
     }
     rows.iter().filter_map(failures).for_each(|line| text += &line);
     if idle > 0 {
-        text += &format!("{} not shown: idle; --all shows all\n", counted(idle, "volume"));
+        text += &format!("{} idle and not shown; --all shows them\n", counted(idle, "volume"));
     }
     text.push('\n');
     text
@@ -101,7 +102,7 @@ fn label(row: &StatRow) -> String {
     format!("{indent}{}", row.name.escape_debug())
 }
 
-/// Returns the usual width of a column in the whole form.
+/// Returns the usual width of a column in the full form.
 fn cell_width(name: &str) -> usize {
     let usual = match name {
         "rMiB/s" | "wMiB/s" | "dMiB/s" => 10,
@@ -193,7 +194,7 @@ mod tests {
         let cells = ["r/s", "rMiB/s", "r_await", "w/s", "aqu-sz", "%util"];
         let expected = ["99999999", "999999999", "999999", "99999999", "0.50", "100.0"];
         assert_eq!(cells.map(|name| at(&text, 2, name)), expected);
-        assert!(text.ends_with("\n3 volumes not shown: idle; --all shows all\n\n"), "{text}");
+        assert!(text.ends_with("\n3 volumes idle and not shown; --all shows them\n\n"), "{text}");
         assert!(text.lines().nth(2).unwrap().starts_with("    nn\u{2026}nnnnnn "), "{text}");
     }
 }

@@ -1,8 +1,8 @@
 //! Draws `top`: a head, the volumes, the selected lower table, and the keys.
 //!
-//! Converts a [`Model`] to a frame of any size. 80 columns are enough for everything; a wider
-//! screen has longer graphs and names. A narrower one drops columns, the least important first, and
-//! needs more lines for head and keys. Called by top.rs for each frame.
+//! draw.rs converts a [`Model`] to a frame of any size. 80 columns are enough for everything; a
+//! wider screen has longer graphs and names. A narrower one drops columns, the least important
+//! first, and needs more lines for head and keys. top.rs calls it for each frame.
 
 use std::cmp::Reverse;
 
@@ -20,7 +20,8 @@ use crate::verbs::stat::columns::StatRow;
 use crate::verbs::stat::groups::{GroupRow, short};
 use crate::views::report::Report;
 
-/// Head of a column, its width, its rank for being dropped (0 never, higher sooner), and its cell.
+/// Column: heading, width, rank for being dropped (0 is never dropped, higher ranks are dropped
+/// first), and the function that formats a cell.
 type Column<T> = (&'static str, u16, u8, fn(&T) -> String);
 
 const COLUMNS: [Column<StatRow>; 14] = [
@@ -39,9 +40,9 @@ const COLUMNS: [Column<StatRow>; 14] = [
     ("f/s", 6, EXTRA + 2, |row| short(row.flush.per_second)),
     ("d/s", 6, EXTRA + 2, |row| short(row.discard.per_second)),
 ];
-/// Rank of columns that are shown only if there is room for a graph beside them.
+/// Rank of columns that are shown only if there is also room for a graph.
 const EXTRA: u8 = 10;
-/// Width of a graph before extra columns are shown.
+/// Minimum width of a graph; extra columns are shown only if this much remains.
 const GRAPH_ROOM: u16 = 24;
 const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
     ("r/s", 6, 0, |row| short(row.reads)),
@@ -63,14 +64,14 @@ const CACHE_COLUMNS: [Column<CacheRow>; 8] = [
     ("%max", 4, 3, CacheRow::dirty_percent),
     (ERRORS, 5, 2, |row| counted_errors(row.cache.stats.write_errors)),
 ];
-/// Column of failures, which is red if there are any.
+/// Heading of the column of failures, which is red if there are any.
 const ERRORS: &str = "err";
-/// Most drives with failed requests that are named in the head.
+/// Maximum number of drives with failed requests that the head names.
 const FAILING_MAX: usize = 3;
 const NAME_WIDTH: u16 = 12;
 /// Screen width from which a graph is shown.
 const GRAPH_WIDTH: u16 = 76;
-/// Most rows of volumes, so that there is room for the lower table.
+/// Maximum number of rows of volumes, so that there is room for the lower table.
 const VOLUMES_MAX: usize = 5;
 const KEYS: [&str; 7] =
     ["? help", "q quit", "tab other tables", "s sort", "r reverse", "space hold", "+/- interval"];
@@ -80,7 +81,7 @@ fn figure(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
 
-/// Returns true for a row with figures of a drive, not only of completed I/Os.
+/// Returns true for a row with the figures of a drive, which other rows lack.
 fn is_disk(row: &StatRow) -> bool {
     matches!(row.kind, "volume" | "drive")
 }
@@ -144,7 +145,7 @@ fn lower<T: ListedRow>(
 
 /// Joins pieces to lines of at most `width` characters, two spaces apart. A piece is never broken.
 fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
-    // A placeholder for spaces inside of a piece, until the lines are made.
+    // U+001F stands for the spaces inside a piece until the lines are complete.
     let words = pieces.iter().map(|piece| format!("{}\u{1f}", piece.as_ref()));
     let text = wrapped(words, width + 1);
     text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()
@@ -232,7 +233,7 @@ fn counted_errors(count: u64) -> String {
     if count < 100_000 { count.to_string() } else { short(count as f64) }
 }
 
-/// Returns the columns that fit beside a name.
+/// Returns the columns that fit next to a name.
 fn columns<T>(all: &[Column<T>], width: u16) -> Vec<&Column<T>> {
     let mut columns: Vec<&Column<T>> = all.iter().collect();
     let wide = |columns: &[&Column<T>]| columns.iter().map(|column| column.1 + 1).sum::<u16>();
@@ -300,7 +301,8 @@ fn table<T: ListedRow>(
     frame.render_widget(Table::new(lines, widths).header(head), area);
 }
 
-/// Returns the sort order of a column, also for a column that is added to another in the order.
+/// Returns the sort order that a column's heading stands for. A column may be added to another one
+/// in the order.
 fn sorted_by(column: &str) -> Option<SortOrder> {
     let sort = match column {
         "r/s" | "w/s" | "hit/s" | "wr/s" => SortOrder::Ios,

@@ -1,7 +1,7 @@
 //! State of `top`: the last two reports, the history of each row, and the user's settings.
 //!
-//! Plain data and arithmetic, without a terminal. Rates are those of `stat`. Each row keeps the
-//! I/Os per second of the last reports for its graph. Called by top.rs and draw.rs.
+//! Plain data and arithmetic, without a terminal. Rates are computed as in `stat`. Each row keeps
+//! the I/Os per second of the last reports for its graph. top.rs and draw.rs call this module.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::verbs::stat::groups::{self, GroupRow};
 use crate::views::history::{History, KEPT_S};
 use crate::views::report::{Report, Server};
 
-/// Most points kept for a graph.
+/// Maximum number of points kept for a graph.
 pub const HISTORY: usize = 512;
 
 /// Sort order of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SortOrder {
-    /// Order of the daemon.
+    /// Rows in the daemon's order.
     Given,
     /// I/Os per second.
     Ios,
     /// Bytes per second.
     Bytes,
-    /// 99th percentile of the latency.
+    /// Rows sorted by the 99th percentile of the latency.
     P99,
     /// Queue length.
     Queue,
@@ -108,7 +108,7 @@ impl ListedRow for CacheRow {
         ("cache", String::new(), self.cache.volume.clone())
     }
 
-    /// Counts pages as I/Os, and dirty pages as queue length.
+    /// Returns the value for sorting. Pages count as I/Os, and dirty pages as queue length.
     fn value(&self, sort: SortOrder) -> f64 {
         let stats = &self.cache.stats;
         match sort {
@@ -124,7 +124,8 @@ impl ListedRow for CacheRow {
 /// State of the screen.
 pub struct Model {
     report: Report,
-    /// Server counters of the previous report, and the seconds since.
+    /// Server counters of the previous report, and the seconds between that report and the last
+    /// one.
     before: (Server, f64),
     rows: Vec<StatRow>,
     groups: Vec<GroupRow>,
@@ -247,7 +248,8 @@ impl Model {
         self.history.extend(recalled);
     }
 
-    /// Returns true until a second report makes the figures those of an interval.
+    /// Returns true until there is a second report. Until then, figures cover the time since the
+    /// daemon's start.
     pub fn is_since_start(&self) -> bool {
         self.before.1 >= self.report.uptime_ns as f64 / 1e9
     }
@@ -295,7 +297,7 @@ impl Model {
 
     fn in_order<'a, T: ListedRow>(&self, rows: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
         let mut rows: Vec<&T> = rows.collect();
-        // A stable sort keeps equal rows in place.
+        // The sort is stable, so rows with equal values keep their order.
         rows.sort_by(|a, b| b.value(self.sort).total_cmp(&a.value(self.sort)));
         if self.reversed {
             rows.reverse();
@@ -405,7 +407,7 @@ impl Model {
     }
 }
 
-/// Converts values of one per second to values per interval, newest last.
+/// Converts one value per second to one value per interval, newest last.
 fn at_interval(values: &[u32], interval: Duration) -> VecDeque<f64> {
     let seconds = interval.as_secs_f64();
     let points = ((values.len() as f64 / seconds) as usize).min(HISTORY);
@@ -418,7 +420,7 @@ fn at_interval(values: &[u32], interval: Duration) -> VecDeque<f64> {
     (0..points).rev().map(mean).collect()
 }
 
-/// Kind, volume and name, which identify a row.
+/// Kind, volume and name of a row, which together identify it.
 type RowKey = (&'static str, String, String);
 
 #[cfg(test)]
@@ -428,7 +430,7 @@ pub mod tests {
     use crate::views::history::Series;
     use crate::views::report::{Client, Drive, OpCounts, OpTotals, Queue, TimeHistogram, Volume};
 
-    /// A daemon with so many drives; drive n has read `n * reads` times.
+    /// Creates the report of a daemon with this many drives; drive n has read `n * reads` times.
     pub fn report(uptime_s: u64, drives: u64, reads: u64) -> Report {
         let drive = |number: u64| {
             let ios = number * reads;

@@ -1,9 +1,9 @@
 //! `millrace trace record`: makes a running daemon record the events of its drives.
 //!
-//! Uses the control socket; the daemon writes the files, as its own user. This program shows the
-//! progress and ends the recording after the given time or at Ctrl-C; if it dies, the daemon ends
-//! the recording by itself. An error of the daemon (a full disk, a folder that it may not write) is
-//! the error of this verb. Called by `trace::run`.
+//! The verb uses the control socket; the daemon writes the files, as its own user. This program
+//! shows the progress and ends the recording after the given time or at Ctrl-C; if this program
+//! dies, the daemon ends the recording by itself. If the daemon fails (a full disk, a directory
+//! that it may not write), so does this verb. `trace::run` calls it.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::views::TraceStart;
 use crate::views::report::TraceStatus;
 use crate::views::requests::{NoArguments, TRACE_START, TRACE_STATUS, TRACE_STOP};
 
-/// Time between two checks whether to go on.
+/// Time between two checks for the end of the recording.
 const TURN: Duration = Duration::from_millis(50);
 /// Time between two requests to the daemon.
 const ASK: Duration = Duration::from_millis(500);
@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "A-B", value_parser = range)]
     sectors: Option<(u64, u64)>,
     /// Precision of timestamps: batch (once for all events of a batch) or event (for each event,
-    /// which costs 50 ns an I/O instead of 9)
+    /// which costs 50 ns per I/O instead of 9)
     #[arg(long, value_name = "WHEN", default_value = "batch")]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(["batch", "event"]))]
     stamp: String,
@@ -117,7 +117,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let name = args.output.to_string_lossy();
     say(&format!("see them with: millrace trace spans {}\n", shell_word(&name)));
     if done.dropped > 0 {
-        say(&format!("{} events dropped: record fewer, such as --action D,C\n", done.dropped));
+        say(&format!(
+            "{} events dropped: record fewer kinds of events, as with --action D,C\n",
+            done.dropped
+        ));
         return Ok(ExitCode::from(1));
     }
     Ok(ExitCode::SUCCESS)

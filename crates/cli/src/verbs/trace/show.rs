@@ -1,8 +1,8 @@
 //! `millrace trace show`: prints a trace like `blkparse -i NAME`, byte for byte, except for names
 //! of drives in place of numbers.
 //!
-//! Called by `trace::run`; millrace-trace formats the lines. Ends quietly when its reader closes
-//! the pipe.
+//! `trace::run` calls this module; millrace-trace formats the lines. The program ends without an
+//! error when its reader closes the pipe.
 #![allow(clippy::print_stderr)]
 
 use std::io::{BufWriter, IsTerminal, Write};

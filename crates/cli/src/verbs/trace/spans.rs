@@ -1,6 +1,6 @@
 //! `millrace trace spans`: times of I/Os from one step to the next, in the format of btt.
 //!
-//! Called by `trace::run`; millrace-trace measures and formats.
+//! `trace::run` calls this module; millrace-trace measures and formats.
 
 use std::process::ExitCode;
 

@@ -12,7 +12,7 @@ fn page(kind: ModelIoKind, number: u64) -> ModelIo {
     ModelIo { kind, sector: number * 8, nr_sectors: 8 }
 }
 
-/// I/Os a second and mean latency of a closed loop of `depth` I/Os on idle drives, each submitted
+/// I/Os per second and mean latency of a closed loop of `depth` I/Os on idle drives, each submitted
 /// to the drive after the last one's in turn.
 fn closed_loop(
     drives: &mut [Timing],

@@ -1,9 +1,9 @@
 //! `CertificateWatch`: warns before the certificate of a drive's server expires, and when it has
 //! expired.
 //!
-//! Connections outlive the certificate that they began with, but the next connection fails. This
-//! type has the validity of the last certificate seen, and the last warning. Each new connection
-//! updates it; the log asks it for lines.
+//! A connection stays open when the certificate with which it began expires, but the next
+//! connection fails. This type has the validity of the last certificate seen, and the time of the
+//! last warning. Each new connection updates it; the logging code asks it for lines.
 
 use std::time::SystemTime;
 
@@ -39,8 +39,8 @@ impl CertificateWatch {
         self.said = expiry;
         match &self.said {
             expiry @ (Expiry::Soon { .. } | Expiry::Over { .. }) if is_new => Some(format!(
-                "the server's certificate {expiry}; a connection that is lost is not made again \
-                 after that, until the server has a new one"
+                "the server's certificate {expiry}; after that, a lost connection cannot be \
+                 restored until the server has a new certificate"
             )),
             _ => None,
         }

@@ -1,12 +1,12 @@
 //! Control thread of a vhost-user export: its socket, one frontend at a time, its messages.
 //!
 //! The thread accepts a connection, or connects and reconnects itself, and passes messages to the
-//! device (device.rs) until the frontend goes away. Then it stops and empties all rings and serves
-//! the next frontend. The I/O threads keep running meanwhile, whatever a frontend does here.
+//! device (device.rs) until the frontend disconnects. Then it stops and empties all rings and
+//! serves the next frontend. The I/O threads keep running, whatever a frontend does here.
 //!
-//! The crate that parses messages cannot notify the frontend of a size change. So the message that
-//! carries the descriptor for notifications is peeked at before the crate takes it, and the only
-//! notification that is ever sent is written here.
+//! The crate that parses messages cannot notify the frontend of a size change. So this file peeks
+//! at the message that carries the descriptor for notifications before the crate reads it, and
+//! itself writes the only notification that is ever sent.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -34,7 +34,7 @@ use crate::{AllowedPeers, UnixSocket, descriptors};
 const HEADER_BYTES: usize = 12;
 /// Number of the message that carries the descriptor for messages to the frontend.
 const SET_BACKEND_REQ_FD: u32 = 21;
-/// Bit of a header's second word: the frontend wants a reply.
+/// Bit of the second word of a message header: the frontend wants a reply.
 const NEED_REPLY: u32 = 8;
 /// Notification that the configuration space has changed: message number, flags (version 1, no
 /// reply wanted), payload length.
@@ -53,13 +53,13 @@ pub(crate) enum Endpoint {
 /// A connected frontend.
 #[derive(Debug, Clone)]
 pub(crate) struct Frontend {
-    /// Copy of the connection, to shut it down.
+    /// Duplicate of the connection, used to shut it down.
     stream: Arc<UnixStream>,
     /// Process and user of the frontend.
     pub(crate) peer: String,
-    /// Time of the connect, in nanoseconds.
+    /// Time at which the frontend connected, in nanoseconds.
     pub(crate) since_ns: u64,
-    /// Number of requests and bytes of its tenant before it connected.
+    /// Number of requests and bytes that the tenant had before the frontend connected.
     pub(crate) totals_before: [u64; 2],
 }
 
@@ -77,7 +77,7 @@ impl Frontend {
 
     /// Shuts the connection down, so that another frontend can connect.
     pub(crate) fn disconnect(&self) {
-        // Fails only if the connection is closed already.
+        // The call fails only if the connection is already closed.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
@@ -88,13 +88,13 @@ pub(crate) struct FrontendLink {
     frontend: Mutex<Option<Frontend>>,
     /// Descriptor for notifications to the frontend, if it sent one.
     changes: Mutex<Option<OwnedFd>>,
-    /// Eventfd that is readable when the export stops.
+    /// Eventfd that is readable once the export stops.
     stop: OwnedFd,
 }
 
 impl FrontendLink {
     /// # Errors
-    /// If there are no descriptors left.
+    /// Returns an error if no descriptors are left.
     pub(crate) fn new() -> io::Result<FrontendLink> {
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         Ok(FrontendLink { frontend: Mutex::default(), changes: Mutex::default(), stop })
@@ -107,15 +107,15 @@ impl FrontendLink {
 
     /// Disconnects the frontend and ends the control thread.
     pub(crate) fn shut_down(&self) {
-        // Cannot block, since an unread eventfd accepts a one.
+        // The write cannot block, because an unread eventfd accepts a one.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(frontend) = &*lock(&self.frontend) {
             frontend.disconnect();
         }
     }
 
-    /// Notifies the frontend that the configuration space has changed. Returns false if that is
-    /// impossible.
+    /// Notifies the frontend that the configuration space has changed. Returns false if the
+    /// frontend cannot be notified.
     pub(crate) fn notify_config_change(&self) -> bool {
         let Some(fd) = &*lock(&self.changes) else { return false };
         let mut message = [0; HEADER_BYTES];
@@ -156,7 +156,7 @@ impl Endpoint {
         }
     }
 
-    /// Waits for a connection or makes one. Returns `None` if the export stops meanwhile.
+    /// Waits for a connection or creates one. Returns `None` if the export stops meanwhile.
     fn open(&self, link: &FrontendLink) -> Option<io::Result<UnixStream>> {
         match self {
             Endpoint::Listen(socket, allow) => loop {
@@ -167,7 +167,7 @@ impl Endpoint {
                 };
                 match allow.as_ref().map(|allow| allow.check(stream.as_raw_fd())) {
                     Some(Err(who)) => tracing::warn!(
-                        "unix:{}: refused a frontend that may not connect: {who}",
+                        "unix:{}: refused a frontend that is not allowed to connect: {who}",
                         socket.path().display()
                     ),
                     _ => return Some(Ok(stream)),
@@ -177,7 +177,7 @@ impl Endpoint {
         }
     }
 
-    /// Describes the failure to get a connection for the operator.
+    /// Returns a text for the operator about the failure to get a connection.
     fn failure(&self) -> String {
         match self {
             Endpoint::Listen(..) => "cannot accept a frontend".to_owned(),
@@ -215,8 +215,8 @@ pub(crate) fn run(
     }
 }
 
-/// Connects without blocking on a frontend that does not accept: a blocked thread could not be
-/// stopped.
+/// Connects without blocking on a frontend that does not accept, because a blocked thread could not
+/// be stopped.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -226,7 +226,8 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Serves one frontend until it disconnects. Logs a line if another one tries to connect meanwhile.
+/// Serves one frontend until it disconnects. Logs a line if another frontend tries to connect
+/// meanwhile.
 fn serve(
     stream: UnixStream,
     mut socket: Option<&UnixListener>,
@@ -242,8 +243,8 @@ fn serve(
     *lock(&link.frontend) = Some(Frontend::new(copy, device.totals()));
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
-    // `wait` checks for a stop first, so one between accept and the registration above is not
-    // missed.
+    // `wait` checks for a stop first, so a stop between the accept and the registration above is
+    // not missed.
     loop {
         let mut fds: Vec<&dyn AsFd> = vec![&peeked];
         fds.extend(socket.map(|socket| socket as &dyn AsFd));
@@ -254,8 +255,8 @@ fn serve(
             continue;
         }
         let answered = look_ahead(&peeked, link);
-        // The crate would drop a message that lost its descriptors without a word, and its sender
-        // would wait for ever.
+        // The crate would silently drop a message that lost its descriptors, and its sender would
+        // wait forever.
         if !descriptors::fit_one_message(&peeked)
             && let Some(why) = descriptors::shortage()
         {
@@ -269,9 +270,9 @@ fn serve(
                 break;
             }
             Err(Error::SocketRetry(_)) => {}
-            // The frontend was sent an error reply, so it may continue.
+            // The frontend was told of the error by a reply, so the session may continue.
             Err(_) if answered && lock(&device).goes_on() => {}
-            // A process that is killed leaves messages unread, which breaks the socket.
+            // The kernel resets the connection of a killed process that has unread messages.
             Err(Error::SocketBroken(_)) => {
                 log.note("the virtual machine's process has ended");
                 break;

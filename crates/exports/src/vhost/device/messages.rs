@@ -1,9 +1,9 @@
-//! Messages of a frontend: each is checked and applied to the device.
+//! Checks each message of a frontend and applies it to the device.
 //!
-//! Called by the crate `vhost`, which parses messages; the work is in device.rs. A refused message
-//! is logged and ends the connection, since most messages have no reply that could report the
-//! error. Changes of memory whose reply was requested are the exception: nothing has changed, and
-//! the frontend is told.
+//! The crate `vhost`, which parses messages, calls this; the work is in device.rs. A refused
+//! message is logged and ends the connection, because most messages have no reply that could report
+//! the error. A change of memory whose reply was requested is the exception: nothing has changed,
+//! and the reply reports the error.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -24,14 +24,16 @@ use crate::vhost::queue::inflight::Inflight;
 use crate::vhost::ring::SIZE_MAX;
 use crate::virtio::config;
 
-/// Log line for a guest from another server, whose writes cannot use the write cache.
+/// Log line for a guest that was started on another server, and whose writes cannot use the write
+/// cache.
 const NOT_STARTED_HERE: &str = "this guest was started on another server and may send no flushes (as with qemu-storage-daemon), so \
      each write is made durable before it is answered; restart its QEMU, or run in the guest `echo \
      write back > /sys/block/vda/cache_type`, to let the cache answer writes";
 
 impl VhostUserBackendReqHandlerMut for Device {
     fn set_owner(&mut self) -> Result<()> {
-        // The frontend keeps its connection for the next device that it creates.
+        // The frontend keeps its connection for the next device that it creates, so another session
+        // may begin.
         if std::mem::replace(&mut self.owned, true) {
             self.begin_session();
         }
@@ -74,7 +76,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        // The crate stores them and rejects unknown ones.
+        // The crate stores the features and rejects unknown ones.
         self.answers = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
         Ok(())
     }
@@ -130,8 +132,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         let Some(place) = regions.iter().position(is_it) else {
             let at = region.guest_phys_addr;
             self.whole = true;
-            return self
-                .refuse(format!("cannot remove the memory region at {at:#x}: there is none"));
+            return self.refuse(format!(
+                "cannot remove the memory region at {at:#x}: there is no such region"
+            ));
         };
         regions.remove(place);
         self.change_memory(regions)
@@ -222,7 +225,8 @@ impl VhostUserBackendReqHandlerMut for Device {
             self.tell(index, ThreadOrder::Enable(index as u16, enable));
         }
         if enable && !std::mem::replace(&mut self.config_read, true) {
-            // A frontend that reconnects does not read it, and the size may have changed.
+            // A frontend that reconnects does not read the configuration, and the size may have
+            // changed.
             self.link.notify_config_change();
         }
         Ok(())
@@ -242,7 +246,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         let known = std::mem::replace(&mut self.config_read, true);
         if !known && self.is_new() {
-            // SeqCst: rare, and read by this thread only.
+            // SeqCst for simplicity: this happens rarely, and only this thread reads the value.
             self.common.write_back.store(true, Ordering::SeqCst);
         }
         let write_back = self.common.write_back.load(Ordering::SeqCst);
@@ -254,7 +258,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_config(&mut self, offset: u32, buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        // Guests can set no other field. Other writes are ignored, as hardware would do.
+        // Guests can set no other field. Other writes are ignored, as a hardware device would
+        // ignore them.
         let place = config::WRITEBACK.checked_sub(offset as usize).and_then(|at| buf.get(at));
         if let Some(value) = place {
             // The switch is stored even if the feature is not negotiated yet: a frontend sends the
@@ -316,7 +321,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
-        self.refuse("there are no shared objects")
+        self.refuse("this device has no shared objects")
     }
 
     fn set_device_state_fd(
@@ -333,7 +338,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
-        self.refuse("there is no shared memory")
+        self.refuse("this device has no shared memory")
     }
 
     fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {

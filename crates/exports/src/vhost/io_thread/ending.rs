@@ -1,6 +1,6 @@
-//! Shutdown of an I/O thread: answer requests in flight, flush, free everything in order.
+//! Shuts an I/O thread down: answers requests in flight, flushes, and frees everything in order.
 //!
-//! Called once, by the thread's main function. Invariant: memory that a drive may still write is
+//! The thread's main function calls this once. Invariant: memory that a drive may still write is
 //! leaked with the queue of the request, never unmapped.
 
 use std::sync::Arc;
@@ -20,10 +20,11 @@ impl IoThread {
         let mut failures = Vec::new();
         let mut limit = self.common.stop.deadline();
         let drained = served.and_then(|()| self.drain(&mut limit));
-        // Counted before the flush is submitted, which is no guest's request.
+        // Requests are counted before the flush is submitted, because the flush does not belong to
+        // a guest.
         let left = self.channel.in_flight();
-        // The last thread without requests in flight flushes: the writes of all others are complete
-        // then.
+        // The last thread without requests in flight flushes, because the writes of all other
+        // threads are complete then.
         let before = self.common.drained.fetch_add(1, Ordering::SeqCst);
         let ended = drained.and_then(|()| match before + 1 == threads {
             true => self.flush(&mut limit, &mut failures),
@@ -42,13 +43,13 @@ impl IoThread {
 
     fn drain(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         self.channel.lift_limits();
-        // No receiver for the base: after a restart the frontend finds it in its rings.
+        // The base has no receiver: after a restart the frontend finds it in its rings.
         let (nobody, _) = std::sync::mpsc::channel();
         for served in self.queues.iter_mut().flatten() {
             served.queue.stopping.get_or_insert_with(|| nobody.clone());
         }
-        // Continues while a cache makes progress: requests that write after the flush would leave
-        // their data in memory, to be lost although acknowledged.
+        // The thread continues while a cache makes progress. Requests that write after the flush
+        // would leave their data in memory, where acknowledged data would be lost.
         let volume = Arc::clone(&self.common.volume);
         let mut progress = Progress::watched(&volume);
         loop {
@@ -85,7 +86,7 @@ impl IoThread {
         Ok(())
     }
 
-    /// Drops channel, ring and queues in this order. Leaks memory that may still be written to.
+    /// Drops channel, ring and queues in this order. Leaks memory to which drives may still write.
     pub(crate) fn let_go(self, left_ns: u64) {
         let IoThread { mut channel, ctx, kicks, queues, reactor, .. } = self;
         let leaks = channel.in_flight() > 0;

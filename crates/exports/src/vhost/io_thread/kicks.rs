@@ -1,7 +1,8 @@
 //! Kicks: the eventfds by which guests announce new requests, polled by a thread's reactor.
 //!
-//! While the thread sleeps, a poll for readability is outstanding on each, so a kick wakes it. The
-//! descriptors belong to the frontend, so nothing here may block on one. Called by io_thread.rs.
+//! While the thread sleeps, a poll for readability is outstanding on each eventfd, so a kick wakes
+//! the thread. The descriptors belong to the frontend, so no call here may block on one.
+//! io_thread.rs calls this.
 //!
 //! Invariant (the reactor's contract): a descriptor stays open while an operation on it is
 //! outstanding.
@@ -22,7 +23,7 @@ struct KickDescriptor {
     fd: OwnedFd,
     armed: bool,
     outstanding: u32,
-    /// The descriptor was removed, but is kept open until its operations complete.
+    /// True if the descriptor was removed, but is kept open until its operations complete.
     gone: bool,
 }
 
@@ -42,7 +43,8 @@ impl KickPoller {
 
     /// Starts to listen to a descriptor. Returns its index.
     pub(crate) fn add(&mut self, fd: OwnedFd) -> usize {
-        // Its count may be stale, which causes one unnecessary check of the ring.
+        // The count of the new eventfd may be stale, which causes one unnecessary check of the
+        // ring.
         let kick = KickDescriptor { fd, armed: false, outstanding: 0, gone: false };
         let free = self.kicks.iter().position(Option::is_none).unwrap_or(self.kicks.len());
         if free == self.kicks.len() {
@@ -97,7 +99,8 @@ impl KickPoller {
                 kick.armed = false;
                 if result > 0 {
                     seen(place);
-                    // Cleared before the last check of the rings, so that no kick is lost.
+                    // The count is cleared before the last check of the rings, so that no kick is
+                    // lost.
                     set_back(&kick.fd);
                 }
             }
@@ -108,18 +111,18 @@ impl KickPoller {
         self.completions = completions;
     }
 
-    /// Returns true if operations are outstanding, which refer to the descriptors.
+    /// Returns true if operations that refer to the descriptors are outstanding.
     pub(crate) fn is_busy(&self) -> bool {
         self.handle.pending(self.source) > 0
     }
 }
 
 /// Clears the count of a kick without blocking. The frontend may have cleared it first, and may
-/// have made its descriptor a blocking one.
+/// have made its descriptor blocking.
 fn set_back(fd: &OwnedFd) {
     let mut count = [0; 8];
     let mut pieces = [IoSliceMut::new(&mut count)];
-    // The offset -1 means the current position, since an eventfd has no offsets.
+    // The offset -1 means the current position, because an eventfd has no offsets.
     let read = preadv2(fd, &mut pieces, u64::MAX, ReadWriteFlags::NOWAIT);
     if read == Err(Errno::OPNOTSUPP) || read == Err(Errno::NOSYS) {
         let _ = rustix::io::read(fd, &mut count);
@@ -142,7 +145,7 @@ mod tests {
         rustix::io::write(fd, &1u64.to_ne_bytes()).unwrap();
     }
 
-    /// Turns until so many kicks were seen.
+    /// Runs turns until this many kicks were seen.
     fn seen(reactor: &mut Reactor, kicks: &mut KickPoller, wanted: u64) {
         let mut seen = 0;
         until("kicks are seen", || {
@@ -152,7 +155,8 @@ mod tests {
         });
     }
 
-    /// A descriptor to listen to, and whether it is closed.
+    /// Creates a descriptor to listen to, and a function that returns true once the descriptor is
+    /// closed.
     fn closable() -> (OwnedFd, impl Fn() -> bool) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
@@ -196,7 +200,7 @@ mod tests {
         assert_eq!([kicks.add(low), kicks.add(high)], [0, 1]);
         kicks.arm();
         reactor.turn(Wait::No).unwrap();
-        // On this one there is nothing outstanding.
+        // This descriptor has no outstanding operation, so its index can be reused at once.
         assert_eq!(kicks.add(idle.0), 2);
         kicks.remove(2);
         assert!(idle.1() && kicks.kicks[2].is_none());
@@ -205,11 +209,11 @@ mod tests {
         kicks.arm();
         until("it is closed", || {
             reactor.turn(Wait::No).unwrap();
-            kicks.take(|_| panic!("what is cancelled is no kick"));
+            kicks.take(|_| panic!("a cancelled operation is not a kick"));
             high_closed()
         });
         assert!(!low_closed() && kicks.is_busy());
-        // Its place is the next one's.
+        // The new descriptor gets the index of the removed one.
         assert_eq!(kicks.add(fd.try_clone().unwrap()), 1);
         kicks.arm();
         kick(&fd);

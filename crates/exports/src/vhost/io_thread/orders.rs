@@ -1,7 +1,7 @@
-//! Orders of a control thread to an I/O thread, and their execution.
+//! Orders of a control thread to an I/O thread, and code that executes them.
 //!
-//! Orders arrive in the thread's mailbox and are executed between rounds. Orders whose sender waits
-//! carry a channel for the answer. Called by io_thread.rs.
+//! Orders arrive in the thread's mailbox and are executed between rounds. An order whose sender
+//! waits carries a channel for the answer. io_thread.rs calls this.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::vhost::stats::QueueStats;
 pub(crate) enum ThreadOrder {
     /// Serve a queue.
     Start(Box<Queue>),
-    /// Take no more requests from a queue, and send its base when it is empty.
+    /// Take no more requests from a queue, and send its base once it is empty.
     Stop(u16, Sender<u16>),
     /// Use other memory for a queue, with its ring at these areas.
     Memory(u16, Arc<GuestMemory>, Option<RingAreas>, Sender<()>),
@@ -39,8 +39,8 @@ impl IoThread {
                 ThreadOrder::Start(queue) => self.start(queue),
                 ThreadOrder::Stop(number, reply) => match self.find(number) {
                     Some(served) => served.queue.stopping = Some(reply),
-                    // The queue has no base then, which the control thread detects by the closed
-                    // channel.
+                    // In this case the queue has no base. The control thread detects that by the
+                    // closed channel.
                     None => drop(reply),
                 },
                 ThreadOrder::Memory(number, memory, areas, reply) => {
@@ -48,7 +48,7 @@ impl IoThread {
                         served.queue.change_memory(memory, areas);
                     }
                     self.hits = 0;
-                    // The receiver is gone if the device is.
+                    // The receiver no longer exists if the device is gone.
                     let _ = reply.send(());
                 }
                 ThreadOrder::Call(number, fd) => {
@@ -90,9 +90,9 @@ impl IoThread {
     fn start(&mut self, mut queue: Box<Queue>) {
         let kick = queue.notifiers.kick.take().map(|fd| self.kicks.add(fd));
         queue.suppress_kicks();
-        // The guest may have missed the last answers of an earlier daemon: it was killed between
-        // answer and interrupt, or the frontend had closed the eventfd. If all requests of the
-        // guest were among them, it would wait for ever. A superfluous interrupt does no harm.
+        // The guest may have missed the last answers of an earlier daemon, which was killed between
+        // answer and interrupt, or to which the frontend had closed the eventfd. If all requests of
+        // the guest were among these, it would wait forever. A superfluous interrupt does no harm.
         queue.interrupt();
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if free == self.queues.len() {
@@ -107,7 +107,7 @@ impl IoThread {
 }
 
 impl ServedQueue {
-    /// Publishes the queue's counters; `queues` is 1 while it is in service, else 0.
+    /// Publishes the queue's counters. `queues` is 1 while it is in service, else 0.
     pub(super) fn publish_stats(&self, queues: u64) {
         let waiting = self.queue.waits().into();
         self.counters.publish(QueueStats { queues, waiting, ..self.queue.stats });
@@ -120,7 +120,7 @@ impl ServedQueue {
             kicks.remove(place);
         }
         if let Some(reply) = self.queue.stopping.take() {
-            // The receiver is gone if the device is.
+            // The receiver no longer exists if the device is gone.
             let _ = reply.send(self.queue.base());
         }
     }

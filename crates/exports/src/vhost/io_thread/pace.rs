@@ -1,26 +1,27 @@
-//! Workload-aware batch submission: decides if a submission should wait for more requests.
+//! Workload-aware batch submission: decides whether a submission should wait for more requests.
 //!
-//! Pure arithmetic over the times passed in: owns no clock, allocates nothing and costs a few
-//! nanoseconds per call. I/O threads and the simulator use one for each unit that submits together:
-//! a queue or a thread.
+//! Pure arithmetic over the times passed in: it owns no clock, allocates nothing and costs a few
+//! nanoseconds per call. I/O threads and the simulator use one pacer for each unit that submits
+//! together: a queue or a thread.
 //!
-//! Waiting delays the requests in hand and can save the fixed cost of one submission. So the wait
-//! is bounded by a setting and by that cost as measured: without a system call per submission it
-//! never waits. Within the bound it waits only while more requests are likely: they arrive closely
-//! enough, and the client has fewer outstanding than its recent peak. At its peak a client sends
-//! nothing until a request completes. Paper: \[MIOT\] workload-aware batch submission.
+//! Waiting delays the requests taken so far and can save the fixed cost of one submission. So the
+//! wait is limited by a setting and by that cost as measured: if a submission needs no system call,
+//! there is no wait. Within the limit the thread waits only while more requests are likely: they
+//! arrive at short intervals, and the client has fewer requests outstanding than its recent peak. A
+//! client at its peak sends nothing until a request completes. Paper: \[MIOT\] workload-aware batch
+//! submission.
 
 /// Weight of a new measurement in an average, as a shift: one part in 2^3.
 const WEIGHT_SHIFT: u32 = 3;
 /// Averages are kept in units of 1/16 ns, so that rounding does not freeze small ones.
 const FRACTION_SHIFT: u32 = 4;
-/// Cap of a pause between arrivals, in multiples of the longest wait that can pay. Longer pauses
-/// carry no information, and the cap lets the average adapt quickly when a burst follows.
+/// Limit of a pause between arrivals, in multiples of the longest useful wait. Longer pauses carry
+/// no information, and with the limit the average adapts quickly when a burst follows.
 const PAUSE_MAX_BOUNDS: u64 = 2;
-/// Number of average gaps without an arrival after which a burst is over.
+/// Number of average gaps without an arrival after which a burst counts as over.
 const OVERDUE_GAPS: u64 = 4;
-/// Shortest window of arrivals over which a peak is taken. A window also has at least four times
-/// the peak; the peak is that of the current or the previous window.
+/// Minimum number of arrivals over which a peak is taken. A window also has at least four times the
+/// peak; the peak is that of the current or the previous window.
 const WINDOW_MIN: u32 = 64;
 /// Upper limit of times and costs: 4 s.
 const TIME_MAX_NS: u64 = 1 << 32;
@@ -89,7 +90,7 @@ impl OutstandingPeaks {
 }
 
 impl BatchPacer {
-    /// Starts without measurements, so that nothing waits at first.
+    /// Creates a pacer without measurements, with which nothing waits at first.
     #[must_use]
     pub fn new(config: PaceConfig) -> BatchPacer {
         BatchPacer {
@@ -131,8 +132,8 @@ impl BatchPacer {
         self.outstanding = self.outstanding.saturating_sub(count);
     }
 
-    /// Returns the time until which `in_hand` requests, the first of them taken at `since_ns`,
-    /// should be held back to gather more into one submission. `None` means to submit now.
+    /// Returns the time until which `in_hand` requests should be held back to gather more into one
+    /// submission. The first of them was taken at `since_ns`. `None` means to submit now.
     #[inline]
     #[must_use]
     pub fn hold_until(&self, now_ns: u64, in_hand: u32, since_ns: u64) -> Option<u64> {
@@ -140,7 +141,7 @@ impl BatchPacer {
         if in_hand == 0 || now_ns >= until_ns || self.outstanding >= self.peaks.peak() {
             return None;
         }
-        // At least 1, so that a request that has just arrived makes the thread wait for the next.
+        // At least 1, so that after an arrival the thread waits for the next one.
         let gap_ns = self.gap.ns().max(1);
         let quiet_ns = now_ns.saturating_sub(self.last_ns);
         let expected = quiet_ns < OVERDUE_GAPS * gap_ns && now_ns + gap_ns <= until_ns;
@@ -152,7 +153,7 @@ impl BatchPacer {
         self.outstanding
     }
 
-    /// Returns the longest wait that can pay, in nanoseconds.
+    /// Returns the longest useful wait, in nanoseconds.
     #[inline]
     fn bound_ns(&self) -> u64 {
         self.wait_max_ns.min(self.cost.ns())

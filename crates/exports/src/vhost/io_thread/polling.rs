@@ -1,20 +1,22 @@
 //! Adaptive polling: decides how long to poll for work before sleeping.
 //!
-//! Pure arithmetic over the times passed in: owns no clock and allocates nothing. Called by I/O
-//! threads and by the simulator. A poll lasts as long as the last wait, sleep included, if a poll
-//! could have caught its end. A wait with a sleep includes two wake-ups and can be longer than the
-//! same wait spent polling, so polling is tried after waits of up to three times its bound. After a
-//! longer wait, and after a few polls in vain, the thread sleeps at once: an idle thread does not
-//! poll. Kernel counterpart: `halt_poll_ns` of KVM.
+//! Pure arithmetic over the times passed in: it owns no clock and allocates nothing. I/O threads
+//! and the simulator call it. A poll lasts as long as the last wait, sleep included, if a poll
+//! could have caught the end of that wait. A wait with a sleep includes two wake-ups and can be
+//! longer than the same wait spent polling, so polling is tried after waits of up to three times
+//! its limit. After a longer wait, and after a few polls without success, the thread sleeps at
+//! once: an idle thread does not poll. Kernel counterpart: `halt_poll_ns` of KVM.
 
-/// Shortest poll in nanoseconds, like KVM's `halt_poll_ns_grow_start`.
+/// Minimum duration of a poll in nanoseconds, like KVM's `halt_poll_ns_grow_start`.
 const START_NS: u64 = 10_000;
-/// Consecutive polls in vain after which polling pauses.
+/// Number of consecutive unsuccessful polls after which polling pauses.
 const VAIN: u32 = 4;
-/// Length of a pause as a number of waits: initial and longest. It doubles each time.
+/// Length of a pause as a number of waits: this is the initial length, the next constant the
+/// maximum. The length doubles each time.
 const PAUSE_MIN: u32 = 64;
 const PAUSE_MAX: u32 = 8192;
-/// Successful polls since the last pause that reset the length of the next one.
+/// Number of successful polls since the last pause from which on the next pause has the initial
+/// length again.
 const CALM: u32 = 1024;
 
 /// Statistics of a thread's recent waits, which decide about polling.
@@ -22,16 +24,18 @@ const CALM: u32 = 1024;
 pub struct Polling {
     max_ns: u64,
     spin_ns: u64,
-    /// Consecutive polls in vain, and below it successful polls since the last pause.
+    /// Number of consecutive unsuccessful polls. The next field counts successful polls since the
+    /// last pause.
     vain: u32,
     caught: u32,
-    /// Waits left in this pause, and below it the length of the next pause.
+    /// Number of waits left in this pause. The next field is the length of the next pause.
     pause: u32,
     pause_next: u32,
 }
 
 impl Polling {
-    /// Starts without polling; polls never last longer than `max_ns`, and 0 disables them.
+    /// Creates statistics with which the thread does not poll at first. Polls never last longer
+    /// than `max_ns`; 0 disables them.
     #[must_use]
     pub fn new(max_ns: u64) -> Polling {
         Polling { max_ns, spin_ns: 0, vain: 0, caught: 0, pause: 0, pause_next: PAUSE_MIN }
@@ -44,8 +48,8 @@ impl Polling {
         self.spin_ns
     }
 
-    /// Records a successful poll. Its length stays as it is: a longer one costs nothing while it
-    /// succeeds.
+    /// Records a successful poll. The duration of polls does not change: a longer limit costs
+    /// nothing while polls succeed.
     #[inline]
     pub fn caught(&mut self, _waited_ns: u64) {
         self.vain = 0;
@@ -55,7 +59,8 @@ impl Polling {
         }
     }
 
-    /// Records a sleep of `slept_ns`, after polling in vain for `spun_ns`; 0 if it did not poll.
+    /// Records a sleep of `slept_ns` after an unsuccessful poll of `spun_ns`, which is 0 if the
+    /// thread did not poll.
     #[inline]
     pub fn slept(&mut self, spun_ns: u64, slept_ns: u64) {
         let waited_ns = spun_ns.saturating_add(slept_ns);

@@ -1,18 +1,20 @@
-//! Frees I/O threads that hang in a write to an eventfd shared with a frontend.
+//! `ThreadSignal`: frees I/O threads that hang in a write to an eventfd shared with a frontend.
 //!
-//! The eventfd that interrupts a guest belongs to its frontend too, which may fill it and make it
+//! The eventfd that interrupts a guest also belongs to its frontend, which may fill it and make it
 //! blocking after the server has made it non-blocking. Only a signal ends a write that blocks
-//! there. So a thread that waits long for an I/O thread sends it a signal that has no other use and
-//! does nothing, again and again. Any other system call that this interrupts is restarted. The
-//! interrupt that is not written is not lost: a full eventfd already signals one.
+//! there. So a thread that waits long for an I/O thread repeatedly sends it a signal that has no
+//! other use and whose handler does nothing. Any other system call that the signal interrupts is
+//! restarted. The interrupt that is not written is not lost, because a full eventfd already signals
+//! one.
 //!
-//! Called by vhost.rs (at shutdown) and device.rs (for a ring that stops).
+//! vhost.rs (at shutdown) and device.rs (for a ring that stops) call this.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Once};
 
-/// Ignored by default, so a stray one does no harm to a process without the handler.
+/// Signal that is ignored by default, so an unexpected one does no harm to a process without the
+/// handler.
 const SIGNAL: i32 = libc::SIGURG;
 
 static INSTALL: Once = Once::new();
@@ -21,14 +23,14 @@ static INSTALL: Once = Once::new();
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadSignal(Arc<AtomicI32>);
 
-/// Makes the calling thread the target of the signal until dropped.
+/// Guard that makes the calling thread the target of the signal. Dropping it ends that.
 pub(crate) struct SignalTarget(ThreadSignal);
 
 impl ThreadSignal {
     /// Makes the calling thread the target of the signal.
     pub(crate) fn attach(&self) -> SignalTarget {
         INSTALL.call_once(install);
-        // SeqCst, as below: rare, and orders nothing else.
+        // SeqCst, as below: the access is rare, and no other memory access depends on it.
         // SAFETY: a plain system call.
         self.0.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         SignalTarget(self.clone())
@@ -48,7 +50,7 @@ impl ThreadSignal {
 
 impl Drop for SignalTarget {
     fn drop(&mut self) {
-        // SeqCst: rare, and orders nothing else.
+        // SeqCst: the access is rare, and no other memory access depends on it.
         self.0.0.store(0, Ordering::SeqCst);
     }
 }

@@ -1,6 +1,6 @@
-//! Idle I/O threads: poll as long as that has paid lately, then sleep in the ring.
+//! Idle I/O threads: they poll as long as polling has been useful lately, then sleep in the ring.
 //!
-//! A thread that shares its CPU does not poll, since it would keep its guests from running.
+//! A thread that shares its CPU does not poll, because it would keep its guests from running.
 //! io_thread.rs calls this between rounds. Invariant: before a sleep every guest was asked for a
 //! kick, and its ring was checked once more.
 
@@ -43,7 +43,7 @@ impl IoThread {
         Ok(())
     }
 
-    /// Polls for as long as has paid lately. Returns true if something happened.
+    /// Polls for as long as polling has been useful lately. Returns true if something happened.
     pub(super) fn spin(&mut self) -> Result<bool, Error> {
         let polling = usize::from(self.idle.answered);
         let spin_ns = self.idle.polling[polling].spin_ns();

@@ -3,15 +3,15 @@
 //! Accessing such memory raises SIGBUS, which would end the process. While guest memory is mapped,
 //! a handler replaces the mapping in which the fault occurred by zeroes and marks it. The thread
 //! continues, and io_thread.rs fails the device that owns the memory. Faults at other addresses go
-//! to the previous handler. The table has a fixed size, since a handler may neither allocate nor
+//! to the previous handler. The table has a fixed size, because a handler may neither allocate nor
 //! lock.
 //!
-//! The whole mapping is replaced, since a process may have only 65,530 mappings: replacing single
-//! pages could split one mapping into any number. Other threads then find zeroes in it, too, and
-//! what they write is lost. I/O that the kernel has in flight keeps the old pages.
+//! The whole mapping is replaced, because a process may have only 65,530 mappings: replacing single
+//! pages could split one mapping into any number of them. Other threads then also find zeroes in
+//! it, and their writes to it are lost. I/O that the kernel has in flight keeps the old pages.
 //!
 //! Entries are added and removed while the handler may run; entry.rs explains how it never uses an
-//! entry after its mapping has changed. Called by memory.rs. Invariant: an entry is in force only
+//! entry after its mapping has changed. memory.rs calls this. Invariant: an entry is in force only
 //! while its mapping exists, and a mapping stays while a handler uses it.
 #![allow(unsafe_code)]
 
@@ -60,11 +60,12 @@ unsafe impl Sync for Previous {}
 static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
 static INSTALL: Once = Once::new();
 
-/// Returns the number of faults handled so far in all mappings. Cheap enough to check for news.
+/// Returns the number of faults handled so far in all mappings. The call is cheap enough to be made
+/// often.
 #[inline]
 #[must_use]
 pub fn hits() -> usize {
-    // Relaxed: a hint; a later check sees the new value.
+    // Relaxed: the value is a hint; a later check sees the new one.
     HITS.load(Ordering::Relaxed)
 }
 
@@ -82,7 +83,8 @@ impl MappingGuard {
         let (start, page) = (start as u64, page as u64);
         let mapping = Mapping { start, end: start + len as u64, page };
         for (index, entry) in TABLE.iter().enumerate() {
-            // Raised before the entry is in force, since a fault must find it from then on.
+            // The limit is raised before the entry is in force, because a fault must find the entry
+            // from then on.
             USED.fetch_max(index + 1, Ordering::SeqCst);
             if entry.claim(mapping) {
                 return Ok(MappingGuard(index));
@@ -100,7 +102,7 @@ impl MappingGuard {
 }
 
 impl Drop for MappingGuard {
-    /// Waits for SIGBUS handlers that use the entry.
+    /// Waits until no SIGBUS handler uses the entry.
     fn drop(&mut self) {
         TABLE[self.0].retire::<Native>();
     }
@@ -144,17 +146,18 @@ fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) ->
     }
 }
 
-/// Replaces memory that was truncated by zeroes. Passes other faults to the previous handler.
+/// Replaces truncated memory by zeroes. Passes other faults to the previous handler.
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
     let address = unsafe { (*info).si_addr() }.addr();
-    // Relaxed: a thread that faults in a mapping has learned of it after its entry was made.
+    // Relaxed: a thread that faults in a mapping learned of the mapping after its entry was
+    // created.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
         let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
-        // Marked before the zeroes appear: another thread that reads zeroes without a fault of its
-        // own must see the mark when it checks afterwards.
+        // The entry is marked before the zeroes appear: another thread that reads zeroes without a
+        // fault of its own must see the mark when it checks afterwards.
         entry.note_hit();
-        // Relaxed: a hint, and `replace` is a system call.
+        // Relaxed: the value is a hint, and `replace` makes a system call.
         HITS.fetch_add(1, Ordering::Relaxed);
         let replaced = replace((start as usize, end as usize), address, page as usize);
         entry.unpin();

@@ -1,8 +1,8 @@
 //! The virtio block device: its features, its configuration space, and its requests.
 //!
-//! [`parse`] turns a chain (ring.rs) into an action, wherever the guest splits header and status.
-//! [`Config`] tells a guest the limits of the volume, so that it builds requests that need no
-//! split. Called by queue.rs and device.rs. Untrusted: every length and number of a request.
+//! [`parse`] converts a chain (ring.rs) to an action, wherever the guest splits header and status.
+//! [`Config`] tells a guest the limits of the volume, so that the guest builds requests that need
+//! no split. queue.rs and device.rs call this. Every length and number of a request is untrusted.
 //!
 //! Source: virtio 1.2, section 5.2.
 #![allow(unsafe_code)]
@@ -13,13 +13,13 @@ use crate::vhost::memory::read_once;
 use crate::vhost::ring::{DescriptorChain, PlainChain};
 use crate::virtio::{HEADER_BYTES, RANGE_BYTES, RANGE_UNMAP, config, feature, kind, status};
 
-/// Maximum number of data segments per request that guests are told: two descriptors less than the
-/// smallest ring that frontends commonly make, for guests without indirect tables.
+/// Maximum number of data segments per request that guests are told. It is two descriptors less
+/// than the smallest ring that frontends commonly create, for guests without indirect tables.
 pub const SEG_MAX: u32 = 128 - 2;
-/// Longest segment that guests are told, in bytes. [`SEG_MAX`] of them are less than 2 GiB, since
-/// some drivers multiply the two in 32 bits, even signed.
+/// Maximum length of a segment that guests are told, in bytes. [`SEG_MAX`] segments have less than
+/// 2 GiB, because some drivers multiply the two numbers in 32 bits, even signed.
 const PIECE_BYTES_MAX: u32 = 16 << 20;
-/// Smallest segment limit that guests accept, in bytes: their page size.
+/// Minimum of the segment limit that guests accept, in bytes: their page size.
 const PAGE_BYTES: u32 = 4096;
 
 /// Maps the block layer's status to virtio's.
@@ -32,7 +32,7 @@ pub fn status_of(status: Status) -> u8 {
     }
 }
 
-/// Properties of a volume that a guest is told.
+/// Properties of a volume that are reported to a guest.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Size in sectors.
@@ -45,16 +45,16 @@ pub struct Config {
     pub read_only: bool,
     /// If true, writes may stay in a cache until a flush.
     pub write_back: bool,
-    /// Offer EVENT_IDX: notifications may be suppressed by index.
+    /// If true, EVENT_IDX is offered: notifications may be suppressed by index.
     pub event_idx: bool,
 }
 
 impl Config {
     /// Returns the longest segment in bytes, and the maximum number of segments per request.
     ///
-    /// A segment may be as long as the drives take one, so that a large request in few large pages
-    /// stays one request. Requests of several segments may be longer than the drives take. The
-    /// block layer splits these, which costs less than segments of a few KiB.
+    /// A segment may be as long as the longest that the drives accept, so that a large request in
+    /// few large pages stays one request. Requests of several segments may be longer than the
+    /// drives accept. The block layer splits these, which costs less than segments of a few KiB.
     #[must_use]
     pub fn segments(&self) -> (u32, u32) {
         let limits = &self.limits;
@@ -130,7 +130,7 @@ impl Config {
     }
 }
 
-/// Action that a virtio-blk request asks for.
+/// Action that a virtio-blk request demands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Read or write the data.
@@ -167,8 +167,8 @@ pub struct Request {
     pub data_bytes: u64,
 }
 
-/// Returns operation and sector of a plain chain that is a read or write. `None` for others, which
-/// [`parse`] handles.
+/// Returns operation and sector of a plain chain that is a read or write, or `None` for other
+/// chains, which [`parse`] handles.
 #[inline(always)]
 #[must_use]
 pub fn parse_plain(plain: &PlainChain) -> Option<(Op, Sector)> {
@@ -183,13 +183,13 @@ pub fn parse_plain(plain: &PlainChain) -> Option<(Op, Sector)> {
     plain.data.len_bytes.is_multiple_of(512).then_some((op, sector))
 }
 
-/// Parses a chain. Its segments are trimmed to the data.
+/// Parses a chain. Trims its segments to the data.
 #[inline]
 pub fn parse(chain: &mut DescriptorChain) -> Request {
     let DescriptorChain { parts, readable, has_empty, .. } = chain;
     let (count, readable, has_empty) = (parts.len(), *readable, *has_empty);
     let status = cut_status(&mut parts[readable..]);
-    // The last segment is empty if it was the status byte alone.
+    // The last segment is empty if it consisted of the status byte alone.
     let end = count - usize::from(parts.last().is_some_and(|part| part.len_bytes == 0));
     let mut header = [0; HEADER_BYTES];
     let first = cut_front(&mut parts[..readable], &mut header);
@@ -211,11 +211,11 @@ pub fn parse(chain: &mut DescriptorChain) -> Request {
         parts[from..to].iter().map(|part| u64::from(part.len_bytes)).sum()
     };
     let mut data_bytes = bytes(data, parts);
-    // Bytes on the other side of the chain have no meaning.
+    // Bytes in the other direction of the chain have no meaning, so they are an error.
     let stray = bytes(other, parts) > 0;
     let known = written || matches!(kind, kind::IN | kind::FLUSH | kind::GET_ID);
     let action = match kind {
-        // Checked first, since drivers probe for support this way.
+        // Unknown types are refused first, because drivers probe for support in this way.
         _ if !known => Action::Refused(status::UNSUPP),
         _ if stray || has_empty => Action::Refused(status::IOERR),
         kind::IN | kind::OUT => {
@@ -236,7 +236,7 @@ pub fn parse(chain: &mut DescriptorChain) -> Request {
     Request { action, status, data, data_bytes }
 }
 
-/// Cuts the last writable byte off, which is the status, and returns its address.
+/// Cuts off the last writable byte, which is the status, and returns its address.
 #[inline]
 fn cut_status(writable: &mut [Segment]) -> Option<*mut u8> {
     let last = writable.last_mut()?;
@@ -244,8 +244,8 @@ fn cut_status(writable: &mut [Segment]) -> Option<*mut u8> {
     Some(last.start.wrapping_add(last.len_bytes as usize))
 }
 
-/// Copies the front of `parts` into `into` and trims it off. Returns the index of the first segment
-/// left, or `None` if there are not enough bytes.
+/// Copies the beginning of `parts` into `into` and trims it off. Returns the index of the first
+/// segment left, or `None` if there are not enough bytes.
 #[inline]
 fn cut_front(parts: &mut [Segment], into: &mut [u8]) -> Option<usize> {
     let (mut at, mut first) = (0, 0);
@@ -298,7 +298,7 @@ pub fn copy_in(parts: &[Segment], from: &[u8]) -> u32 {
 /// Parses the range of a discard or zeroing.
 fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Action {
     let mut bytes = [0; RANGE_BYTES];
-    // Guests are told that a request has one range.
+    // Guests are told that such a request has one range.
     if data_bytes != RANGE_BYTES as u64 || cut_front(parts, &mut bytes).is_none() {
         return Action::Refused(status::IOERR);
     }

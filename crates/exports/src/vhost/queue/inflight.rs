@@ -1,13 +1,13 @@
 //! Record of requests in flight that outlives the process: the inflight region of vhost-user.
 //!
-//! The frontend keeps the region while the daemon is gone and passes it to the next daemon, which
-//! resubmits exactly the requests that were taken and not answered, in their original order. Steps
-//! and order follow the specification (vhost-user, "Inflight I/O tracking", split virtqueue), so a
-//! crash between any two steps loses nothing; the layout is libvhost-user's. The region is shared
-//! with the frontend: values read from it are checked.
+//! The frontend keeps the region while the daemon is not running and passes it to the next daemon,
+//! which resubmits exactly the requests that were taken and not answered, in their original order.
+//! Steps and order follow the specification (vhost-user, "Inflight I/O tracking", split virtqueue),
+//! so a crash between any two steps loses nothing; the layout is libvhost-user's. The region is
+//! shared with the frontend, so values read from it are checked.
 //!
-//! Made by device.rs, used by queue.rs. Invariant: a head is marked after it was taken and before
-//! it is submitted; the marks of a batch are cleared after its used.idx is published.
+//! device.rs creates it and queue.rs uses it. Invariant: a head is marked after it was taken and
+//! before it is submitted; the marks of a batch are cleared after its used.idx is published.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -23,18 +23,21 @@ const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
 const ALIGN: usize = 64;
 const VERSION: u16 = 1;
-/// Bits of the features word at the region's start, which the specification and other servers leave
-/// zero. This bit: writes are durable when they are answered.
+/// Bit of the features word at the region's start: writes are durable when they are answered. The
+/// specification and other servers leave these bits zero.
 const WRITE_THROUGH: u64 = 1 << 63;
-/// A daemon has answered writes that were not flushed, and holds them in its memory.
+/// Bit of the features word: a daemon has answered writes that were not flushed, and holds them in
+/// its memory.
 const UNFLUSHED: u64 = 1 << 62;
-/// A daemon ended and lost such writes, and the guest has not been told.
+/// Bit of the features word: a daemon ended and lost such writes, and the guest has not been
+/// informed.
 const LOST: u64 = 1 << 61;
-/// A daemon of this program has recorded the cache mode of the guest's disk.
+/// Bit of the features word: a daemon of this program has recorded the cache mode of the guest's
+/// disk.
 const NOTED: u64 = 1 << 60;
-/// Identity of the daemon that set [`UNFLUSHED`].
+/// Bits of the features word with the identity of the daemon that set [`UNFLUSHED`].
 const DAEMON: u64 = u32::MAX as u64;
-/// All bits that this program sets. A word with other bits was not written by it.
+/// All bits that this program sets. Another program wrote a word that has other bits.
 const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | NOTED | DAEMON;
 
 /// Cache mode of a guest's disk: when an answered write is durable.
@@ -107,7 +110,7 @@ impl Inflight {
         Ok(Inflight { region, queues, queue_size })
     }
 
-    /// Clears the records of requests in flight and of lost writes, since the device was reset.
+    /// Clears the records of requests in flight and of lost writes, because the device was reset.
     pub fn forget(&self) {
         self.clear_lost();
         for index in 0..self.queues {
@@ -117,33 +120,34 @@ impl Inflight {
         }
     }
 
-    /// Records the cache mode for a later daemon, since frontends set it only once.
+    /// Records the cache mode for a later daemon, because frontends set it only once.
     pub fn note_cache(&self, cache: WriteCache) {
         let is_through = cache == WriteCache::WriteThrough;
         self.change(WRITE_THROUGH, NOTED | if is_through { WRITE_THROUGH } else { 0 });
     }
 
-    /// Returns true if writes must be durable when they are answered: that mode was recorded, or
-    /// none was. Guests of qemu-storage-daemon are told that its disks have no cache, and send no
-    /// flushes.
+    /// Returns true if writes must be durable when they are answered: either that mode was
+    /// recorded, or no mode was. Guests of qemu-storage-daemon are told that its disks have no
+    /// cache, and send no flushes.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
         let word = self.word().load(Ordering::SeqCst);
         word & WRITE_THROUGH != 0 || word & NOTED == 0
     }
 
-    /// Records which daemon has answered writes that were not flushed; `None` if none has.
+    /// Records the daemon that has answered writes which were not flushed. `None` stands for no
+    /// such daemon.
     pub fn mark_unflushed(&self, daemon: Option<u32>) {
         let mark = daemon.map_or(0, |daemon| UNFLUSHED | u64::from(daemon));
         self.change(UNFLUSHED | DAEMON, mark);
     }
 
-    /// Records that the guest must be told that a daemon lost writes.
+    /// Records that a daemon lost writes, which the guest must be told.
     pub fn mark_lost(&self) {
         self.change(LOST, LOST);
     }
 
-    /// Records that the guest need not be told of lost writes.
+    /// Records that the guest need not be informed of lost writes.
     pub fn clear_lost(&self) {
         self.change(LOST, 0);
     }
@@ -168,7 +172,8 @@ impl Inflight {
         unsafe { AtomicU64::from_ptr(self.region.start().cast()) }
     }
 
-    /// Returns the part of a queue with `size` descriptors, if the region has one large enough.
+    /// Returns the part of a queue with `size` descriptors, if the region has a part that is large
+    /// enough.
     #[must_use]
     pub fn queue(&self, index: u16, size: u16) -> Option<QueueInflight> {
         let fits = index < self.queues && size <= self.queue_size;
@@ -199,7 +204,8 @@ fn check(queues: u16, queue_size: u16) -> Result<u64, Error> {
 pub struct Recovered {
     /// Heads that were taken and not answered, in the order in which they were taken.
     pub heads: Vec<u16>,
-    /// The region was in use before, so all heads taken are either answered or in `heads`.
+    /// True if the region was in use before, so that all heads taken are either answered or in
+    /// `heads`.
     pub known: bool,
 }
 
@@ -260,7 +266,7 @@ impl QueueInflight {
             self.last = 0;
             return Recovered::default();
         }
-        // The last batch was published, but some of its marks may be left.
+        // The last batch was published, but some of its marks may not be cleared yet.
         let batch = used_idx.wrapping_sub(self.get(14)).min(self.size);
         let mut head = self.get(12);
         self.last = head;
@@ -274,7 +280,8 @@ impl QueueInflight {
         }
         self.set(14, used_idx);
         let mut heads: Vec<u16> = (0..self.size).filter(|head| self.is_marked(*head)).collect();
-        // Reads each counter once: a sort may panic if the frontend changes them meanwhile.
+        // Each counter is read once, because a sort may panic if the frontend changes them
+        // meanwhile.
         heads.sort_by_cached_key(|head| self.counter_of(*head));
         self.counter = heads.last().map_or(0, |head| self.counter_of(*head).wrapping_add(1));
         Recovered { heads, known: true }
@@ -285,7 +292,7 @@ impl QueueInflight {
     pub fn taken(&mut self, head: u16) {
         // SAFETY: as in `counter_of`.
         unsafe { self.entry(head).wrapping_add(8).cast::<u64>().write_volatile(self.counter) };
-        // Wraps, since a frontend may have put any value there.
+        // The counter wraps, because a frontend may have written any value there.
         self.counter = self.counter.wrapping_add(1);
         in_order();
         self.mark(head, 1);
@@ -312,7 +319,8 @@ impl QueueInflight {
     }
 }
 
-/// A killed thread has executed a prefix of its program, so only the compiler must keep the order.
+/// A killed thread has executed a prefix of its program, so only the compiler must keep the order
+/// of these stores.
 #[inline]
 fn in_order() {
     compiler_fence(Ordering::SeqCst);
@@ -364,7 +372,7 @@ mod tests {
         [0, 1, 2, 3].into_iter().for_each(|head| queue.taken(head));
         queue.put(2);
         queue.put(0);
-        // Published as 12, and then the process died.
+        // used.idx 12 was published, and then the process died.
         assert_eq!(reopened(&file).recover(12).heads, [1, 3]);
     }
 
@@ -399,7 +407,7 @@ mod tests {
         queue.set(12, 999);
         queue.set(14, 40_000);
         assert_eq!(reopened(&file).recover(3).heads, [7]);
-        // Another size of ring than the one that it was kept for.
+        // The ring size differs from the one for which the region was kept.
         let file = file.try_clone().unwrap();
         let mut other = Inflight::open(file, 0, (2, 8)).unwrap().queue(1, 4).unwrap();
         assert_eq!(other.recover(0), Recovered::default());

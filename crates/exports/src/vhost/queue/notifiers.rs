@@ -1,9 +1,9 @@
 //! Eventfds by which a frontend and a queue notify each other.
 //!
-//! The frontend creates them and passes them ring by ring (device/messages.rs); a queue owns them
-//! while it is served. Kick and call are sent again for each start of a ring, the one for errors
-//! only once: QEMU sends it when it creates its rings, and the guest's firmware and kernel start
-//! and stop them many times afterwards.
+//! The frontend creates the eventfds and passes them ring by ring (device/messages.rs); a queue
+//! owns them while it is served. Kick and call are sent again for each start of a ring, the eventfd
+//! for errors only once: QEMU sends it when it creates its rings, and the guest's firmware and
+//! kernel start and stop the rings many times afterwards.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Notifiers {
 }
 
 impl Notifiers {
-    /// Takes kick and call for a queue that starts, and copies the one for errors.
+    /// Takes kick and call for a queue that starts, and copies the eventfd for errors.
     pub(crate) fn take(&mut self) -> Notifiers {
         Notifiers { kick: self.kick.take(), call: self.call.take(), error: self.error.clone() }
     }
@@ -31,8 +31,8 @@ impl Notifiers {
     }
 }
 
-/// Adds one to an eventfd. Errors are ignored: if it is full or closed, that is the frontend's
-/// doing.
+/// Adds one to an eventfd. Errors are ignored, because only the frontend can have filled or closed
+/// it.
 pub(crate) fn signal(fd: &OwnedFd) {
     let one = 1u64.to_ne_bytes();
     let _ = rustix::io::write(fd, &one);

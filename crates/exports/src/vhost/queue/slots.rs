@@ -2,7 +2,7 @@
 //!
 //! There is a slot for each descriptor, used by the request whose head it is. Memory that the
 //! frontend removed stays mapped until the last request that uses it has completed: each change of
-//! memory begins an epoch, and a slot records the epoch of its request. Plain data of queue.rs.
+//! memory begins an epoch, and a slot records the epoch of its request. Plain data for queue.rs.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::vhost::memory::GuestMemory;
 pub(super) const PARTS_KEPT: usize = blk::SEG_MAX as usize;
 /// Bit of [`RequestSlot::state`]: the request is in flight.
 pub(super) const BUSY: u32 = 1 << 31;
-/// Bit of [`RequestSlot::state`]: the list of segments is longer than guests are told to make.
+/// Bit of [`RequestSlot::state`]: the list of segments is longer than guests are told to create.
 pub(super) const LONG: u32 = 1 << 30;
 /// Bit of [`RequestSlot::state`]: a write that would be lost with this process until the next
 /// flush.
@@ -24,7 +24,7 @@ pub(super) const FLUSH: u32 = 1 << 28;
 /// Bits of [`RequestSlot::state`]: the epoch of [`MemoryVersions`] when the request was taken.
 pub(super) const EPOCH: u32 = FLUSH - 1;
 
-/// A request in flight. Four fit into a cache line.
+/// A request in flight. Four slots fit into a cache line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestSlot {
     /// Address of the status byte in guest memory; null if the chain has none.
@@ -52,7 +52,7 @@ pub(super) struct MemoryVersions {
 }
 
 impl MemoryVersions {
-    /// Counts the completion of a request of an earlier epoch.
+    /// Records the completion of a request of an earlier epoch.
     pub(super) fn leave(&mut self, epoch: u32) {
         self.old.retain_mut(|(of, count, _)| {
             *count -= u32::from(*of == epoch);

@@ -1,17 +1,17 @@
 //! `UnflushedWrites`: tracks answered writes of a device that would be lost with this process.
 //!
-//! Some volumes keep answered writes in this process's memory until a flush: in a cache over the
-//! drives, or in librbd's. A guest outlives a daemon that is killed, and must learn of the loss as
-//! from a disk whose cache lost power: its next flush fails, or its next write if the device is
-//! write-through now. So the inflight region, which the frontend keeps, records if a write was
-//! answered since the last flush, and by which daemon. A region of another server has no such
-//! record, and is taken to mean that nothing was lost.
+//! Some volumes keep answered writes in this process's memory until a flush, either in a cache over
+//! the drives or in librbd's cache. A guest outlives a daemon that is killed, and must learn of the
+//! loss as from a disk whose cache lost power: its next flush fails, or its next write if the
+//! device is write-through now. So the inflight region, which the frontend keeps, records whether a
+//! write was answered since the last flush, and by which daemon. A region of another server has no
+//! such record, which is taken to mean that nothing was lost.
 //!
-//! Each export has one, since its cache outlives connections. It is shared by the export's queues,
-//! its control thread and the shutdown of its I/O threads. Lock order: no lock is taken while
-//! `marks` is held. Invariants: the region is marked before the guest sees the answer. A flush
-//! clears the mark only if no write was answered after the flush began. A recorded loss stays until
-//! the guest saw the error.
+//! Each export has one `UnflushedWrites`, because its cache outlives connections. The export's
+//! queues, its control thread and the shutdown of its I/O threads share it. Lock order: no lock is
+//! taken while `marks` is held. Invariants: the region is marked before the guest sees the answer.
+//! A flush clears the mark only if no write was answered after the flush began. A recorded loss
+//! stays until the guest saw the error.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,7 +32,7 @@ const CLEAN: u32 = 0;
 const DIRTY: u32 = 1;
 /// Phase: a flush is in flight, and no write was answered since it began.
 const FLUSHING: u32 = 2;
-/// Bit of the state: an earlier daemon lost writes, and the guest has not been told.
+/// Bit of the state: an earlier daemon lost writes, and the guest has not been informed.
 const LOST: u32 = 4;
 
 /// Tracks answered writes that would be lost with this process.
@@ -48,9 +48,9 @@ pub(crate) struct UnflushedWrites {
 struct RegionMarks {
     /// Inflight region of the last frontend, which may reconnect to the next process.
     region: Option<Inflight>,
-    /// Random number that tells this daemon's marks from those of others.
+    /// Random number that distinguishes this daemon's marks from those of other daemons.
     daemon: u32,
-    /// Number of the flush begun last.
+    /// Number of the flush that began last.
     flush: u64,
 }
 
@@ -73,12 +73,12 @@ impl UnflushedWrites {
     }
 
     fn is_in(&self, phase: u32) -> bool {
-        // SeqCst: a check that finds no flush begun is ordered before the flush, and so is the
-        // write that completed before the check.
+        // SeqCst: a check that finds that no flush has begun is ordered before the flush, and so is
+        // the write that completed before the check.
         self.state.load(Ordering::SeqCst) & PHASE == phase
     }
 
-    /// Enters a phase and marks the region; the caller holds the lock.
+    /// Enters a phase and marks the region. The caller must hold the lock.
     fn enter(&self, marks: &RegionMarks, phase: u32) {
         let lost = self.state.load(Ordering::SeqCst) & LOST;
         if let Some(region) = &marks.region {
@@ -95,11 +95,11 @@ impl UnflushedWrites {
         }
     }
 
-    /// Begins a flush. Returns a ticket if the flush may clear the mark.
+    /// Begins a flush. Returns a ticket if this flush may clear the mark.
     pub(crate) fn begin_flush(&self) -> Option<FlushTicket> {
         let mut marks = lock(&self.marks);
-        // A flush that begins during another one needs no ticket: the other one covers the same
-        // writes.
+        // A flush that begins during another one needs no ticket, because the other flush covers
+        // the same writes.
         self.is_in(DIRTY).then(|| {
             marks.flush += 1;
             self.enter(&marks, FLUSHING);
@@ -115,12 +115,13 @@ impl UnflushedWrites {
         }
     }
 
-    /// Clears the mark after the final flush, when no more writes will be answered.
+    /// Clears the mark after the final flush, when no more writes are answered.
     pub(crate) fn end_clean(&self) {
         self.enter(&lock(&self.marks), CLEAN);
     }
 
-    /// Returns true if the guest must be told of a loss now; only once for each loss.
+    /// Returns true if the guest must be informed of a loss now. Returns true only once for each
+    /// loss.
     #[inline]
     pub(crate) fn take_loss(&self) -> bool {
         self.state.load(Ordering::SeqCst) & LOST != 0 && {
@@ -140,8 +141,8 @@ impl UnflushedWrites {
         }
     }
 
-    /// Forgets a loss, since a new frontend, session or boot of the guest begins, to which earlier
-    /// daemons promised nothing.
+    /// Discards a loss, because a new frontend, session or boot of the guest begins, to which
+    /// earlier daemons acknowledged nothing.
     pub(crate) fn begin_session(&self) {
         let _marks = lock(&self.marks);
         self.state.fetch_and(!LOST, Ordering::SeqCst);
@@ -155,7 +156,8 @@ impl UnflushedWrites {
         let is_lost = was_lost || unflushed_by.is_some_and(|daemon| daemon != marks.daemon);
         marks.region = Some(region.clone());
         if is_lost {
-            // Before the phase changes, so that one of the two marks is set at any time.
+            // The loss is marked before the phase changes, so that one of the two marks is set at
+            // any time.
             region.mark_lost();
         }
         let phase = self.state.load(Ordering::SeqCst) & PHASE;
@@ -165,17 +167,17 @@ impl UnflushedWrites {
     }
 }
 
-/// A queue's part in tracking the unflushed writes of its device.
+/// Part of one queue in tracking the unflushed writes of its device.
 #[derive(Debug)]
 pub(super) struct QueueUnflushed {
     device: Arc<UnflushedWrites>,
     /// If true, answered writes of the queue must be tracked.
     pub(super) notes: bool,
-    /// A completed write was not published to the guest yet.
+    /// True if a completed write was not published to the guest yet.
     pub(super) answered: bool,
     /// Heads of flushes in flight with their tickets.
     flushes: Vec<(u16, FlushTicket)>,
-    /// An unpublished answer tells the guest of a loss.
+    /// True if an unpublished answer informs the guest of a loss.
     tells_loss: bool,
 }
 
@@ -203,7 +205,7 @@ impl QueueUnflushed {
         ended.for_each(|(_, ticket)| self.device.end_flush(ticket, outcome));
     }
 
-    /// Returns true if the current request must tell the guest of a loss.
+    /// Returns true if the current request must report the loss to the guest.
     #[inline]
     pub(super) fn take_loss(&mut self) -> bool {
         let is_lost = self.device.take_loss();
@@ -242,7 +244,7 @@ mod tests {
         (region, file)
     }
 
-    /// Would the next daemon find that writes may be lost?
+    /// Returns true if the next daemon would find that writes may be lost.
     fn is_lost(file: &std::fs::File) -> bool {
         let kept = Inflight::open(file.try_clone().unwrap(), 0, (2, 8)).unwrap();
         let (unflushed_by, was_lost) = kept.marks();
@@ -257,7 +259,7 @@ mod tests {
         unflushed.answer_writes();
         assert!(is_lost(&file));
         let first = unflushed.begin_flush().unwrap();
-        assert_eq!(unflushed.begin_flush(), None, "the first one covers as much");
+        assert_eq!(unflushed.begin_flush(), None, "the first ticket covers the same writes");
         unflushed.answer_writes();
         unflushed.end_flush(first, status::OK);
         assert!(is_lost(&file), "one was answered meanwhile");
@@ -279,12 +281,12 @@ mod tests {
         let (first, (kept, file)) = (cached(), region());
         first.follow(&kept);
         first.answer_writes();
-        assert!(!first.follow(&kept), "a frontend that comes back to the same daemon");
-        // The next daemon may have a volatile cache or not.
+        assert!(!first.follow(&kept), "a frontend that returns to the same daemon");
+        // The next daemon may or may not have a volatile cache.
         let [second, third] = [UnflushedWrites::of(Features::default()), cached()];
         assert!(second.follow(&kept));
         assert!(second.take_loss() && !second.take_loss());
-        assert!(is_lost(&file), "it has not seen the error");
+        assert!(is_lost(&file), "the guest has not seen the error");
         assert!(third.follow(&kept) && third.take_loss());
         third.forget_loss();
         assert!(!is_lost(&file) && !third.follow(&kept) && !third.take_loss());

@@ -1,8 +1,8 @@
-//! `WaitingBio`: a bio that the channel had no room for, with the time since when it waits.
+//! `WaitingBio`: a bio for which the channel had no room, with the time since which it waits.
 //!
-//! While there is one, its queue takes no more requests off its ring. The waiting time counts as
-//! back pressure on the group, for the held request and for each one that the guest makes available
-//! behind it. Owned by the queue; the clock is read only when the channel is full.
+//! While there is such a bio, its queue takes no more requests from its ring. The waiting time
+//! counts as back pressure on the group, for the held request and for each request that the guest
+//! makes available after it. The queue owns it; the clock is read only when the channel is full.
 
 use millrace_block::{Bio, Channel, GroupId};
 use millrace_machine::{Machine, Native};
@@ -19,8 +19,8 @@ impl WaitingBio {
         WaitingBio { bio, since_ns: Native::now() }
     }
 
-    /// Returns the bio to be retried, and counts the waiting time as back pressure on its group,
-    /// for all `waiting` requests.
+    /// Returns the bio, which the caller retries, and counts the waiting time as back pressure on
+    /// its group, for all `waiting` requests.
     pub(super) fn try_again(
         self,
         group: GroupId,

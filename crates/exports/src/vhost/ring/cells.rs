@@ -1,6 +1,6 @@
 //! Access to the words of a ring, in guest memory or in a model of it.
 //!
-//! Implemented by `RingAreas` (ring.rs) and, for the model checker, in model.rs. Called by ring.rs.
+//! `RingAreas` (ring.rs) implements this, and model.rs for the model checker. ring.rs calls it.
 
 use millrace_machine::{Machine, Order};
 

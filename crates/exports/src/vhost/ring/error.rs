@@ -1,6 +1,6 @@
 //! Errors of a guest in its ring.
 //!
-//! Plain values with a text for the log. Made by ring.rs, logged by io_thread.rs.
+//! Plain values with a text for the log. ring.rs creates them, io_thread.rs logs them.
 
 /// Error that a guest made in its virtqueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -48,8 +48,8 @@ pub enum RingError {
     /// A readable buffer follows a writable one.
     #[error("a readable buffer follows a writable one")]
     Order,
-    /// An indirect table in a wrong place or of an invalid size.
-    #[error("an indirect table of {len} bytes is not allowed there")]
+    /// An indirect table is in a wrong place or has an invalid size.
+    #[error("an indirect table of {len} bytes is not allowed here")]
     Indirect {
         /// Length in bytes.
         len: u32,

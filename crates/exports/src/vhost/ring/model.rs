@@ -1,6 +1,6 @@
-//! Models of a ring between driver and device for the model checker. Each side sees everything that
-//! the other wrote before its index; no kick and no interrupt is lost, with event indices and with
-//! flags, even when the index wraps.
+//! Models of a ring between driver and device for the model checker. They show that each side sees
+//! everything that the other wrote before its index, and that no kick and no interrupt is lost,
+//! with event indices and with flags, even when the index wraps.
 //!
 //! The device's side is production code in the order of io_thread.rs and waiting.rs. The driver's
 //! side is written here after virtio 1.2, section 2.7.13. Both sleep without a deadline.
@@ -16,10 +16,10 @@ use crate::vhost::models::{holds_but_for, spawn};
 use crate::virtio::{NO_INTERRUPT, NO_NOTIFY};
 
 const SIZE: u16 = 2;
-/// Initial index, so that it wraps with the second request.
+/// Initial index, chosen so that it wraps with the second request.
 const BASE: u16 = u16::MAX;
 
-/// Memory shared by driver and device, and the means to wake either.
+/// Memory that driver and device share, and the means to wake either side.
 struct Shared {
     avail_flags: CheckedWord,
     avail_idx: CheckedWord,
@@ -28,7 +28,7 @@ struct Shared {
     used_flags: CheckedWord,
     used_idx: CheckedWord,
     avail_event: CheckedWord,
-    /// For each descriptor, the request that it points to.
+    /// Request to which each descriptor points.
     requests: [CheckedLine<()>; SIZE as usize],
     answers: [CheckedLine<()>; SIZE as usize],
     kick: CheckedParker,
@@ -88,14 +88,14 @@ impl RingWords for Arc<Shared> {
     }
 }
 
-/// The device: serves `left` requests.
+/// Runs the device, which serves `left` requests.
 fn device(shared: Arc<Shared>, features: RingFeatures, mut left: u16) {
     let mut ring = SplitRing::over(Arc::clone(&shared), SIZE, features, (BASE, BASE));
     ring.suppress_kicks();
     loop {
         ensure(ring.available().is_ok(), "an index that cannot be");
         while let Ok(Some(head)) = ring.take() {
-            // Stands for checking and reading the request and its data.
+            // This write stands for checking and reading the request and its data.
             shared.requests[usize::from(head)].write();
             ring.put(head, 1);
             left -= 1;
@@ -135,7 +135,7 @@ impl Driver {
         shared.avail_idx.store(self.added.into(), Order::Release);
         Checked::fence(Order::SeqCst);
         let wanted = match self.event_idx {
-            // Exactly one head was added, so the event index matches it or does not.
+            // Exactly one head was added, so the event index either matches it or does not.
             true => shared.avail_event.load(Order::Relaxed) == u64::from(old),
             false => shared.used_flags.load(Order::Relaxed) & u64::from(NO_NOTIFY) == 0,
         };

@@ -179,7 +179,7 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     millrace_require::pattern(seed, 0, length)
 }
 
-/// The settings of a group with a limit of `bandwidth` bytes a second, or none.
+/// The settings of a group with a limit of `bandwidth` bytes per second, or none.
 pub fn with_bandwidth(name: &str, bandwidth: Option<u64>) -> GroupConfig {
     GroupConfig {
         limits: GroupLimits { bandwidth, ..GroupLimits::default() },

@@ -1,6 +1,7 @@
-//! Prepares a reload before it changes anything: groups, drives, threads, sockets.
+//! Prepares a reload without changing anything: opens groups and drives, starts threads, binds
+//! sockets.
 //!
-//! Every step here can fail and is then undone. Called by reload.rs.
+//! Every step here can fail and is then undone. reload.rs calls this module.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -193,7 +194,7 @@ impl Server {
         if options.dry_run {
             return Ok(());
         }
-        // Guests that are started below take seats in the new groups.
+        // The new groups are set first, because guests that are started below take seats in them.
         prepared.groups_before = Some(std::mem::replace(&mut self.servers.groups, groups));
         self.start_guests(new, (difference, &volumes), &mut prepared.guests)
     }

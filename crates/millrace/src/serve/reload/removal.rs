@@ -1,7 +1,7 @@
 //! Removes volumes in a reload: stops serving them, flushes them, and serves them again if that
 //! fails.
 //!
-//! Called by reload.rs once everything new is ready, and before it is in force.
+//! reload.rs calls this once everything new is ready, and before it is in force.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::serve::Server;
 use crate::serve::config::ServeConfig;
 use crate::serve::servers::NbdParts;
 
-/// Longest time without progress of the requests and the flush of a removed volume.
+/// Maximum time without progress of the requests and the flush of a removed volume.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two checks whether a volume is still used.
 const LOOK: Duration = Duration::from_millis(1);
@@ -87,8 +87,8 @@ impl Server {
         Err(failures)
     }
 
-    /// Returns as text the cached data that is lost with the volumes missing in the new
-    /// configuration.
+    /// Returns texts about the cached data that is lost with the volumes that the new configuration
+    /// lacks.
     fn lost(&self, new: &ServeConfig) -> Vec<String> {
         let caches = self.opened.caches.iter().map(|(cache, _)| cache);
         let gone = caches.filter(|cache| new.volume_number(cache.below().name()).is_none());
@@ -96,7 +96,7 @@ impl Server {
             let (volume, risk) = (cache.below().name(), cache.at_risk()?);
             Some(format!(
                 "volume {volume}: {} bytes lost, the first {} from byte {} on: acknowledged to \
-                 clients and not known to be written; check what is on it before it is used again",
+                 clients and not known to be written; check its contents before it is used again",
                 risk.bytes, risk.first.1, risk.first.0
             ))
         });
@@ -141,8 +141,8 @@ impl Server {
     }
 }
 
-/// Waits until a volume has no request in flight. A client that was cut off earlier may have left
-/// one, for which its thread still waits.
+/// Waits until a volume has no request in flight. A client that was disconnected earlier may have
+/// left a request for which its thread still waits.
 fn wait_idle(volume: &Volume<Native>) -> Result<(), String> {
     let is_idle = |disk: &Arc<Disk<Native>>| {
         is_unused(disk) || (disk.tags_in_use() == 0 && disk.waiting() == 0)
@@ -181,7 +181,7 @@ fn flush_all(volumes: &[Arc<Volume<Native>>], reactor: Config) -> Vec<String> {
         let flushes: Vec<_> = flushes.collect();
         let ends = flushes.into_iter().map(|(volume, started)| match started {
             Ok(thread) => thread.join().unwrap_or_else(|_| Some("a flush panicked".to_owned())),
-            // If no thread can be started, flushes in turn.
+            // If no thread can be started, the volumes are flushed one after another.
             Err(_) => flush(volume),
         });
         ends.flatten().collect()

@@ -121,8 +121,8 @@ fn wrong_records() -> Vec<WrongRecord> {
     let update = message(24, &[0]);
     vec![
         (21, vec![2, 48], "does not know the CA", None),
-        (21, vec![1, 80], "failed on its own side", Some(A::DecodeError)),
-        (21, vec![7, 80], "failed on its own side", Some(A::IllegalParameter)),
+        (21, vec![1, 80], "had an internal error", Some(A::DecodeError)),
+        (21, vec![7, 80], "had an internal error", Some(A::IllegalParameter)),
         (21, vec![2], "MissingData", Some(A::DecodeError)),
         (21, vec![2, 0, 0], "MissingData", Some(A::DecodeError)),
         (22, message(4, b"ticket"), "unexpected handshake message", Some(A::UnexpectedMessage)),
@@ -397,7 +397,7 @@ fn a_peer_that_only_changes_keys_is_refused() {
             return;
         }
     }
-    panic!("it may go on for ever");
+    panic!("it may go on forever");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Arguments of `millrace-lab bench`, in fio's words.
 //!
-//! Parsed by clap, read by plan.rs. A comma list makes a row for each value (and for each
-//! combination of several lists).
+//! Parsed by clap and read by plan.rs. A comma-separated list creates a row for each of its values
+//! (and for each combination of several lists).
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -77,10 +77,11 @@ once.
 Exit status: 0 if every I/O succeeded, 1 if one failed, 130 after Ctrl-C.
 docs/lab/bench.md explains the columns and the keys of --json.";
 
-/// Most I/Os of a job: those of all jobs together can be counted, and take years.
+/// Maximum number of I/Os of a job. The I/Os of all jobs together can still be counted, and take
+/// years.
 const IOS_MAX: u64 = 1 << 50;
 
-/// Arguments that are about drives of this program, or threads that serve them.
+/// Arguments that apply only to drives of this program, or to threads that serve them.
 const DRIVES_ONLY: [&str; 8] = [
     "drive",
     "stack",
@@ -92,11 +93,11 @@ const DRIVES_ONLY: [&str; 8] = [
     "backend",
 ];
 
-/// Arguments without a meaning where guest and device take turns on a thread.
+/// Arguments without a meaning for `--virtqueue`, where guest and device take turns on one thread.
 const NO_VIRTQUEUE: [&str; 9] =
     ["connect", "machine", "locks", "trace", "serving", "workers", "states", "stamp", "backend"];
 
-/// Arguments that say what each run of a calibration says itself.
+/// Arguments that each run of a calibration sets itself.
 const CALIBRATED: &str = "\
     client drive connect virtqueue chunk stack scheduler software_queues hardware_queues serving \
     workers states rw bs rwmixread ios verify stamp trace locks plug_high plug_low extended";
@@ -135,36 +136,37 @@ pub struct BenchArgs {
     pub ignored: IgnoredArgs,
 }
 
-/// Words of fio that ask for something that always holds here, or that changes nothing.
+/// fio's options whose effect is always in force here, or that change nothing. They are accepted
+/// and ignored.
 #[derive(Debug, Clone, Args)]
 pub struct IgnoredArgs {
-    /// Drives are always opened for direct I/O where that works.
+    /// `--direct`: drives are always opened for direct I/O where that works.
     #[arg(long, hide = true, value_name = "0|1")]
     pub direct: Option<String>,
-    /// The driver of a drive decides.
+    /// `--ioengine`: the driver of a drive decides how I/O is done.
     #[arg(long, hide = true, value_name = "NAME")]
     pub ioengine: Option<String>,
     #[arg(long, hide = true, value_name = "NAME")]
     pub name: Option<String>,
     #[arg(long, hide = true, alias = "group_reporting")]
     pub group_reporting: bool,
-    /// Any --runtime is meant so.
+    /// `--time_based`: any `--runtime` is already time-based.
     #[arg(long, hide = true, alias = "time_based")]
     pub time_based: bool,
-    /// Jobs are always threads.
+    /// `--thread`: jobs are always threads.
     #[arg(long, hide = true)]
     pub thread: bool,
-    /// Random offsets never depend on which blocks were used before.
+    /// `--norandommap`: random offsets never depend on which blocks were used before.
     #[arg(long, hide = true)]
     pub norandommap: bool,
 }
 
-/// Arguments that `bench -h` shows; the others are in `bench --help` only.
+/// Arguments that `bench -h` shows. `bench --help` also shows the others.
 const COMMON: &str = "\
     drive connect overwrite cache stack scheduler serving numjobs rw bs iodepth size runtime \
     verify json jobfile";
 
-/// Leaves the common arguments in the short help of `bench`.
+/// Keeps only the common arguments in the short help of `bench`.
 pub fn with_short_help(bench: clap::Command) -> clap::Command {
     bench.after_help("All arguments, and examples: millrace-lab bench --help").mut_args(|arg| {
         let is_common = COMMON.split(' ').any(|common| common == arg.get_id().as_str());
@@ -173,11 +175,11 @@ pub fn with_short_help(bench: clap::Command) -> clap::Command {
 }
 
 impl BenchArgs {
-    /// Refuses what is given without that which it is about. clap does so itself, but not where
-    /// something else is given that excludes the latter.
+    /// Refuses a flag that needs another flag which is missing. clap checks this itself, except
+    /// where a third flag is given that excludes the missing one.
     ///
     /// # Errors
-    /// The flag, and what it needs.
+    /// An error that names the flag and the flag that it needs.
     pub fn check_needs(&self) -> Result<()> {
         let (wait, warm_up) = (self.target.wait.is_some(), self.contend.warm_up.is_some());
         let needs = [
@@ -185,7 +187,7 @@ impl BenchArgs {
             (warm_up, !self.contend.client.is_empty(), "--warm-up", "--client"),
         ];
         match needs.into_iter().find(|(given, has, ..)| *given && !has) {
-            Some((_, _, flag, other)) => bail!("{flag}: nothing here uses it without {other}"),
+            Some((_, _, flag, other)) => bail!("{flag}: has no effect without {other}"),
             None => Ok(()),
         }
     }
@@ -194,19 +196,19 @@ impl BenchArgs {
 /// Flags of recording.
 #[derive(Debug, Clone, Args)]
 pub struct TraceArgs {
-    /// Record every step of every I/O into NAME.blktrace.0, ..., for `millrace trace`, blkparse and
-    /// btt; the arguments must make one row. With --machine or --locks the warm-up is in it, too;
-    /// with --machine the times are that machine's, and what rings have no room for is dropped,
-    /// since they are emptied at the row's end
+    /// Record every step of every I/O in NAME.blktrace.0, ..., for `millrace trace`, blkparse and
+    /// btt; the arguments must select one row. With --machine or --locks the warm-up is recorded,
+    /// too; with --machine the times are those of the simulated machine, and events that do not fit
+    /// the rings are dropped, because the rings are emptied only at the end of the row
     #[arg(long, value_name = "NAME", conflicts_with = "connect")]
     pub trace: Option<PathBuf>,
-    /// Events that fit into each thread's ring at least: those of a batch share much. Events that
-    /// find it full are dropped, and counted
+    /// Minimum number of events that each thread's ring can hold, if the events of a batch share
+    /// much. Events that find the ring full are dropped, and counted
     #[arg(long, value_name = "N", requires = "trace", default_value_t = TRACE_RING_EVENTS as u32)]
     #[arg(value_parser = whole::<u32>(2..=1 << 26))]
     pub trace_ring: u32,
-    /// When an event's time is taken: batch (once for all events of a batch, or of an I/O with
-    /// --stamp io), event (for each event, which costs 50 ns an I/O instead of 9)
+    /// When the time of an event is taken: batch (once for all events of a batch, or of an I/O with
+    /// --stamp io), event (for each event, which costs 50 ns per I/O instead of 9)
     #[arg(long, value_name = "WHEN", requires = "trace", default_value = "batch")]
     #[arg(value_parser = word::<TraceStamp>)]
     pub trace_stamp: TraceStamp,
@@ -215,14 +217,15 @@ pub struct TraceArgs {
 /// Flags of calibration.
 #[derive(Debug, Clone, Args)]
 pub struct CalibrationArgs {
-    /// Measure what a drive does in a second, reading and writing, and print it as the keys
-    /// `cost.*` of its [[drive]], by which schedulers share it; writes to the drive; takes
-    /// --runtime in all (30s), --iodepth (128), --numjobs, --size and --machine
+    /// Measure how many I/Os and bytes per second a drive reads and writes, and print the result as
+    /// the keys `cost.*` of its [[drive]], by which schedulers share it; writes to the drive;
+    /// accepts --runtime in total (30s), --iodepth (128), --numjobs, --size and --machine
     #[arg(long, value_name = "DRIVE", conflicts_with_all = rows_only(CALIBRATED))]
     pub calibrate: Option<String>,
 }
 
-/// Where it runs, if not plainly here; `laboratory` is what options of either way there require.
+/// Flags for a simulated machine or for lock statistics. Options in the group `laboratory` require
+/// one of the two.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("laboratory").args(["machine", "locks"]).multiple(true))]
 pub struct MachineArgs {
@@ -236,30 +239,31 @@ pub struct MachineArgs {
     /// [default: ring]
     #[arg(long, value_delimiter = ',', value_name = "KIND", requires = "laboratory")]
     pub interface: Vec<InterfaceKind>,
-    /// With --machine or --locks, I/Os that a job submits together, as fio's iodepth_batch_submit
-    /// [default: as many as are free]
+    /// With --machine or --locks, number of I/Os that a job submits together, as fio's
+    /// iodepth_batch_submit [default: as many as are free]
     #[arg(long, value_name = "N", requires = "laboratory")]
     #[arg(value_parser = whole::<u32>(1..=u32::MAX.into()))]
     pub batch: Option<u32>,
-    /// With --machine, which CPU takes the interrupts of drives: submitter (the one that
-    /// submitted), core0 (the first), steered (the first of the queue's socket), poller (the one
-    /// that polls)
+    /// With --machine, the CPU that receives the interrupts of drives: submitter (the submitting
+    /// CPU), core0 (the first), steered (the first of the queue's socket), poller (the polling CPU)
     #[arg(long, value_name = "WHO", default_value = "submitter", requires = "machine")]
     pub irq: Irq,
-    /// With --machine or --locks, which threads may be inside a hardware queue of --stack mq: one
-    /// (a latecomer leaves its work to that one), each (all at once, as in the kernel; for drives
-    /// that complete at once: null, ram); of rows of --stack mq only [default: one]
+    /// With --machine or --locks, threads that may be inside a hardware queue of --stack mq at a
+    /// time: one (a thread that comes later leaves its work to it), each (all at the same time, as
+    /// in the kernel; for drives that complete at once: null, ram); only for rows of --stack mq
+    /// [default: one]
     #[arg(long, value_delimiter = ',', value_name = "WHO", value_parser = word::<Inside>)]
     #[arg(requires = "laboratory")]
     pub inside: Vec<Inside>,
-    /// With --machine or --locks, whose counters there are beside the layer's: own (none), linux-3
-    /// (the inode's count of direct I/Os for --interface sync, too, and with --inside each the
-    /// counters of a hardware queue, which all its CPUs write), as for `paper systor13`
+    /// With --machine or --locks, kernel counters that are simulated in addition to the block
+    /// layer's own: own (none), linux-3 (the inode's count of direct I/Os for --interface sync,
+    /// too, and with --inside each the counters of a hardware queue, which all its CPUs write), as
+    /// for `paper systor13`
     #[arg(long, value_name = "WHOSE", default_value = "own", requires = "laboratory")]
     #[arg(value_parser = word::<KernelKind>)]
     pub kernel: KernelKind,
-    /// Report what each lock did, and where it was taken; `millrace locks --help` explains the
-    /// columns; for drives null, ram and model
+    /// Report the statistics of each lock, and the code that takes it; `millrace locks --help`
+    /// explains the columns; for drives null, ram and model
     #[arg(long, conflicts_with_all = ["connect", "verify", "backend"])]
     pub locks: bool,
 }
@@ -280,28 +284,28 @@ pub struct TargetArgs {
     /// server
     #[arg(long, value_name = "URI", conflicts_with_all = DRIVES_ONLY)]
     pub connect: Option<Server>,
-    /// With --connect vhost-user:SOCKET, how jobs learn of completions: poll (each job looks all
+    /// With --connect vhost-user:SOCKET, how jobs learn of completions: poll (each job polls all
     /// the time, and uses a CPU), events (a job sleeps until the server interrupts it) [default:
     /// poll]
     #[arg(long, value_name = "HOW", requires = "connect", value_parser = wait)]
     pub wait: Option<Wait>,
     /// Submit as a virtual machine does, through a virtqueue for each job; guest and device take
-    /// turns on the job's thread, so that no second CPU has a part in the figures
+    /// turns on the job's thread, so that no second CPU affects the figures
     #[arg(long, conflicts_with_all = NO_VIRTQUEUE)]
     pub virtqueue: bool,
-    /// Write over what a drive or server holds: without this flag a run that writes is refused,
+    /// Overwrite the data on a drive or server: without this flag a run that writes is refused,
     /// unless the target is known to be empty (memory, a new file, a file without data; a server or
-    /// Ceph image that says or reads zeroes)
+    /// Ceph image that reports or reads as zeroes)
     #[arg(long, conflicts_with_all = ["machine", "locks", "vm"])]
     pub overwrite: bool,
-    /// A cache in memory over the drives: its size, or `size=256m,dirty-max=64m,dirty-age=5s,
-    /// read-ahead=512k,mode=write-back|write-through,registered=false|auto|true`; empty when each
-    /// row begins
+    /// Put a cache in memory over the drives: its size, or `size=256m,dirty-max=64m,dirty-age=5s,
+    /// read-ahead=512k,mode=write-back|write-through,registered=false|auto|true`; it is empty when
+    /// each row begins
     #[arg(long, value_name = "SETTINGS", value_parser = millrace_console::cache::of_text)]
     #[arg(conflicts_with_all = ["connect", "machine", "locks", "virtqueue", "client", "calibrate"])]
     pub cache: Option<CacheConfig>,
-    /// Bytes of a stripe's chunk: what lies on one drive before the next one follows; for several
-    /// --drive [default: 64k]
+    /// Size of a stripe's chunk in bytes: the data that lie on one drive before the next drive
+    /// follows; for several --drive [default: 64k]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk: Option<u64>,
     /// Backend in which I/O threads sleep: io_uring, epoll, or auto (io_uring where the kernel
@@ -310,7 +314,7 @@ pub struct TargetArgs {
     pub backend: Backend,
 }
 
-/// Designs, queues and threads.
+/// Flags for designs, queues and threads.
 #[derive(Debug, Clone, Args)]
 pub struct QueueArgs {
     /// Designs of the block layer: mq (a queue pair for each thread), sq (one queue for all), raw
@@ -319,7 +323,7 @@ pub struct QueueArgs {
     pub stack: Vec<Stack>,
     /// Schedulers of the drives: none (first come, first served), deadline (by sector and by age,
     /// one lock for a drive), fair (shares by weights of groups), latency (latency targets of
-    /// groups); all but none need --stack mq
+    /// groups); all except none need --stack mq
     #[arg(long, value_delimiter = ',', value_parser = word::<SchedulerKind>)]
     #[arg(default_value = "none")]
     pub scheduler: Vec<SchedulerKind>,
@@ -337,19 +341,20 @@ pub struct QueueArgs {
     #[arg(long, value_delimiter = ',', value_name = "CPU", conflicts_with = "cpus")]
     #[arg(value_parser = whole::<u32>(0..=65_535))]
     pub cpu_list: Vec<u32>,
-    /// Submitting threads [default: as many as CPUs, or 1]
+    /// Number of submitting threads [default: as many as CPUs, or 1]
     #[arg(long, visible_alias = "jobs", value_delimiter = ',', value_name = "N")]
     #[arg(value_parser = whole::<u32>(1..=4096))]
     pub numjobs: Vec<u32>,
 }
 
-/// Flags for which threads serve the drives of a volume.
+/// Flags for the threads that serve the drives of a volume.
 #[derive(Debug, Clone, Args)]
 pub struct ServingArgs {
-    /// Thread that serves a volume's drives: inline (the submitting thread), per-drive (a worker
-    /// for each drive), per-volume (any one at a time, from one list, as Linux's md does), auto
-    /// (inline or per-drive, whichever measures faster); all but inline need --stack mq. A single
-    /// drive has no worker [default: auto for several drives with --stack mq, otherwise inline]
+    /// Threads that serve a volume's drives: inline (the submitting thread), per-drive (a worker
+    /// for each drive), per-volume (any one thread at a time, from one list, as Linux's md does),
+    /// auto (inline or per-drive, whichever measures faster); all except inline need --stack mq. A
+    /// single drive has no worker [default: auto for several drives with --stack mq, otherwise
+    /// inline]
     #[arg(long, value_delimiter = ',', value_name = "MODE", value_parser = word::<Serving>)]
     #[arg(conflicts_with = "connect")]
     pub serving: Vec<Serving>,
@@ -357,13 +362,13 @@ pub struct ServingArgs {
     /// without a job, or all but the first; none on a machine with one CPU]
     #[arg(long, value_delimiter = ',', value_name = "CPUS", conflicts_with = "connect")]
     pub workers: Vec<CpuRange>,
-    /// High watermark: a batch starts by itself when it has so many I/Os for each drive
+    /// High watermark: a batch starts by itself when it has this number of I/Os for each drive
     /// [default: 32]
     #[arg(long, value_name = "N", conflicts_with = "connect")]
     #[arg(value_parser = whole::<u32>(0..=65_536))]
     pub plug_high: Option<u32>,
-    /// Low watermark: the submitting thread itself serves batches that have fewer I/Os for each
-    /// drive [default: 16]
+    /// Low watermark: the submitting thread itself serves batches with fewer I/Os for each drive
+    /// [default: 16]
     #[arg(long, value_name = "N", conflicts_with = "connect")]
     #[arg(value_parser = whole::<u32>(0..=65_536))]
     pub plug_low: Option<u32>,
@@ -374,7 +379,7 @@ pub struct ServingArgs {
 }
 
 impl ServingArgs {
-    /// The settings of each mode asked for, or of `mode` if none is.
+    /// Returns the settings for each requested serving mode, or for `mode` if none was requested.
     pub fn configs(&self, mode: Serving) -> Result<Vec<ServingConfig>> {
         let default = ServingConfig::default();
         let plug_high = self.plug_high.unwrap_or(default.plug_high);
@@ -391,7 +396,7 @@ impl ServingArgs {
     }
 }
 
-/// A CPU, or those from one to another.
+/// Range of CPUs, as the first and the last of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuRange(pub u32, pub u32);
 
@@ -411,29 +416,29 @@ pub struct WorkloadArgs {
     /// Kinds of I/O: read, write, randread, randwrite, randrw
     #[arg(long, value_delimiter = ',', default_value = "randread")]
     pub rw: Vec<Rw>,
-    /// Bytes of one I/O, with k or m [default: 512 on null, else 4k]
+    /// Size of an I/O in bytes, with k or m [default: 512 on null, else 4k]
     #[arg(long, value_delimiter = ',', value_name = "SIZE")]
     pub bs: Vec<String>,
     /// Share of reads in randrw, in percent [default: 50]
     #[arg(long, value_name = "PERCENT", value_parser = whole::<u8>(0..=100))]
     pub rwmixread: Option<u8>,
-    /// Use only so many bytes from the start of the device, such as 1g [default: all of it]
+    /// Use only this part at the start of the device, such as 1g [default: all of it]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     #[arg(conflicts_with_all = ["machine", "locks"])]
     pub size: Option<u64>,
-    /// I/Os in flight for each job [default: 32; 1 and 32 without arguments]
+    /// Number of I/Os in flight for each job [default: 32; 1 and 32 without arguments]
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = whole::<u32>(1..=65_536))]
     pub iodepth: Vec<u32>,
     /// Time that each row runs: 5 (seconds), 500ms or 2m [default: 1s; on a simulated machine 20
-    /// rounds of what is in flight, after a warm-up of 5]
+    /// times the I/Os in flight, after a warm-up of 5 times]
     #[arg(long, value_parser = duration)]
     pub runtime: Option<Duration>,
-    /// Stop each job after so many I/Os instead; with --machine or --locks, besides those of the
-    /// warm-up
+    /// Stop each job after this number of I/Os instead; with --machine or --locks, in addition to
+    /// those of the warm-up
     #[arg(long, value_name = "N", conflicts_with = "runtime")]
     #[arg(value_parser = whole::<u64>(1..=IOS_MAX))]
     pub ios: Option<u64>,
-    /// When times are taken: batch (once for all I/Os of a batch), io (for each I/O)
+    /// When timestamps are taken: batch (once for all I/Os of a batch), io (for each I/O)
     #[arg(long, value_delimiter = ',', value_parser = word::<Stamp>, default_value = "batch")]
     pub stamp: Vec<Stamp>,
     /// Write a pattern, read every block back and check it
@@ -442,7 +447,7 @@ pub struct WorkloadArgs {
     /// Seed of the random offsets, and of the simulation
     #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
-    /// Print all columns; without it those that fit 80
+    /// Print all columns; without it, those that fit 80 characters
     #[arg(short = 'x', long)]
     pub extended: bool,
     /// Print one JSON array of rows, with fio's keys where fio has them
@@ -451,10 +456,10 @@ pub struct WorkloadArgs {
 }
 
 impl WorkloadArgs {
-    /// The kinds of I/O, with the share of reads that was asked for.
+    /// Returns the kinds of I/O, with the share of reads that was requested.
     ///
     /// # Errors
-    /// If a share is given and no kind has one.
+    /// If a share is given and no kind of I/O has one.
     pub fn kinds(&self) -> Result<Vec<Rw>> {
         let Some(read_percent) = self.rwmixread else { return Ok(self.rw.clone()) };
         if !self.rw.contains(&Rw::HALF) {
@@ -466,8 +471,9 @@ impl WorkloadArgs {
 }
 
 impl TargetArgs {
-    /// The drives named, or the null drive. A cache of librbd is measured as it is behind a client
-    /// that flushes, which all but the oldest do: fio's engine has it so, too.
+    /// Returns the drives that were named, or the null drive. librbd's cache is set to write back
+    /// from the start, as behind a client that flushes: all but the oldest clients do, and fio's
+    /// engine sets it, too.
     pub fn drives(&self) -> Result<Vec<Spec>> {
         if self.drive.is_empty() {
             return Ok(vec![Spec::from_str("null")?]);
@@ -480,7 +486,7 @@ impl TargetArgs {
         self.drive.iter().map(parse).collect()
     }
 
-    /// The controllers given, each with a name of its own and a drive that names it.
+    /// Returns the controllers. Each must have a unique name, and a drive that names it.
     pub fn controllers(&self) -> Result<Vec<ControllerConfig>> {
         let drives = self.drives()?;
         let mut controllers: Vec<ControllerConfig> = Vec::new();
@@ -488,7 +494,7 @@ impl TargetArgs {
             let config = controller_config(text).with_context(|| format!("--controller {text}"))?;
             let name = &config.name;
             if controllers.iter().any(|other| other.name == *name) {
-                bail!("--controller {text}: there is one of this name; choose another");
+                bail!("--controller {text}: another controller has this name; choose another");
             }
             if !drives.iter().any(|drive| drive.controller.as_ref() == Some(name)) {
                 bail!("--controller {text}: no drive names it; write --drive DRIVER@{name}:...");
@@ -507,7 +513,7 @@ impl TargetArgs {
     }
 }
 
-/// Bytes of a chunk unless told otherwise.
+/// Default size of a chunk in bytes.
 const CHUNK: u64 = 65_536;
 
 /// Parses the way in which a client of a vhost-user server waits.

@@ -1,9 +1,9 @@
-//! `bench --beside`: runs one row in turn with commands of other programs, and compares them.
+//! `bench --beside`: runs one row alternately with commands of other programs, and compares them.
 //!
-//! In a round the row and each command run once; who is first changes, so that all sides see the
-//! same minutes. A command prints fio's JSON report, or that of `bench --json`: both have the same
-//! keys for the same things. The table has medians of the rounds, and the median of each round's
-//! own ratio. Called by the verb, which runs the row.
+//! In each round the row and each command run once. The order changes from round to round, so that
+//! all sides run at comparable times. A command prints fio's JSON report, or that of `bench
+//! --json`: both have the same keys for the same figures. The table has medians of the rounds, and
+//! the median of the ratios in each round. The verb calls this; it runs the row.
 #![allow(clippy::print_stderr)]
 
 use std::process::{Command, ExitCode, Stdio};
@@ -19,12 +19,12 @@ use super::table::TimeUnit;
 use super::{native_rows, say_json};
 use crate::verbs::interrupt::INTERRUPTED;
 
-/// Results of one run.
+/// Results of one run of one side.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
     iops: f64,
     bw_bytes: f64,
-    /// Median latency, like `p99_ns` of the slowest job or direction.
+    /// Median latency in nanoseconds. Like `p99_ns`, it is that of the slowest job or direction.
     p50_ns: u64,
     p99_ns: u64,
 }
@@ -32,7 +32,7 @@ struct Sample {
 /// Measures all sides in each round. The exit code is 0, or 130 after Ctrl-C.
 ///
 /// # Errors
-/// If the arguments make several rows, or a side fails in a round; earlier rounds are printed.
+/// If the arguments select several rows, or a side fails in a round. Earlier rounds are printed.
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let others = &args.beside.beside;
     let names: Vec<&str> =
@@ -74,7 +74,7 @@ fn own(args: &BenchArgs, interrupt: &Interrupt) -> Result<Value> {
     ended?;
     if rows.len() > 1 {
         let count = rows.len();
-        bail!("{count} rows; choose one, such as by --stack mq --iodepth 32 --numjobs 1");
+        bail!("{count} rows; select one, for example with --stack mq --iodepth 32 --numjobs 1");
     }
     Ok(serde_json::to_value(rows)?)
 }
@@ -94,7 +94,8 @@ fn output(command: &str) -> Result<Value> {
         Some((begin, line))
     });
     let mut begins = lines.filter(|(_, line)| line.starts_with(['{', '['])).map(|(at, _)| at);
-    let begin = begins.next().ok_or_else(|| anyhow!("{command}: no report in JSON:\n{text}"))?;
+    let begin =
+        begins.next().ok_or_else(|| anyhow!("{command}: it printed no JSON report:\n{text}"))?;
     serde_json::from_str(&text[begin..]).with_context(|| format!("{command}: its report"))
 }
 
@@ -126,12 +127,12 @@ fn sample(report: &Value) -> Result<Sample> {
     };
     match (errors, sample.iops > 0.0) {
         (0, true) => Ok(sample),
-        (0, false) => bail!("no I/O in its report: {report}"),
-        (errors, _) => bail!("{errors} errors in its report"),
+        (0, false) => bail!("its report contains no I/O: {report}"),
+        (errors, _) => bail!("its report contains {errors} errors"),
     }
 }
 
-/// Returns the median of a value of a side.
+/// Returns the median over the rounds of a value of one side.
 fn median(rounds: &[Vec<Sample>], of: impl Fn(&[Sample]) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(|round| of(round)).collect();
     values.sort_by(f64::total_cmp);
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(sample(&fio).unwrap(), expected);
         assert_eq!(sample(&json!([row])).unwrap(), expected);
         let failed = json!({ "jobs": [{ "error": 5, "read": flow }] });
-        assert_eq!(sample(&failed).unwrap_err().to_string(), "5 errors in its report");
+        assert_eq!(sample(&failed).unwrap_err().to_string(), "its report contains 5 errors");
     }
 
     #[test]
@@ -215,7 +216,9 @@ mod tests {
             output("echo 'note: {no}'; echo '{\"jobs\": []}'").unwrap(),
             json!({ "jobs": [] })
         );
-        assert!(output("echo nothing").unwrap_err().to_string().contains("no report in JSON"));
+        assert!(
+            output("echo nothing").unwrap_err().to_string().contains("it printed no JSON report")
+        );
         assert!(output("exit 3").is_err());
     }
 }

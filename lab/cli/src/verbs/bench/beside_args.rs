@@ -1,6 +1,6 @@
 //! Arguments of `bench --beside`.
 //!
-//! Parsed by clap as a part of `BenchArgs`, read by beside.rs.
+//! Parsed by clap as a part of `BenchArgs`; beside.rs reads them.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use millrace_console::words::whole;
 
 use super::row_flags::rows_only;
 
-/// Flags whose runs report something else than a row of this machine.
+/// Flags whose runs report something other than a row of this machine.
 const NO_ROWS: &str = "calibrate client jobfile locks machine program states trace vm";
 
 /// Other programs to measure.
@@ -19,7 +19,7 @@ pub struct BesideArgs {
     /// which prints a report of fio in JSON, or of `bench --json`; may be repeated
     #[arg(long, value_name = "NAME=COMMAND", conflicts_with_all = rows_only(NO_ROWS))]
     pub beside: Vec<OtherProgram>,
-    /// With --beside, how often each is measured
+    /// With --beside, the number of times that each program is measured
     #[arg(long, value_name = "N", requires = "beside", default_value_t = 5)]
     #[arg(value_parser = whole::<u32>(1..=1000))]
     pub rounds: u32,

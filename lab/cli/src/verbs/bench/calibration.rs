@@ -1,8 +1,8 @@
-//! `bench --calibrate DRIVE`: measures a drive's rates, as keys for its `[[drive]]`.
+//! `bench --calibrate DRIVE`: measures a drive's rates and prints them as keys for its `[[drive]]`.
 //!
-//! Owns the order of things: six runs (millrace-experiments's `calibration`) on this machine or a
-//! simulated one, a table, lines for the configuration. Called by the verb; the runs write to a
-//! drive that is empty, or to any with `--overwrite`.
+//! This module owns the order of a calibration: six runs (`calibration` of millrace-experiments) on
+//! this machine or a simulated one, a table, and lines for the configuration. The verb calls it.
+//! The runs write to a drive that is empty, or to any drive with `--overwrite`.
 #![allow(clippy::print_stderr)]
 
 use std::process::ExitCode;
@@ -23,13 +23,14 @@ use super::args::BenchArgs;
 use super::plan;
 use crate::verbs::interrupt::INTERRUPTED;
 
-/// Default time of all runs together: on this machine, and on a simulated one.
+/// Default time of all runs together: first on this machine, then on a simulated one.
 const RUNTIME: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(6)];
 /// Default number of I/Os in flight.
 const IODEPTH: u32 = 128;
-/// Share of a job's time spent computing from which on the job, not the drive, limits the rate.
+/// Share of its time that a job must spend computing for the job, not the drive, to count as the
+/// bottleneck.
 const BUSY: f64 = 0.95;
-/// Measures the drive and prints what it does.
+/// Measures the drive and prints its rates.
 pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitCode> {
     let mut args = args.clone();
     args.target.drive = vec![drive.to_owned()];
@@ -49,7 +50,7 @@ pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitC
         None => (natively_measured(&args, interrupt)?, "here".to_owned()),
     };
     let Some(rows) = rows else {
-        eprintln!("interrupted: nothing is printed, since all six runs belong together");
+        eprintln!("interrupted: nothing is printed, because the result needs all six runs");
         return Ok(ExitCode::from(INTERRUPTED));
     };
     if let Some(row) = rows.iter().find(|row| row.outcome.errors > 0) {
@@ -65,16 +66,16 @@ pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the only plan that the arguments make.
+/// Returns the plan, if the arguments select only one.
 fn only<T>(plans: Vec<T>) -> Result<T> {
     let mut plans = plans.into_iter();
     match (plans.next(), plans.next()) {
         (Some(plan), None) => Ok(plan),
-        _ => bail!("--calibrate: one --iodepth, one --numjobs and one --cpus, not lists of them"),
+        _ => bail!("--calibrate: accepts one value of --iodepth, --numjobs and --cpus, not a list"),
     }
 }
 
-/// Executes all runs one after another; returns `None` if Ctrl-C ends them.
+/// Executes all runs one after another. Returns `None` if Ctrl-C ends them.
 fn measure(
     interrupt: &Interrupt,
     mut one: impl FnMut(&Run, &mut dyn FnMut(f64)) -> Result<Row>,
@@ -90,7 +91,7 @@ fn measure(
         }
     }
     bar.clear();
-    // The figures of a run that Ctrl-C cut short are worthless.
+    // The figures of a run that Ctrl-C interrupted are discarded.
     let whole = !interrupt.is_set();
     Ok(rows.try_into().ok().filter(|_| whole))
 }
@@ -160,7 +161,7 @@ fn text(rows: &[Row; RUNS.len()]) -> String {
         costs.row([name.to_owned(), random_ns.to_string(), sequential_ns.to_string(), byte_ns]);
     }
     format!(
-        "{}\n\n{}\n\nfor the drive's [[drive]] in the configuration:\n\n{}",
+        "{}\n\n{}\n\nlines for the drive's [[drive]] in the configuration:\n\n{}",
         runs.text(),
         costs.text(),
         lines(&calibration)
@@ -253,7 +254,7 @@ mod tests {
     #[test]
     fn arguments_that_make_no_single_run_are_refused() {
         let text = error("--calibrate null --iodepth 1 --numjobs 1,2");
-        let only = "--calibrate: one --iodepth, one --numjobs and one --cpus, not lists of them";
+        let only = "--calibrate: accepts one value of --iodepth, --numjobs and --cpus, not a list";
         assert_eq!(text, only);
         for other in ["--rw read", "--bs 4k", "--drive null", "--scheduler none", "--trace t"] {
             assert!(parse(&format!("--calibrate null {other}")).is_err(), "{other}");

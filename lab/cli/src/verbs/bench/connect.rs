@@ -1,7 +1,7 @@
-//! Server that `--connect` names, and the run of a row against the server.
+//! Server that `--connect` names, and the code that runs a row against it.
 //!
-//! Owns the schemes: NBD's URIs, and `vhost-user:` with the path of a socket. Parsed by clap;
-//! called by the verb; calls the lab's clients.
+//! This module owns the schemes: NBD's URIs, and `vhost-user:` followed by the path of a socket.
+//! clap parses the server; the verb calls this module, which calls the lab's clients.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -27,7 +27,7 @@ impl FromStr for Server {
 
     fn from_str(text: &str) -> Result<Server, String> {
         if let Some(path) = text.strip_prefix(VHOST_USER) {
-            // With slashes for a host that is not there, as URIs of paths are often written.
+            // Two slashes may precede the path, as URIs without a host are often written.
             let path = match path.strip_prefix("//") {
                 Some(rest) if rest.starts_with('/') => rest,
                 Some(_) => return Err(format!("{text:?}: write {VHOST_USER}/path or :path")),
@@ -52,14 +52,14 @@ impl FromStr for Server {
 }
 
 impl Server {
-    /// Refuses `--wait` for servers whose clients cannot choose how they wait.
+    /// Refuses `--wait` for servers whose clients cannot choose between polling and sleeping.
     ///
     /// # Errors
     /// If `--wait` is given for an NBD server.
     pub fn check_wait(&self, wait: Option<Wait>) -> Result<()> {
         match (self, wait) {
             (Server::Nbd(_), Some(_)) => {
-                bail!("--wait goes with --connect {VHOST_USER}SOCKET; NBD clients always sleep")
+                bail!("--wait needs --connect {VHOST_USER}SOCKET; NBD clients always sleep")
             }
             _ => Ok(()),
         }
@@ -68,7 +68,7 @@ impl Server {
     /// Refuses to write to the server's disk unless the disk is empty.
     ///
     /// # Errors
-    /// If the disk is not empty, or the server cannot be asked.
+    /// If the disk is not empty, or the server cannot be queried.
     pub fn check_empty(&self, writer: &str) -> Result<()> {
         let checked = match self {
             Server::Nbd(uri) => millrace_experiments::check_nbd(uri, writer),
@@ -80,7 +80,7 @@ impl Server {
     /// Runs one row against the server.
     ///
     /// # Errors
-    /// If the server cannot be reached or breaks its protocol, or the workload does not fit.
+    /// If the server cannot be reached or violates its protocol, or the workload does not fit.
     pub fn run(
         &self,
         wait: Option<Wait>,

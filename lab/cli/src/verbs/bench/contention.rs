@@ -1,9 +1,9 @@
 //! `bench --client`: runs clients with different workloads on the same drives, and shows the
 //! service that each gets.
 //!
-//! Owns the flow: the flags to a plan for each scheduler (clients.rs reads the clients), each run
-//! by the lab, on a simulated machine or on this one, and a table or JSON at the end. Called by the
-//! verb in place of its rows.
+//! This module owns the order of a run: the flags become a plan for each scheduler (clients.rs
+//! reads the clients), the lab runs each plan on a simulated machine or on this one, and a table or
+//! JSON is printed at the end. The verb calls it instead of running rows.
 #![allow(clippy::print_stderr)]
 
 mod clients;
@@ -26,29 +26,29 @@ use super::args::BenchArgs;
 use super::row_flags::rows_only;
 use table::table;
 
-/// Default measured time of all clients.
+/// Default time for which all clients are measured.
 const RUNTIME: Duration = Duration::from_secs(1);
-/// Warm-up of all clients before the measured time.
+/// Warm-up of all clients before the measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Flags that set for all jobs a property that --client sets for each client.
+/// Flags that set a property for all jobs which --client sets for each client.
 const OTHERS: &str = "\
     connect virtqueue trace locks verify rw rwmixread bs size iodepth numjobs cpus cpu_list ios \
     serving workers states stack controller calibrate backend stamp plug_high plug_low";
 
-/// Flags of clients with different workloads.
+/// Flags for clients with different workloads.
 #[derive(Debug, Clone, Args)]
 pub struct ContentionArgs {
-    /// A client of its own kind, `KEY=VALUE,...`; several --client contend for the same drives.
-    /// Keys, all optional: name; numjobs (as many such clients), rw, bs, iodepth, thinktime (its
-    /// pause after an answer), cpu, start (it begins so much later); group (clients that name the
-    /// same one share it; each has its own if not given), and of the group weight, priority
-    /// (realtime, best-effort, idle), latency-target (p99 2ms, mean 1ms), iops, read-iops,
-    /// write-iops, bandwidth, read-bandwidth, write-bandwidth (most in a second), burst (for how
-    /// long these are saved up)
+    /// A client with a workload of its own, `KEY=VALUE,...`; several --client contend for the same
+    /// drives. Keys, all optional: name; numjobs (number of such clients), rw, bs, iodepth,
+    /// thinktime (its pause after an answer), cpu, start (delay before it begins); group (clients
+    /// that name the same group share it; each has its own by default), and for the group weight,
+    /// priority (realtime, best-effort, idle), latency-target (p99 2ms, mean 1ms), iops, read-iops,
+    /// write-iops, bandwidth, read-bandwidth, write-bandwidth (limits per second), burst (time for
+    /// which unused rate accumulates)
     #[arg(long, value_name = "CLIENT", conflicts_with_all = rows_only(OTHERS))]
     pub client: Vec<String>,
-    /// With --client, how long the clients run before anything counts [default: 200ms]
+    /// With --client, time that the clients run before the measurement begins [default: 200ms]
     #[arg(long, value_name = "TIME", requires = "client", value_parser = duration)]
     pub warm_up: Option<Duration>,
 }
@@ -57,7 +57,7 @@ pub struct ContentionArgs {
 /// failed.
 ///
 /// # Errors
-/// If an argument makes no sense, or a drive or a thread could not be set up.
+/// If an argument is invalid, or a drive or a thread could not be set up.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let plans = plans(args)?;
     let contests: Vec<ContentionReport> = match &args.machine.machine {
@@ -95,7 +95,7 @@ fn plans(args: &BenchArgs) -> Result<Vec<ContentionPlan>> {
     let (groups, clients) = clients::read(&args.contend.client)?;
     let queues = (&args.queues.software_queues[..], &args.queues.hardware_queues[..]);
     let (&[software_queues], &[hardware_queues]) = queues else {
-        bail!("--client: one --software-queues and one --hardware-queues, not a list")
+        bail!("--client: accepts one --software-queues and one --hardware-queues, not a list")
     };
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let phases = Phases {
@@ -166,8 +166,8 @@ mod tests {
     #[test]
     fn a_flag_without_what_it_is_about_is_refused_whatever_else_is_given() {
         for (words, said) in [
-            (&["--warm-up", "1s", "--ios", "1"][..], "--warm-up: nothing here uses it without --c"),
-            (&["--wait", "poll", "--drive", "null"], "--wait: nothing here uses it without --conn"),
+            (&["--warm-up", "1s", "--ios", "1"][..], "--warm-up: has no effect without --c"),
+            (&["--wait", "poll", "--drive", "null"], "--wait: has no effect without --conn"),
         ] {
             let error = parse(words).unwrap().bench.check_needs().unwrap_err().to_string();
             assert!(error.starts_with(said), "{error}");

@@ -1,8 +1,8 @@
 //! `bench --jobfile`: runs a job file of fio on drives of this program, and reports in fio's words.
 //!
-//! Owns the file's access to the system (included files, variables), the drives that its jobs work
-//! on, and the table or JSON at the end; the lab reads the file and runs the jobs. Called by the
-//! verb in place of its rows.
+//! This module owns the file's access to the system (included files, variables), the drives on
+//! which its jobs work, and the table or JSON at the end; the lab parses the file and runs the
+//! jobs. The verb calls it instead of running rows.
 #![allow(clippy::print_stderr)]
 
 use std::collections::BTreeMap;
@@ -33,22 +33,26 @@ use super::table::{Column, TimeUnit, columns_grid};
 use crate::verbs::drive_notes::DriveNotes;
 use crate::verbs::interrupt::{self, INTERRUPTED};
 
-/// Largest number of characters of a job's name in the table.
+/// Maximum number of characters of a job's name in the table.
 const NAME_WIDTH: usize = 16;
 /// Number of bytes written at a time to a file that is created.
 const LAID_BYTES: usize = 1 << 20;
-/// Largest number of bytes read of a job file, one more than a job file may have.
+/// Maximum number of bytes read of a job file, one more than a job file may have.
 const FILE_MAX: u64 = (1 << 20) + 1;
 
 /// Runs the jobs. The exit code is 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
 ///
 /// # Errors
-/// If the file is no job file, or a drive or a thread could not be set up.
+/// If the file is not a job file, or a drive or a thread could not be set up.
 pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
     let file = interrupt::waiting(|| read(name))?;
     let volumes = volumes(args, &file)?;
     if !file.ignored.is_empty() {
-        eprintln!("note: {}: without a meaning here: {}", shown(name), file.ignored.join(", "));
+        eprintln!(
+            "note: {}: ignored, because they have no effect here: {}",
+            shown(name),
+            file.ignored.join(", ")
+        );
     }
     let reactor = Config { backend: args.target.backend, ..Config::default() };
     let on_files = args.target.drive.is_empty();
@@ -88,9 +92,9 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     Ok(code)
 }
 
-/// Access of a job file to this system: included files, environment variables and system values.
+/// Access of a job file to the system: included files, environment variables and system values.
 struct SystemInputs {
-    /// The job file's folder, the second place in which included files are looked for.
+    /// Directory of the job file, the second place that is searched for included files.
     beside: PathBuf,
 }
 
@@ -115,7 +119,7 @@ impl Includes for SystemInputs {
     }
 }
 
-/// Reads a file, up to the largest size of a job file.
+/// Reads a file, up to the maximum size of a job file.
 fn bytes_of(name: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match name.as_os_str() == "-" {
@@ -138,13 +142,13 @@ fn read(name: &Path) -> Result<JobFile> {
 }
 
 /// Returns the volumes of each job's clones: the drives of the command line, or the files that the
-/// job names, each opened once for each way in which jobs access the file.
+/// job names. A file is opened once for each mode in which jobs access it.
 fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     let options = options(args, file)?;
     if !args.target.drive.is_empty() {
         let named = file.jobs.iter().any(|job| job.filename.is_some());
         if named {
-            eprintln!("note: filename: passed over, as --drive says where the jobs work");
+            eprintln!("note: filename is ignored, because --drive names the drives of the jobs");
         }
         let writer = file.jobs.iter().find(|job| job.changes_data());
         super::check_overwrite(args, writer.map(writer_of))?;
@@ -195,7 +199,7 @@ impl FileAccess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileLock {
     Take,
-    /// Another drive of this run holds the lock.
+    /// Another drive of this run already holds the lock.
     Held,
 }
 
@@ -212,7 +216,7 @@ fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
     let queues = &args.queues;
     let one = |flag: &str, count: usize| match count {
         0 | 1 => Ok(()),
-        _ => bail!("--jobfile: one {flag}, not a list"),
+        _ => bail!("--jobfile: accepts one {flag}, not a list"),
     };
     one("--stack", queues.stack.len())?;
     one("--scheduler", queues.scheduler.len())?;
@@ -245,8 +249,8 @@ fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
     })
 }
 
-/// Refuses to run jobs that write to a file, unless it is empty or may be written over. Called
-/// before anything is written to the file for its readers.
+/// Refuses to run jobs that write to a file, unless the file is empty or overwriting is allowed.
+/// This is checked before data is written to the file for jobs that read it.
 fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
     let Some(writer) = users(file, name).find(|job| job.changes_data()) else { return Ok(()) };
     if args.target.overwrite {
@@ -256,7 +260,7 @@ fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
     Ok(millrace_experiments::check_drives(&[drive], &writer_of(writer))?)
 }
 
-/// Names a job in a refusal.
+/// Describes a job in an error message.
 fn writer_of(job: &JobSpec) -> String {
     format!("job {} ({})", job.name, job.place())
 }
@@ -267,8 +271,8 @@ fn open(args: &BenchArgs, drives: &[Spec], options: &VolumeOptions) -> Result<Ar
     Ok(volume)
 }
 
-/// Writes what a file lacks of what its jobs read, as fio does: reads of what was never written
-/// touch no disk.
+/// Extends a file by the data that its jobs read and that it lacks, as fio does. Reads of data that
+/// was never written would not access the disk.
 fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
     let jobs = || users(file, name);
     let wanted = jobs().filter_map(|job| job.file_bytes()).max().unwrap_or(0);
@@ -283,7 +287,7 @@ fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
     }
     let bytes = wanted - there;
     eprintln!(
-        "note: filename={name}: {bytes} bytes are written to it first, as its jobs read them"
+        "note: filename={name}: {bytes} bytes are written to it first, because its jobs read them"
     );
     let mut to = std::fs::OpenOptions::new().append(true).create(true).open(name)?;
     let (mut random, mut piece) = (SplitMix64::new(bytes), vec![0; LAID_BYTES]);
@@ -299,8 +303,8 @@ fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
     to.sync_data()
 }
 
-/// The drive that a file is: made, or made longer, as its jobs need it, as fio does; opened for
-/// reading only where all jobs only read. The first drive of a file holds its lock.
+/// Returns the drive for a file. The file is created or extended as its jobs need it, as fio does.
+/// It is opened read-only if all jobs only read. The first drive of a file holds the lock on it.
 fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> Result<Spec> {
     let jobs = || users(file, name);
     let wanted = jobs().filter_map(|job| job.file_bytes()).max();
@@ -337,7 +341,7 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> R
         pairs.push(("lock".to_owned(), "off".to_owned()));
     }
     match (found, wanted) {
-        (None, None) => bail!("filename={name}: there is no such file; add size, and it is made"),
+        (None, None) => bail!("filename={name}: there is no such file; add size to create it"),
         (Some(found), Some(wanted)) if found.is_file() && found.len() < wanted => {
             pairs.push(("size".to_owned(), wanted.to_string()));
             pairs.push(("grow".to_owned(), "on".to_owned()));
@@ -357,8 +361,7 @@ const LEAST: (Form, &[&str]) = (Form::Short, &["p50", "max", "MiB/s"]);
 /// Selects one time of a job's report.
 type TimeOf = fn(&JobTimes) -> u64;
 
-/// Renders the reports as text: a line for each kind of I/O of a job, and the result of
-/// verification.
+/// Formats the reports: a line for each kind of I/O of a job, and the result of verification.
 fn table(file: &JobFile, reports: &[JobReport]) -> String {
     let (mut lines, mut percentiles): (Vec<JobLine>, String) = Default::default();
     for report in reports {
@@ -378,15 +381,15 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
     });
     let depths = reports.iter().filter_map(|report| {
         let (name, (depth, has_ended)) = (&file.jobs[report.job].name, report.depth_found()?);
-        let end = if has_ended { "" } else { ", and the job ended before the search" };
+        let end = if has_ended { "" } else { ", and the job ended before the search was complete" };
         Some(format!("\n{name}: latency_target met up to iodepth={depth}{end}"))
     });
     let below: String = verified.chain(depths).collect();
     format!("{}{percentiles}{below}", grid.text())
 }
 
-/// Returns the percentiles that a job asks for, in lines that fit the table's width; empty if the
-/// job asks for none.
+/// Returns the percentiles that a job requests, in lines that fit the table's width. Returns an
+/// empty list if it requests none.
 fn percentile_line(line: &JobLine) -> Option<String> {
     let (least, most) = (line.percentiles.first()?.1, line.percentiles.last()?.1);
     let unit = TimeUnit::between(least, most);
@@ -489,7 +492,7 @@ mod tests {
     fn what_rows_refuse_of_queues_is_refused_with_a_job_file_too() {
         let file = JobFile::parse("t", b"[j]\n", &SystemInputs { beside: PathBuf::new() }).unwrap();
         for (flags, expected) in [
-            ("--chunk 4k", "--chunk 4k: one drive is no stripe"),
+            ("--chunk 4k", "--chunk 4k: a stripe needs several drives"),
             ("--serving per-drive", "--serving per-drive: one drive has no worker"),
             ("--stack sq --software-queues one", "--software-queues one: only --stack mq"),
             ("--stack sq --hardware-queues one", "--hardware-queues one: --stack sq has one queue"),
@@ -520,7 +523,7 @@ mod tests {
             drive_of(&file, &path, access, FileLock::Take).map(|spec| spec.to_string())
         };
         let missing = spec("[a]\nrw=read").unwrap_err().to_string();
-        assert!(missing.ends_with("there is no such file; add size, and it is made"), "{missing}");
+        assert!(missing.ends_with("there is no such file; add size to create it"), "{missing}");
         let made = spec("[a]\nsize=1m\n[b]\nsize=2m\noffset=1m").unwrap();
         assert_eq!(made, format!("file:path={path},aio=inline,size=3145728"));
         std::fs::write(&path, vec![0; 4096]).unwrap();

@@ -1,6 +1,6 @@
 //! Arguments of `bench --jobfile`.
 //!
-//! Parsed by clap as a part of `BenchArgs`, read by jobfile.rs.
+//! Parsed by clap as a part of `BenchArgs`; jobfile.rs reads them.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::row_flags::rows_only;
 
-/// Flags that say what a job file says itself, or that are about something else.
+/// Flags that a job file sets itself, or that belong to other kinds of runs.
 const IN_THE_FILE: &str = "\
     bs cache calibrate client connect cpu_list cpus extended iodepth ios locks machine numjobs \
     runtime rw rwmixread seed size stamp states trace verify virtqueue";
@@ -16,12 +16,12 @@ const IN_THE_FILE: &str = "\
 /// A job file, and how it is reported.
 #[derive(Debug, Clone, Args)]
 pub struct JobFileArgs {
-    /// Run the jobs of one of fio's job files (- is standard input), on its files or on --drive;
-    /// docs/lab/bench.md lists the words that mean something here
+    /// Run the jobs of a job file of fio (- is standard input), on its files or on --drive;
+    /// docs/lab/bench.md lists the options that have an effect here
     #[arg(long, value_name = "FILE.fio", conflicts_with_all = rows_only(IN_THE_FILE))]
     pub jobfile: Option<PathBuf>,
-    /// With --jobfile, how to report: normal (a table), json (fio's keys), json+ (with the bins of
-    /// latencies)
+    /// With --jobfile, the form of the report: normal (a table), json (fio's keys), json+ (with the
+    /// bins of latencies)
     #[arg(long, value_name = "FORMAT", requires = "jobfile", default_value = "normal")]
     pub output_format: OutputFormat,
 }

@@ -1,7 +1,8 @@
-//! Flags of `bench` for raw I/O as Linux 2.4 did it, for comparisons with history; not advice.
+//! Flags of `bench` for raw I/O as in Linux 2.4, for comparisons with old results. Not meant for
+//! other measurements.
 //!
-//! Parsed by clap, read by machine.rs, which runs such rows; a list makes a row for each value.
-//! This file also checks that a row suits its flags.
+//! clap parses the flags, and machine.rs runs such rows; a list creates a row for each value. This
+//! file also checks that a row fits its flags.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -9,32 +10,32 @@ use millrace::{Spec, Stack, Words};
 use millrace_console::words::{size, whole, word};
 use millrace_experiments::simulation::{Linux24, LockScope, Readv};
 
-/// Flags of raw I/O.
+/// Flags for raw I/O as in Linux 2.4.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "How Linux 2.4 did raw I/O (with --machine or --locks)")]
+#[command(next_help_heading = "Raw I/O as in Linux 2.4 (with --machine or --locks)")]
 pub struct Linux24Args {
-    /// Bytes of a buffer head, of which each I/O takes as many as it needs: 512, page (4096) or
-    /// whole (the I/O, or an element of its vector, is one); for --iodepth 1. Latencies are those
-    /// of whole I/Os
+    /// Size of a buffer head in bytes; each I/O uses as many as it needs: 512, page (4096) or whole
+    /// (one for the I/O, or for an element of its vector); for --iodepth 1. Latencies are those of
+    /// whole I/Os
     #[arg(long, value_delimiter = ',', value_name = "UNIT", value_parser = unit)]
     #[arg(requires = "laboratory")]
     pub unit: Vec<Unit>,
-    /// Elements of each I/O's vector, for --iodepth 1
+    /// Number of elements of each I/O's vector, for --iodepth 1
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = whole::<u32>(1..=1024))]
     #[arg(requires = "laboratory")]
     pub iovecs: Vec<u32>,
-    /// With --iovecs, what becomes of a vector: whole (one I/O), serial (its elements one after the
-    /// other) [default: whole]
+    /// With --iovecs, how a vector is executed: whole (as one I/O), serial (its elements one after
+    /// the other) [default: whole]
     #[arg(long, value_delimiter = ',', value_name = "HOW", value_parser = word::<Readv>)]
     #[arg(requires = "iovecs")]
     pub readv: Vec<Readv>,
-    /// Copies of what is read and written: always, or never; for --iodepth 1. On a simulated
-    /// machine a copy takes what it took Linux 2.4 on a Pentium III, by the machine's clock
+    /// Copying of the data read and written: always, or never; for --iodepth 1. On a simulated
+    /// machine a copy takes the time that Linux 2.4 needed on a Pentium III, by the machine's clock
     /// [default: never]
     #[arg(long, value_delimiter = ',', value_name = "WHEN", value_parser = bounce)]
     #[arg(requires = "laboratory")]
     pub bounce: Vec<Bounce>,
-    /// The lock of --stack sq: queue (one for each drive), adapter (for each controller, which
+    /// Lock of --stack sq: queue (one for each drive), adapter (one for each controller, which
     /// every drive must name: DRIVER@NAME, or `controller` of a model), global (one for all)
     /// [default: queue]
     #[arg(long, value_delimiter = ',', value_name = "SCOPE", value_parser = word::<LockScope>)]
@@ -45,9 +46,9 @@ pub struct Linux24Args {
     #[arg(long, value_delimiter = ',', value_name = "WHERE", value_parser = queue_plug)]
     #[arg(requires = "laboratory")]
     pub queue_plug: Vec<QueuePlug>,
-    /// With --unit, --iovecs or --bounce always, bytes of memory that each job fills and keeps for
-    /// its open drive, as a kiobuf had 8792 and later 608: part of this process's memory and of the
-    /// row, and of no time, here or simulated [default: 0]
+    /// With --unit, --iovecs or --bounce always, size in bytes of memory that each job fills and
+    /// keeps for its open drive, as a kiobuf did with 8792 and later 608. It counts as memory of
+    /// this process and of the row, but costs no time, here or simulated [default: 0]
     #[arg(long, value_delimiter = ',', value_name = "SIZE")]
     #[arg(value_parser = descriptor, requires = "laboratory")]
     pub descriptor: Vec<u32>,
@@ -107,12 +108,12 @@ fn queue_plug(text: &str) -> Result<QueuePlug, String> {
     }
 }
 
-/// Returns the given values, or a single `None` for the default.
+/// Returns the given values, or a single `None` for the default if there are none.
 fn each<T: Copy>(given: &[T]) -> Vec<Option<T>> {
     if given.is_empty() { vec![None] } else { given.iter().copied().map(Some).collect() }
 }
 
-/// Every history with each of the values.
+/// Combines every history in `before` with each of the values.
 fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
     let values = each(given);
     let changed = |history: &Linux24| {
@@ -133,7 +134,7 @@ impl Linux24Args {
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
-            // So that the job is one of raw I/O.
+            // This makes the job one of raw I/O.
             (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
         });
         let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));
@@ -148,7 +149,7 @@ impl Linux24Args {
         with(all, &self.descriptor, |history, bytes| history.descriptor_bytes = bytes)
     }
 
-    /// Refuses flags that a row of this design and these drives would ignore.
+    /// Refuses flags that have no effect on a row of this design and these drives.
     pub fn check(&self, stack: Stack, drives: &[Spec]) -> Result<()> {
         for (flag, given) in [
             ("--request-lock", !self.request_lock.is_empty()),
@@ -168,7 +169,7 @@ impl Linux24Args {
         }
         let cut = !self.unit.is_empty() || !self.iovecs.is_empty();
         if !self.descriptor.is_empty() && !cut && self.bounce != [Bounce::Always] {
-            bail!("--descriptor: jobs have one with --unit, --iovecs or --bounce always; add one");
+            bail!("--descriptor: needs --unit, --iovecs or --bounce always; add one of them");
         }
         Ok(())
     }

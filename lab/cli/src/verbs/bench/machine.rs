@@ -1,8 +1,9 @@
-//! Rows of `bench` on a simulated machine, or on this one with lock statistics.
+//! Rows of `bench` on a simulated machine, or on this machine with lock statistics.
 //!
-//! Combines the lists of the flags as plan.rs does for this machine, and the interfaces besides.
-//! Simulated rows run side by side, and the order of the output does not depend on which ends
-//! first; the rate of the simulator goes to standard error, since it is not the same twice.
+//! This module combines the lists of the flags as plan.rs does for this machine, and also the
+//! interfaces. Simulated rows run in parallel, and the order of the output does not depend on which
+//! of them ends first. The rate of the simulator is printed to standard error, because it differs
+//! from run to run.
 #![allow(clippy::print_stderr)]
 
 use std::time::Instant;
@@ -44,7 +45,7 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
         ended += 1;
         bar.show((ended - 1).min(plans.len() - 1), name, 1.0);
     };
-    // Rows that have not begun when Ctrl-C comes are left out.
+    // Rows that have not begun at the time of Ctrl-C are left out.
     let run = |index: usize| match interrupt.is_set() {
         true => Ok(None),
         false => run_simulated_until(&model, &plans[index], interrupt),
@@ -55,7 +56,7 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
     let events: u64 = rows.iter().filter_map(|row| row.machine.as_ref()?.sim_events).sum();
     let seconds = start.elapsed().as_secs_f64();
     eprintln!(
-        "note: {events} events simulated in {seconds:.2} s, {:.1} M a second",
+        "note: {events} events simulated in {seconds:.2} s, {:.1} M per second",
         events as f64 / seconds / 1e6
     );
     Ok(rows)
@@ -98,11 +99,14 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
     if args.machine.irq != Irq::Submitter {
         let inline = |drive: &Spec| drive.driver == "null" && drive.get("delay").is_none();
         if let Some(drive) = drives.iter().find(|drive| inline(drive)) {
-            bail!("--irq {}: drive {drive} completes at once; give it a delay", args.machine.irq);
+            bail!(
+                "--irq {}: drive {drive} completes at once and has no interrupts; give it a delay",
+                args.machine.irq
+            );
         }
     }
     if !args.machine.inside.is_empty() && rows.iter().all(|row| row.stack != Stack::Mq) {
-        bail!("--inside: only --stack mq has hardware queues to be inside; add mq to --stack");
+        bail!("--inside: only --stack mq has hardware queues; add mq to --stack");
     }
     let mut plans = Vec::new();
     for row in rows {
@@ -152,8 +156,8 @@ fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     Some(RecordingPlan { config, devices, ring: args.trace.trace_ring as usize })
 }
 
-/// Returns one service for each pair of a dispatch concurrency (`--inside`, for designs with
-/// hardware queues only) and a Linux 2.4 history.
+/// Returns one service for each pair of a dispatch concurrency (`--inside`, only for designs with
+/// hardware queues) and a Linux 2.4 history.
 fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     let histories = args.history.histories();
     let ways = match args.machine.inside.as_slice() {
@@ -173,9 +177,9 @@ fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     pairs.map(service).collect()
 }
 
-/// Returns the number of I/Os in flight of a row. The interface `sync` has one, whatever the
-/// default of other interfaces. `None` if another row with one I/O in flight makes this row a
-/// duplicate.
+/// Returns the number of I/Os in flight of a row. The interface `sync` always has one, whatever the
+/// default of other interfaces. Returns `None` if another row with one I/O in flight makes this row
+/// a duplicate.
 fn depth_of(
     args: &BenchArgs,
     row: &RowPlan,
@@ -288,10 +292,13 @@ mod tests {
         let text = "--machine x5690 --cpus 1,2 --ios 64 --trace /nowhere/t";
         let args = parse(text).unwrap();
         let error = super::rows(&args, &Interrupt::default()).expect_err("two rows");
-        assert!(error.to_string().starts_with("--trace: 2 rows; choose one"), "{error:#}");
+        assert!(error.to_string().starts_with("--trace: 2 rows; select one"), "{error:#}");
         let args = parse(&text.replace("1,2", "1")).unwrap();
         let error = super::rows(&args, &Interrupt::default()).expect_err("no folder");
-        assert!(format!("{error:#}").contains("its folder is not there; make it"), "{error:#}");
+        assert!(
+            format!("{error:#}").contains("its directory does not exist; create it"),
+            "{error:#}"
+        );
     }
 
     #[test]
@@ -326,9 +333,12 @@ mod tests {
             ("--request-lock queue", "--request-lock: only --stack sq has a request queue"),
             ("--stack raw --queue-plug queue", "--queue-plug: only --stack sq"),
             ("--stack sq --request-lock adapter", "names no controller; write DRIVER@"),
-            ("--iodepth 1 --descriptor 608", "--descriptor: jobs have one with --unit, --iovecs"),
+            ("--iodepth 1 --descriptor 608", "--descriptor: needs --unit, --iovecs"),
             ("--iodepth 2 --iovecs 2", "for one I/O at a time: iodepth is 2, use 1"),
-            ("--drive null --chunk 4k", "--chunk 4k: one drive is no stripe; give several --drive"),
+            (
+                "--drive null --chunk 4k",
+                "--chunk 4k: a stripe needs several drives; give several --drive",
+            ),
             ("--drive null --serving auto", "--serving auto: one drive has no worker"),
             ("--drive null --workers 1", "--workers: none of these rows has workers"),
         ] {
@@ -374,14 +384,17 @@ mod tests {
                 "--cpus 13: this program may use 12 CPUs; write 1 to 12, or all",
             ),
             ("--machine x5690 --drive file:path=/x", "drive file runs on this machine only"),
-            ("--machine x5690 --irq core0", "completes at once; give it a delay"),
+            (
+                "--machine x5690 --irq core0",
+                "completes at once and has no interrupts; give it a delay",
+            ),
             ("--locks --drive file:path=/x", "drive file runs on this machine only"),
             ("--machine x5690 --drive null@a:", "drive null@a:: there is no controller `a`"),
             ("--machine x5690 --controller a:tags=1", "no drive names it; write --drive DRIVER@a:"),
             ("--locks --controller a:tag=1", "it has no key `tag`; write NAME:tags=N"),
             (
                 "--machine x5690 --drive null@a: --controller a:tags=1 --controller a:tags=2",
-                "there is one of this name; choose another",
+                "another controller has this name; choose another",
             ),
             (
                 "--machine x5690 --drive null@a: --controller a:tags=1,node=2",

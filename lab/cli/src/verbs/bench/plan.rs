@@ -1,8 +1,8 @@
 //! Turns arguments into rows: every combination of the lists, in a stable order.
 //!
-//! Called by the verb; makes plain plans, opens nothing. Without any argument that says what to
-//! measure, it is the comparison: mq, sq and raw on null at depth 1 and 32 on each core count, and
-//! mq once more with a stamp for every I/O, as SPDK's bdevperf takes them.
+//! The verb calls this module, which creates plain plans and opens nothing. If no argument says
+//! what to measure, the plan is a comparison: mq, sq and raw on null at depth 1 and 32 on each core
+//! count, and mq once more with a timestamp for every I/O, as SPDK's bdevperf takes them.
 
 use std::time::Duration;
 
@@ -80,8 +80,8 @@ struct Place {
 pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let mut rows = rows_on(args, &all)?;
-    // Where nothing says which CPUs, the kernel places the jobs, like the daemon's threads and
-    // fio's jobs: completions have a longer way to a CPU that does not get the interrupts.
+    // If no flag selects CPUs, the kernel places the jobs, as it places the daemon's threads and
+    // fio's jobs. Completions take longer to reach a CPU that does not receive the interrupts.
     if args.queues.cpus.is_empty() && args.queues.cpu_list.is_empty() {
         rows.iter_mut().filter(|row| row.workers.is_empty()).for_each(|row| row.plan.cpus.clear());
     }
@@ -118,7 +118,7 @@ pub fn check_workers(args: &BenchArgs, workers: usize) -> Result<()> {
     Ok(())
 }
 
-/// Refuses software queues of a design that has none to spread, and threads that cannot serve it.
+/// Refuses software queues for a design that has none, and threads that cannot serve the design.
 pub fn check_queues(
     stack: Stack,
     (software_queues, hardware_queues): (Spread, Spread),
@@ -144,7 +144,7 @@ pub fn check_drives(args: &BenchArgs) -> Result<()> {
         return Ok(());
     }
     if let Some(chunk) = args.target.chunk {
-        bail!("--chunk {}: one drive is no stripe; give several --drive", size_text(chunk));
+        bail!("--chunk {}: a stripe needs several drives; give several --drive", size_text(chunk));
     }
     let with_workers = |serving: &&Serving| matches!(serving, Serving::PerDrive | Serving::Auto);
     if let Some(serving) = args.serving.serving.iter().find(with_workers) {
@@ -185,7 +185,7 @@ pub fn worker_list(args: &BenchArgs, serving: Serving) -> Result<Vec<CpuId>> {
 fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Result<Vec<u32>> {
     let given: Vec<u32> = args.serving.workers.iter().flat_map(|cpus| cpus.0..=cpus.1).collect();
     if let Some(cpu) = given.iter().find(|cpu| !all.contains(cpu)) {
-        bail!("--workers {cpu}: there is no such CPU to use here; there are {}", ranges(all));
+        bail!("--workers {cpu}: this program may not use this CPU; it may use {}", ranges(all));
     }
     if !needs_workers(serving, args.target.drive.len()) {
         return Ok(Vec::new());
@@ -199,7 +199,7 @@ fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Res
     Ok(worker_cpus(&topology, &busy).into_iter().map(|cpu| cpu.0).collect())
 }
 
-/// Returns the rows without the modes of serving.
+/// Returns the rows without their serving modes.
 fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     let default = args.target.drive.is_empty() && args.target.connect.is_none();
     let bare = default
@@ -293,7 +293,7 @@ fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
             bytes if bytes >= 512 && bytes % 512 == 0 && bytes <= 1 << 30 => {
                 sizes.push(bytes as u32);
             }
-            _ => bail!("--bs {text}: a multiple of 512 up to 1g, such as 4k"),
+            _ => bail!("--bs {text}: write a multiple of 512 up to 1g, such as 4k"),
         }
     }
     Ok(sizes)
@@ -303,7 +303,7 @@ fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
 /// no flag gives any; a count of 0 stands for one CPU per job.
 fn places(args: &BenchArgs, unasked: Vec<usize>, all: &[u32]) -> Result<Vec<Place>> {
     if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
-        bail!("--cpu-list {cpu}: there is no such CPU to use here; there are {}", ranges(all));
+        bail!("--cpu-list {cpu}: this program may not use this CPU; it may use {}", ranges(all));
     }
     let counts = match args.queues.cpus.as_slice() {
         _ if !args.queues.cpu_list.is_empty() => vec![args.queues.cpu_list.len()],
@@ -416,10 +416,10 @@ mod tests {
         assert_eq!(rows[1].workers, [0, 2, 3]);
         assert_eq!((rows[1].serving.plug_high, rows[1].serving.plug_low), (8, 8));
         let wrong = rows_on(&args("--workers 4"), &[0, 1, 2, 3]).unwrap_err();
-        let text = "--workers 4: there is no such CPU to use here; there are 0-3";
+        let text = "--workers 4: this program may not use this CPU; it may use 0-3";
         assert_eq!(wrong.to_string(), text);
         let wrong = rows_on(&args("--stack mq,raw"), &[0]).unwrap_err().to_string();
-        assert!(wrong.contains("per-drive goes with stack mq only, not raw"), "{wrong}");
+        assert!(wrong.contains("per-drive needs stack mq, not raw"), "{wrong}");
         let alone = |text: &str| {
             let words = format!("bench --jobs 1 {text}");
             rows_on(&Command::try_parse_from(words.split_whitespace()).unwrap().bench, &[0])

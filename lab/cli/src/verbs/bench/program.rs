@@ -1,9 +1,9 @@
 //! `bench --program`: runs servers, utilities, writers and a graph engine on drives of this
 //! program.
 //!
-//! Owns the rows (each program with each mode of serving, on drives opened for it, behind the cache
-//! that the program works through) and their table; the lab has the programs. Called by the verb in
-//! place of its rows.
+//! This module owns the rows (each program with each serving mode, on drives that are opened for
+//! it, behind the cache that the program uses) and their table; the lab has the programs. The verb
+//! calls it instead of running rows.
 #![allow(clippy::print_stderr)]
 
 use std::process::ExitCode;
@@ -42,7 +42,7 @@ impl Line {
 /// If there is no drive, the drives are too small, or a thread could not be set up.
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     if args.target.drive.is_empty() {
-        bail!("--program: give the drives that it works on, such as --drive model:preset=850evo");
+        bail!("--program: needs drives to work on, such as --drive model:preset=850evo");
     }
     let (plans, tasks) = (plan::rows(args)?, &args.program.program);
     let writer = tasks.iter().find(|task| task.writes());
@@ -106,7 +106,7 @@ fn run_one(
     Ok(run?)
 }
 
-/// The drives as a volume, and what there is to say about them.
+/// Opens the drives. Returns them as a volume, with notes about them.
 fn open(
     args: &BenchArgs,
     row: &RowPlan,

@@ -1,13 +1,13 @@
 //! Arguments of `bench --program`.
 //!
-//! Parsed by clap as a part of `BenchArgs`, read by program.rs.
+//! Parsed by clap as a part of `BenchArgs`; program.rs reads them.
 
 use clap::Args;
 use millrace_experiments::programs::Task;
 
 use super::row_flags::rows_only;
 
-/// Flags that say what a program says itself, or that are about something else.
+/// Flags that a program sets itself, or that belong to other kinds of runs.
 const OWN: &str = "\
     bs calibrate client connect iodepth ios jobfile locks machine numjobs rw rwmixread size \
     stamp states trace verify virtqueue vm extended";
@@ -15,8 +15,8 @@ const OWN: &str = "\
 /// Programs.
 #[derive(Debug, Clone, Args)]
 pub struct ProgramArgs {
-    /// Run programs on the drives, not I/Os of one kind, each through the cache that it has in
-    /// [FALCON]'s experiments (or --cache): fileserver, webserver, webproxy (filebench's mixes),
+    /// Run programs on the drives instead of I/Os of one kind, each through the cache that it has
+    /// in [FALCON]'s experiments (or --cache): fileserver, webserver, webproxy (filebench's mixes),
     /// copy-from, copy-to, tar, untar, pagerank (no cache), writers
     #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = rows_only(OWN))]
     pub program: Vec<Task>,

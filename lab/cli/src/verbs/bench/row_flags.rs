@@ -1,7 +1,7 @@
-//! Flags of rows that runs of other kinds exclude.
+//! Flags that apply only to rows, and that runs of other kinds exclude.
 //!
-//! Owns the list of flags that all such runs exclude; each kind adds its own list. Called where
-//! clap's arguments are defined.
+//! This module owns the list of flags that all such runs exclude; each kind adds its own list. It
+//! is used where clap's arguments are defined.
 
 /// Arguments that only rows of --machine and --locks have.
 const LABORATORY: [&str; 12] = [

@@ -1,18 +1,18 @@
 //! Table of `bench --states`: states and stage times of each drive of a row.
 //!
-//! Pure text out of a row: I/Os by the states that \[FALCON\] names, the means of the stages of the
-//! stack, the two latencies that states bound, and how unequal the drives were; all times are
-//! microseconds. Called by the verb for each row.
+//! Pure text from a row: I/Os by the states that \[FALCON\] names, the mean times of the stages of
+//! the stack, the two latencies that the states delimit, and how unequal the drives were. All times
+//! are in microseconds. The verb calls this for each row.
 
 use millrace_console::{Form, Grid, Side, WIDTH, shortened, wrapped};
 use millrace_experiments::{DriveStates, Row};
 
 use super::table::settings;
 
-/// Largest number of characters of a drive's name in the short form.
+/// Maximum number of characters of a drive's name in the short form.
 const NAME_WIDTH: usize = 10;
 
-/// A column: its name, true if the short form has the column, and its value.
+/// A column: its name, whether the short form has it, and its value.
 type Column = (&'static str, bool, fn(&DriveStates) -> String);
 
 const COLUMNS: [Column; 17] = [

@@ -1,8 +1,8 @@
 //! The result table of `bench`: 80 columns wide, or with all columns.
 //!
-//! Pure text out of rows. In the short form a setting that all rows share stands in a line above
-//! the table; where the rest is too wide still, the settings that change last stand above groups
-//! of rows. Every table has one unit for its times. Called by the verb.
+//! Pure text from rows. In the short form a setting that all rows share is in a line above the
+//! table. If the table is still too wide, the settings that change last are above groups of rows.
+//! Every table has one unit for its times. The verb calls this.
 
 use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
@@ -11,7 +11,7 @@ use millrace_experiments::{LatencyNs, Linux24Row, Row};
 /// A setting of a row: its name, its value in this row, and the default, which is not shown.
 type Setting = (&'static str, fn(&Row) -> String, &'static str);
 
-/// Settings, beginning with those that change last from row to row.
+/// Settings, beginning with those that change least often from row to row.
 const SETTINGS: [Setting; 24] = [
     ("machine", |row| row.machine.as_ref().map_or_else(String::new, |row| row.machine.clone()), ""),
     ("cpus", |row| row.queues.cpus.to_string(), ""),
@@ -52,7 +52,7 @@ const SETTINGS: [Setting; 24] = [
     ("kernel", |row| history(row, |row| row.kernel.clone()), "own"),
 ];
 
-/// A setting of rows of `--machine` and `--locks`; nothing for others.
+/// Returns a setting of a row of `--machine` or `--locks`, or an empty text for other rows.
 fn history(row: &Row, value: fn(&Linux24Row) -> String) -> String {
     row.machine.as_ref().map_or_else(String::new, |row| value(&row.history))
 }
@@ -80,7 +80,7 @@ pub fn table(rows: &[Row], form: Form) -> String {
     while grid(&inside, &figures, rows).width() > WIDTH && !inside.is_empty() {
         groups.push(inside.remove(0));
     }
-    // Numbers that leave no room for others: the least telling go.
+    // If numbers leave no room for other columns, the least informative columns are left out.
     for least in ["mean", "p50", "MiB/s"] {
         if grid(&inside, &figures, rows).width() > WIDTH {
             figures.retain(|(name, _)| !name.starts_with(least));
@@ -100,7 +100,7 @@ pub fn table(rows: &[Row], form: Form) -> String {
     blocks.join("\n")
 }
 
-/// Returns settings of a row as words, wrapped.
+/// Formats settings of a row as words, wrapped into lines.
 fn line(settings: &[Setting], row: &Row) -> String {
     let word = |(name, value, _): &Setting| Some(format!("{name}={}", value(row)));
     let words = settings.iter().filter(|(_, value, _)| !value(row).is_empty()).filter_map(word);
@@ -122,7 +122,7 @@ fn grid(settings: &[Setting], figures: &[Figure], rows: &[Row]) -> Grid {
     grid
 }
 
-/// The figures that rows have, in one unit each.
+/// Returns the figures of the rows, each in one unit.
 fn figures(rows: &[Row], form: Form) -> Vec<Figure> {
     let whole = form == Form::Whole;
     let decimals = usize::from(rows.iter().all(|row| row.bw_bytes_per_s < 100.0 * MIB));
@@ -150,17 +150,17 @@ fn figures(rows: &[Row], form: Form) -> Vec<Figure> {
 type Value = fn(&Row) -> String;
 /// Selects one time of a row's latencies.
 type Time = fn(&LatencyNs) -> u64;
-/// Tells if a row has a figure.
+/// Function that tells whether a row has a figure.
 type Has = fn(&Row) -> bool;
 
-/// Costs of an I/O; only in the long form.
+/// Columns of the cost of an I/O. Only the long form shows them.
 const COSTS: [(&str, Value); 3] = [
     ("ns/IO", |row| format!("{:.1}", f64::from(row.jobs) * 1e9 / row.iops.max(1e-9))),
     ("CPU ns/IO", |row| format!("{:.1}", row.cost.cpu_ns_per_io)),
     ("syscalls/IO", |row| format!("{:.3}", row.cost.syscalls_per_io)),
 ];
 
-/// Latency columns: name, true if the short form has the column, and the time shown.
+/// Latency columns: name, whether the short form has the column, and the time shown.
 const TIMES: [(&str, bool, Time); 7] = [
     ("mean", true, |lat| lat.mean),
     ("p50", true, |lat| lat.p50),
@@ -171,7 +171,7 @@ const TIMES: [(&str, bool, Time); 7] = [
     ("max", false, |lat| lat.max),
 ];
 
-/// Columns that only some rows need: test whether a row has the figure, name, and text.
+/// Columns that only some rows need: a test whether a row has the figure, the name, and the text.
 const SELDOM: [(Has, &str, Value); 4] = [
     (
         |row| row.cost.notifications.is_some(),
@@ -187,11 +187,12 @@ const SELDOM: [(Has, &str, Value); 4] = [
     (|row| row.outcome.errors > 0, "errors", |row| row.outcome.errors.to_string()),
 ];
 
-/// A column of a table of others than rows: its name, and its value of a line.
+/// A column of a table of other results than rows: its name, its alignment, and its value for a
+/// line.
 pub type Column<T> = (String, Side, Box<dyn Fn(&T) -> String>);
 
-/// Lines as a table that fits 80 columns, if that is asked for: numbers that leave no room for
-/// others go, `least` telling ones first.
+/// Formats lines as a table, which fits 80 columns if that is requested: columns are then left out,
+/// those in `least` first.
 pub fn columns_grid<T>(
     mut columns: Vec<Column<T>>,
     lines: &[T],
@@ -257,7 +258,8 @@ pub fn kind(rw: &str, read_percent: Option<u8>) -> String {
     }
 }
 
-/// Describes a row by the settings that tell it from others: all that differ from the usual ones.
+/// Describes a row by the settings that distinguish it from others: all that differ from the
+/// defaults.
 pub fn settings(row: &Row) -> String {
     let words = SETTINGS.iter().filter_map(|(name, value, unsaid)| {
         let value = value(row);

@@ -1,4 +1,4 @@
-//! For tests: what `bench` makes of a command line.
+//! For tests: parses a command line of `bench`.
 
 use clap::Parser;
 
@@ -10,7 +10,7 @@ struct Command {
     bench: BenchArgs,
 }
 
-/// The arguments of `bench TEXT`.
+/// Parses the arguments of `bench TEXT`.
 pub(super) fn parse(text: &str) -> Result<BenchArgs, clap::Error> {
     let words = std::iter::once("bench").chain(text.split_whitespace());
     Command::try_parse_from(words).map(|command| command.bench)

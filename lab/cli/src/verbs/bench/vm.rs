@@ -1,7 +1,7 @@
-//! `bench --vm`: a virtual machine on a simulated host, a row for each setting.
+//! `bench --vm`: a virtual machine on a simulated host, one row for each setting.
 //!
-//! Owns the combination of lists, and the table or JSON at the end; words.rs reads the option, the
-//! lab runs the rows. Called by the verb in place of its rows.
+//! This module owns the combination of lists, and the table or JSON at the end; words.rs parses the
+//! option, and the lab runs the rows. The verb calls it instead of running rows.
 #![allow(clippy::print_stderr)]
 
 pub mod words;
@@ -25,7 +25,7 @@ const RUNTIME_NS: u64 = 50_000_000;
 /// Runs the rows. The exit code is 0, or 130 after Ctrl-C.
 ///
 /// # Errors
-/// If an argument makes no sense, or a row could not be run.
+/// If an argument is invalid, or a row could not be run.
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let reports = reports(args, interrupt)?;
     if args.workload.json {
@@ -64,10 +64,10 @@ fn reports(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<VmReport>> {
 fn rows(args: &BenchArgs) -> Result<Vec<VmBench>> {
     let drives = args.target.drives()?;
     let [drive] = drives.as_slice() else {
-        bail!("--drive: a virtual machine has one here, not {}", drives.len());
+        bail!("--drive: a virtual machine has one drive here, not {}", drives.len());
     };
     if args.workload.verify {
-        bail!("--verify: nothing is verified in a virtual machine; leave it out");
+        bail!("--verify: has no effect in a virtual machine; remove it");
     }
     let length = match (args.workload.ios, args.workload.runtime) {
         (Some(ios), _) => Length::Ios(ios),
@@ -105,15 +105,15 @@ fn block_size(text: &str) -> Result<u32> {
     let bytes = size(text).map_err(|problem| anyhow!("--bs {text}: {problem}"))?;
     match u32::try_from(bytes) {
         Ok(bytes @ 512..=1_048_576) if bytes.is_multiple_of(512) => Ok(bytes),
-        _ => bail!("--bs {text}: 512 bytes to 1m, in steps of 512"),
+        _ => bail!("--bs {text}: write 512 bytes to 1m, in steps of 512"),
     }
 }
 
-/// Renders the rows as text; figures that only --json has are left out.
+/// Formats the rows as text. Figures that only --json has are left out.
 fn table(reports: &[VmReport]) -> String {
     let Some(first) = reports.first() else { return String::new() };
     let depth = |report: &VmReport| report.work.iodepth.to_string();
-    // A setting stands above the table if all rows share it.
+    // A setting is in a line above the table if all rows share it.
     let varies = reports.iter().any(|report| depth(report) != depth(first));
     let heads = [
         ("vm", Side::Left),
@@ -162,7 +162,7 @@ fn table(reports: &[VmReport]) -> String {
     )
 }
 
-/// Returns the words of a setting, as far as they differ from the mode's defaults.
+/// Returns the words of a setting that differ from the mode's defaults.
 fn name_of(report: &VmReport) -> String {
     let usual = Mode::WORDS.iter().find(|(_, word)| *word == report.guest.vm);
     let many = usual.is_some_and(|(mode, _)| *mode == Mode::Miot);
@@ -230,8 +230,11 @@ mod tests {
             ("--machine miot --vm mqq", "mqq: did you mean mq? begin with one of baseline, mq"),
             ("--machine miot --vm mq,thread=2", "thread=2: did you mean threads? the keys are"),
             ("--machine miot --vm mq,vcpus", "vcpus: write KEY=VALUE"),
-            ("--machine miot --vm mq,", "nothing behind a comma: write KEY=VALUE, or no comma"),
-            ("--machine miot --vm mq,vcpus=2,vcpus=4", "vcpus: given twice; write it once"),
+            (
+                "--machine miot --vm mq,",
+                "nothing follows a comma; write KEY=VALUE, or remove the comma",
+            ),
+            ("--machine miot --vm mq,vcpus=2,vcpus=4", "vcpus: given twice; remove one of them"),
             ("--machine miot --vm ,vcpus=2", "no mode: begin with one of baseline"),
             ("--machine miot --vm mq,vcpus=x", "vcpus=x: write a number"),
             ("--machine miot --vm mq,polling=5u", "polling=5u: a time is numbers with h, m"),

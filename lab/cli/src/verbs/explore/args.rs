@@ -1,7 +1,7 @@
 //! The arguments of `millrace-lab explore`, and the task that they define.
 //!
-//! Owns the options, their defaults and their conflicts. Called by the verb; reads only the
-//! scenario's file.
+//! This module owns the options, their defaults and their conflicts. The verb calls it; it reads
+//! only the scenario's file.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use millrace_console::words::{duration, whole};
 use millrace_experiments::explorer::Scenario;
 
-/// Looks for bugs of the block layer: random machines, volumes, workloads and faults, simulated
+/// Search for bugs in the block layer with random machines, volumes, workloads and faults, in
+/// simulation
 #[derive(Debug, clap::Args)]
 pub struct ExploreArgs {
     /// Number of seeds to run [default: 1000; 1 with --seed]
@@ -49,7 +50,7 @@ pub struct ExploreArgs {
     pub worker: bool,
 }
 
-/// Work that the arguments ask for.
+/// Work that the arguments request.
 pub enum ExploreTask {
     /// Run `count` seeds from `first` on, or as many as fit into `time`.
     Seeds { first: u64, count: u64, time: Option<Duration> },

@@ -1,7 +1,7 @@
 //! Shrinking of a scenario: keeps the first smaller scenario with the same kind of violation, and
 //! repeats.
 //!
-//! Called by the verb for the first violation of each kind, for a bounded time.
+//! The verb calls this for the first violation of each kind, for a limited time.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use millrace_experiments::explorer::{Scenario, Violation, smaller};
 use super::args::WorkerTask;
 use super::worker::Worker;
 
-/// Real time spent on one violation.
+/// Maximum real time spent on one violation.
 const TIME: Duration = Duration::from_secs(20);
 
 /// Returns the smallest scenario found that has the same kind of violation, and its violation.

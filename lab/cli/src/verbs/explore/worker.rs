@@ -1,9 +1,10 @@
-//! A worker process that runs scenarios one after the other, and the code that talks to it.
+//! A worker process that runs scenarios one after the other, and the code that communicates with
+//! it.
 //!
 //! The block layer asserts, and a release build aborts on a panic, so every scenario runs in a
 //! child process; a child that dies is a result, too. Protocol: one line of JSON in for each order,
 //! and one line of JSON out for each scenario. An order may cover many seeds, so that a worker does
-//! not wait between two of them. Used by worker_pool.rs (seeds) and reduction.rs (shrinking).
+//! not wait between two of them. worker_pool.rs (seeds) and reduction.rs (shrinking) use it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -50,7 +51,7 @@ pub enum WorkerOrder {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerReply {
-    /// The scenario ran, perhaps not to its end.
+    /// The scenario was run, perhaps not to its end.
     Outcome(ScenarioOutcome),
     /// The scenario is invalid.
     Invalid(String),
@@ -176,7 +177,7 @@ impl Worker {
         Worker { plant, cache: subject.cache, running: None }
     }
 
-    /// Runs a scenario. A worker that dies or does not reply gives an outcome with a violation.
+    /// Runs a scenario. If the worker dies or does not reply, the outcome is a violation.
     ///
     /// # Errors
     /// If no worker can be started, or the scenario is invalid.
@@ -185,8 +186,8 @@ impl Worker {
         self.outcome(running)
     }
 
-    /// Runs the scenarios of `count` seeds, from `first` on. `each` gets each seed's outcome and
-    /// returns true to go on.
+    /// Runs the scenarios of `count` seeds, from `first` on. `each` receives each seed's outcome
+    /// and returns true to continue.
     ///
     /// # Errors
     /// As [`Worker::run`].
@@ -208,7 +209,7 @@ impl Worker {
                 let outcome = outcome.with_context(|| format!("seed {seed}"))?;
                 seed += 1;
                 if !each(seed - 1, outcome) {
-                    // The worker may be running the next seed, whose outcome nobody wants.
+                    // The worker may already be running the next seed, whose outcome is not needed.
                     self.stop();
                     return Ok(());
                 }
@@ -227,12 +228,12 @@ impl Worker {
             None => start(self.plant.as_deref())?,
         };
         let line = serde_json::to_string(order).context("an order as JSON")?;
-        // If the write fails the worker has died, and the missing reply shows that.
+        // If the write fails the worker has died, which the missing reply shows.
         let _ = writeln!(running.orders, "{line}");
         Ok(running)
     }
 
-    /// Waits for the worker's next outcome; keeps the worker if it can go on.
+    /// Waits for the worker's next outcome. Keeps the worker if it can continue.
     fn outcome(&mut self, running: WorkerProcess) -> Result<ScenarioOutcome> {
         match running.reply(PATIENCE) {
             Ok(line) => {
@@ -242,8 +243,8 @@ impl Worker {
                     let WorkerReply::Invalid(text) = reply else { unreachable!("there are two") };
                     return Err(anyhow!(text));
                 };
-                // After a violation memory has leaked or is corrupt, so the next scenario gets a
-                // new process.
+                // After a violation memory may have leaked or be corrupt, so the next scenario gets
+                // a new process.
                 match outcome.violation {
                     None => self.running = Some(running),
                     Some(_) => drop(end(running)),
@@ -276,7 +277,7 @@ impl Drop for Worker {
 
 fn end(mut running: WorkerProcess) -> Result<ExitStatus> {
     drop(running.orders);
-    // Without orders the process ends by itself, unless it hangs.
+    // A process without orders ends by itself, unless it hangs.
     match running.replies.recv_timeout(Duration::from_millis(200)) {
         Err(RecvTimeoutError::Disconnected) => {}
         _ => running.child.kill().context("cannot stop a worker process")?,
@@ -292,7 +293,8 @@ fn start(plant: Option<&str>) -> Result<WorkerProcess> {
     if let Some(plant) = plant {
         command.args(["--plant", plant]);
     }
-    // Let glibc keep freed memory for the next scenario instead of returning it to the system.
+    // This lets glibc keep freed memory for the next scenario instead of returning it to the
+    // system.
     for (key, bytes) in [("TRIM_THRESHOLD", 1u64 << 30), ("MMAP_THRESHOLD", 1 << 25)] {
         command.env(format!("MALLOC_{key}_"), bytes.to_string());
     }

@@ -1,7 +1,7 @@
-//! Runs many seeds on many workers, and sums up the outcomes.
+//! Runs many seeds on many workers, and sums the outcomes.
 //!
 //! A thread per worker takes the next few seeds until there are none left, the time is over or,
-//! with `--fail-fast`, a violation was found. Called by the verb, which shows the progress.
+//! with `--fail-fast`, a violation was found. The verb calls this and shows the progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -14,7 +14,7 @@ use millrace_experiments::explorer::{ScenarioOutcome, Violation};
 use super::args::WorkerTask;
 use super::worker::Worker;
 
-/// Largest number of seeds that a worker takes at a time.
+/// Maximum number of seeds that a worker takes at a time.
 const TAKEN_MAX: u64 = 16;
 
 /// Seeds to run.
@@ -57,7 +57,7 @@ impl SeedTotals {
         self.ios += outcome.ios;
         self.virtual_ns += outcome.virtual_ns;
         self.events += outcome.events;
-        // Addition, so that the digest does not depend on the order of the seeds.
+        // Digests are added, so that the sum does not depend on the order of the seeds.
         self.digest = self.digest.wrapping_add(outcome.digest ^ seed.rotate_left(32));
         if let Some(violation) = outcome.violation {
             self.found.push((seed, violation));
@@ -74,7 +74,7 @@ struct PoolState {
     stop: AtomicBool,
 }
 
-/// Runs seeds on `jobs` workers; calls `progress` repeatedly with the sums and the fraction done.
+/// Runs seeds on `jobs` workers. Calls `progress` repeatedly with the sums and the fraction done.
 ///
 /// # Errors
 /// If a worker cannot be started.

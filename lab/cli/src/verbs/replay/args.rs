@@ -1,7 +1,7 @@
 //! Arguments of `millrace-lab replay`.
 //!
-//! Parsed by clap, made into a plan by plan.rs. What contradicts itself, or has no meaning beside
-//! what else is given, is refused with what to do.
+//! clap parses the arguments, and plan.rs creates a plan from them. Arguments that contradict each
+//! other, or have no effect together with others, are refused with advice.
 
 use std::time::Duration;
 
@@ -70,21 +70,21 @@ pub struct ReplayArgs {
     /// Speed: a factor for the trace's times, such as 1x, 10x or 0.5x; afap (as fast as possible)
     #[arg(long, value_name = "FACTOR", default_value = "1x", value_parser = speed)]
     pub speed: Speed,
-    /// I/Os in flight at most [default: 32 with --speed afap, otherwise 4096; 256 at most on
-    /// vhost-user]
+    /// Maximum number of I/Os in flight [default: 32 with --speed afap, otherwise 4096; at most 256
+    /// on vhost-user]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=65_536))]
     pub iodepth: Option<u32>,
-    /// I/Os that lie behind the target's end: scale (shrink all addresses by the trace's extent
-    /// over the target's size), wrap (start again at 0), skip (leave them out) [default: an error]
+    /// I/Os beyond the target's end: scale (shrink all addresses by the ratio of the trace's extent
+    /// to the target's size), wrap (start again at 0), skip (leave them out) [default: an error]
     #[arg(long, value_name = "HOW")]
     pub fit: Option<Fit>,
-    /// With --fit scale, the size of the traced device [default: found by reading the trace once
-    /// before]
+    /// With --fit scale, the size of the traced device [default: found by reading the trace once in
+    /// advance]
     #[arg(long, value_name = "SIZE", requires = "fit", value_parser = size)]
     pub trace_size: Option<u64>,
     #[command(flatten)]
     pub stripe: StripeArgs,
-    /// Write over what a file, device or server holds
+    /// Overwrite the data on a file, device or server
     #[arg(long, conflicts_with = "machine")]
     pub overwrite: bool,
     /// Replay on a simulated machine, in that machine's time (names as for `millrace-lab bench
@@ -94,7 +94,7 @@ pub struct ReplayArgs {
     /// End after this time: 5 (seconds), 500ms or 2m
     #[arg(long, value_parser = duration)]
     pub runtime: Option<Duration>,
-    /// End after so many I/Os of the trace
+    /// End after this number of I/Os of the trace
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=u64::MAX))]
     pub limit: Option<u64>,
     /// Seed of the bytes that are written, and of the simulation
@@ -111,10 +111,10 @@ pub struct StripeArgs {
     /// Bytes of a stripe's chunk, for several --to [default: 64k]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk: Option<u64>,
-    /// Thread that serves a stripe's drives: inline (the replaying thread), per-drive (a worker for
-    /// each drive, from 16 I/Os for each in a batch on, so give --iodepth more than that),
-    /// per-volume (one list, as Linux's md), auto (inline or per-drive, whichever measures faster)
-    /// [default: inline]
+    /// Threads that serve a stripe's drives: inline (the replaying thread), per-drive (a worker for
+    /// each drive, used for batches of at least 16 I/Os for each drive, so --iodepth must be
+    /// higher), per-volume (one list, as Linux's md), auto (inline or per-drive, whichever measures
+    /// faster) [default: inline]
     #[arg(long, value_name = "MODE", value_parser = word::<Serving>)]
     pub serving: Option<Serving>,
 }
@@ -122,13 +122,13 @@ pub struct StripeArgs {
 /// Speed of a replay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Speed {
-    /// At the trace's times divided by this.
+    /// The I/Os are sent at the trace's times divided by this factor.
     Factor(f64),
-    /// As fast as possible.
+    /// The I/Os are sent as fast as possible.
     Afap,
 }
 
-/// Factors that a person may mean.
+/// Factors that are accepted. Others are probably mistakes.
 const FACTORS: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
 
 fn speed(text: &str) -> Result<Speed, String> {

@@ -1,7 +1,6 @@
 //! Report of a replay for a person, and as JSON.
 //!
-//! Pure text. Zeroes are not printed: lines on waits, changes and omissions appear only if there is
-//! something to report.
+//! Pure text. Lines on waits, changes and omissions appear only if there is something to report.
 
 use anyhow::{Context, Result};
 use millrace_console::words::MIB;
@@ -9,7 +8,7 @@ use millrace_console::{Grid, Side, fitted};
 use millrace_experiments::replay::{Latency, Lateness, OpReport, Report, Series, StopReason};
 use serde_json::{Value, json};
 
-/// Number of columns of the line of I/Os over time.
+/// Number of columns of the graph of I/Os over time.
 const COLUMNS: usize = 60;
 
 /// Properties of a replay that the report's first line shows.
@@ -130,7 +129,7 @@ fn microseconds(latency: &Latency) -> [String; 5] {
     [mean_ns, p50_ns, p99_ns, p999_ns, max_ns].map(|ns| fitted(ns as f64 / 1e3, 8))
 }
 
-/// Renders I/Os per second over time, as the trace wants them and as they ended.
+/// Formats the I/Os per second over time, as the trace demands them and as they completed.
 fn over_time(report: &Report) -> Option<String> {
     let total_ns = (report.seconds * 1e9) as u64;
     let row = |series: &Series| series.rates(COLUMNS, total_ns);
@@ -196,7 +195,7 @@ fn lines(report: &Report) -> Vec<String> {
         (waited.for_writes, "flushes for writes before them".to_owned()),
     ];
     if report.speed.is_some() {
-        let text = format!("since {} I/Os or 16 MiB of data were in flight", report.iodepth);
+        let text = format!("because {} I/Os or 16 MiB of data were in flight", report.iodepth);
         waits.push((waited.for_room, text));
     }
     lines.extend(list("waited", &waits));
@@ -205,7 +204,7 @@ fn lines(report: &Report) -> Vec<String> {
         "changed",
         &[
             (adapted.moved, "moved by --fit".to_owned()),
-            (adapted.aligned, "made whole blocks of the target".to_owned()),
+            (adapted.aligned, "changed to whole blocks of the target".to_owned()),
             (adapted.cut, "sent in several pieces".to_owned()),
             (adapted.fua_by_flush, "FUA writes sent as a write and a flush".to_owned()),
             (adapted.fua_lost, "FUA writes sent as plain ones: the target has no flush".to_owned()),
@@ -217,21 +216,22 @@ fn lines(report: &Report) -> Vec<String> {
         (skipped.too_long, "longer than the target".to_owned()),
         (skipped.empty, "without a length".to_owned()),
     ];
-    let unsupported = |(op, ios): &(String, u64)| (*ios, format!("{op}: the target takes none"));
+    let unsupported =
+        |(op, ios): &(String, u64)| (*ios, format!("{op}: the target does not support it"));
     left_out.extend(skipped.unsupported.iter().map(unsupported));
     lines.extend(list("left out", &left_out));
     lines.extend(list(
         "not sent",
-        &[(report.counts.unsent, "since the replay ended before".to_owned())],
+        &[(report.counts.unsent, "because the replay ended before".to_owned())],
     ));
-    let unknown = "when the replay ended: they may be done, or not".to_owned();
+    let unknown = "when the replay ended: they may or may not be complete".to_owned();
     lines.extend(list("no answer", &[(report.counts.unanswered, unknown)]));
     lines.extend(report.stopped.as_ref().map(|stopped| match stopped {
         StopReason::Runtime => "ended by --runtime".to_owned(),
         StopReason::Limit => "ended by --limit".to_owned(),
         StopReason::Interrupted => "ended by Ctrl-C".to_owned(),
-        StopReason::Target(_) => "ended when the target broke".to_owned(),
-        StopReason::Undecided(_) => "ended at an I/O that the target cannot have".to_owned(),
+        StopReason::Target(_) => "ended when the target failed".to_owned(),
+        StopReason::Undecided(_) => "ended at an I/O that the target does not support".to_owned(),
         _ => "ended where the trace cannot be read".to_owned(),
     }));
     lines

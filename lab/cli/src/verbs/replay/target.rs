@@ -1,7 +1,8 @@
 //! Targets of `--to` and `--map`: drives, NBD exports, vhost-user-blk servers.
 //!
-//! Owns the grouping of targets into lanes, and the volumes that consist of drives. Parsed by clap;
-//! called by plan.rs; calls the millrace library to put drives together.
+//! This module owns the grouping of targets into lanes, and the volumes that consist of drives.
+//! clap parses the targets; plan.rs calls this module, which uses the millrace library to create
+//! volumes.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -37,12 +38,12 @@ impl FromStr for TargetSpec {
     fn from_str(text: &str) -> Result<TargetSpec, String> {
         let scheme = text.split(':').next().unwrap_or(text);
         if let Some(uri) = text.strip_prefix("nbd:uri=") {
-            return Err(format!("replay speaks to the server itself: write the URI alone, {uri}"));
+            return Err(format!("replay connects to the server itself: write only the URI, {uri}"));
         }
         if text.contains(':') && SERVERS.contains(&scheme) {
             return Ok(TargetSpec::Server(text.parse()?, text.to_owned()));
         }
-        // A file may be given by its bare path, as people write it.
+        // A file may be given by its path alone.
         let bare =
             text.strip_prefix("file:").filter(|path| !path.is_empty() && !path.contains('='));
         let spec = bare.map_or_else(|| text.to_owned(), |path| format!("file:path=({path})"));
@@ -65,7 +66,8 @@ impl FromStr for DeviceMapping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<DeviceMapping, String> {
-        // A drive's keys have an equals sign, too, but behind its colon; a device's name may.
+        // A drive's keys also contain an equals sign, but after its colon; a device's name may
+        // contain a colon.
         let colon = text.find(':').unwrap_or(text.len());
         match text[..colon].rfind('=') {
             Some(at) if at > 0 => {
@@ -134,14 +136,14 @@ pub fn lanes(
     Ok((of_groups(&groups, stripes)?, routes))
 }
 
-/// Refuses flags that only a stripe has.
+/// Refuses flags that apply only to a stripe.
 fn check_alone(stripes: &StripeArgs) -> Result<()> {
     if stripes.chunk.is_some() {
-        bail!("--chunk: one drive is no stripe; give several --to");
+        bail!("--chunk: a stripe needs several drives; give several --to");
     }
     if let Some(serving) = stripes.serving {
         let name = serving.name();
-        bail!("--serving {name}: a server or one drive is no stripe; give several --to DRIVE");
+        bail!("--serving {name}: a stripe needs several drives; give several --to DRIVE");
     }
     Ok(())
 }
@@ -178,7 +180,9 @@ fn stripe(targets: &[&TargetSpec], stripes: &StripeArgs) -> Result<SimulatedVolu
         match target {
             TargetSpec::Drive(spec) => drives.push(spec.clone()),
             TargetSpec::Server(_, name) => {
-                bail!("{name}: only drives make a stripe; name one server for a device, or --map")
+                bail!(
+                    "{name}: only drives can form a stripe; name one server for a device, or --map"
+                )
             }
         }
     }
@@ -187,16 +191,18 @@ fn stripe(targets: &[&TargetSpec], stripes: &StripeArgs) -> Result<SimulatedVolu
         _ => Layout::Stripe { chunk_sectors: (stripes.chunk.unwrap_or(CHUNK) >> 9) as u32 },
     };
     let names: Vec<String> = drives.iter().map(ToString::to_string).collect();
-    // One drive of a replay with several volumes has nobody to be served apart from.
+    // If a replay has several volumes, a single drive is served inline, because no other drive
+    // shares its volume.
     let serving =
         if drives.len() > 1 { stripes.serving.unwrap_or_default() } else { Serving::Inline };
     Ok(SimulatedVolume { name: names.join("+"), drives, layout, serving })
 }
 
-/// Volumes of this machine, and remarks for a person. What may be written over is not looked at.
+/// Creates volumes of this machine, and returns remarks for a person. Does not check whether data
+/// may be overwritten.
 ///
 /// # Errors
-/// If a drive cannot be looked at or opened.
+/// If a drive cannot be examined or opened.
 pub fn build(
     volumes: &[SimulatedVolume],
     args: &ReplayArgs,
@@ -252,7 +258,7 @@ mod tests {
     fn a_drive_on_a_server_is_named_by_its_uri_alone() {
         let refused = "nbd:uri=nbd+unix:///x?socket=s".parse::<TargetSpec>().unwrap_err();
         let said =
-            "replay speaks to the server itself: write the URI alone, nbd+unix:///x?socket=s";
+            "replay connects to the server itself: write only the URI, nbd+unix:///x?socket=s";
         assert_eq!(refused, said);
     }
 
@@ -267,7 +273,10 @@ mod tests {
         assert_eq!(modes, [Serving::Inline, Serving::PerDrive]);
         for alone in ["null:", "nbd://h/"] {
             let error = lanes(&parsed(&[alone]), &[], &told).unwrap_err().to_string();
-            assert!(error.contains("--serving per-drive: a server or one drive"), "{error}");
+            assert!(
+                error.contains("--serving per-drive: a stripe needs several drives"),
+                "{error}"
+            );
         }
     }
 
@@ -284,6 +293,6 @@ mod tests {
         let error = |to: &[&str], map: &[&str]| named(to, map).unwrap_err().to_string();
         assert!(error(&[], &[]).contains("--to TARGET"));
         assert!(error(&["nbd://h/"], &["8,0=null:"]).contains("of one kind"));
-        assert!(error(&["nbd://h/", "nbd://i/"], &[]).contains("only drives make a stripe"));
+        assert!(error(&["nbd://h/", "nbd://i/"], &[]).contains("only drives can form a stripe"));
     }
 }

@@ -1,7 +1,7 @@
-//! `TraceProgress`: progress and notes of a trace that one thread reads and another one shows.
+//! `TraceProgress`: progress and notes of a trace that one thread reads and another thread shows.
 //!
-//! The lab's replay reads the trace on a thread of its own; the verb shows a bar meanwhile and
-//! notes at the end. Owned by both through an `Arc`.
+//! The lab's replay reads the trace on a thread of its own; the verb shows a bar in the meantime,
+//! and notes at the end. Both hold it through an `Arc`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +20,7 @@ struct ProgressState {
     progress: f64,
     notes: Vec<String>,
     damage: Vec<String>,
-    /// All devices of the trace, when it was read to its end.
+    /// All devices of the trace, known once it was read to its end.
     devices: Option<Vec<String>>,
 }
 
@@ -35,13 +35,13 @@ impl TraceProgress {
         self.known().notes.clone()
     }
 
-    /// Lists files that were not read to their end, each with the place and the reason.
+    /// Lists files that were not read to their end, each with the position and the reason.
     pub fn damage(&self) -> Vec<String> {
         self.known().damage.clone()
     }
 
     /// Returns the devices among `devices` that the trace does not have, and all devices that it
-    /// has. `None` if all are there, or if the trace was not read to its end.
+    /// has. Returns `None` if no device is missing, or if the trace was not read to its end.
     pub fn missing<'a>(
         &self,
         devices: impl Iterator<Item = &'a str>,
@@ -61,7 +61,7 @@ pub struct TrackedTrace<S> {
     source: S,
     watch: Arc<TraceProgress>,
     ios: u64,
-    /// Of these, I/Os with a latency.
+    /// Number of these I/Os that have a latency.
     measured: u64,
 }
 

@@ -1,8 +1,8 @@
 //! `millrace-lab trace convert`: converts a trace to another format.
 //!
-//! Called by `trace::run`; millrace-experiments has the readers and writers. Writes while it reads,
-//! and leaves out what cannot be read. Never overwrites its input, and never writes beside files
-//! that would be taken for parts of the same recording.
+//! `trace::run` calls this; millrace-experiments has the readers and writers. The verb writes while
+//! it reads, and leaves out entries that cannot be read. It never overwrites its input, and never
+//! creates files that would be taken for parts of another recording.
 #![allow(clippy::print_stderr)]
 
 use std::fs::File;
@@ -52,8 +52,8 @@ pub struct Args {
 /// # Errors
 /// If a trace cannot be read, or the output cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    // Check the format before the output is created: if it is refused, an existing file keeps its
-    // content.
+    // The format is checked before the output is created, so that an existing file keeps its
+    // content if the format is refused.
     TraceWriter::new(args.to_format, std::io::sink())?;
     let mut source = open(&args.input.paths(), args.input.format)?;
     if args.output == Path::new("-") {
@@ -69,8 +69,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     convert(args, &mut source, out, &path.display().to_string())
 }
 
-/// Returns the file to write; for blktrace the file of CPU 0, unless NAME.blktrace.0 was given
-/// itself.
+/// Returns the file to write. For blktrace it is the file of CPU 0, unless NAME.blktrace.0 itself
+/// was given.
 fn target(args: &Args) -> Result<PathBuf> {
     let output = &args.output;
     let is_one = output.extension().is_some_and(|end| end == "0")

@@ -2,7 +2,7 @@
 //! plots and tables.
 //!
 //! For a blktrace recording the report has its spans; for any trace it has the statistics of its
-//! I/Os. Called by `trace::run`; millrace-experiments has the page.
+//! I/Os. `trace::run` calls this; millrace-experiments has the page.
 #![allow(clippy::print_stderr)]
 
 use std::path::PathBuf;
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(damage.exit_code())
 }
 
-/// Returns the names of the traces, without their folders.
+/// Returns the names of the traces, without their directories.
 fn names(args: &Args) -> Vec<String> {
     let paths = args.input.paths();
     let name = |path: &TracePath| match path {

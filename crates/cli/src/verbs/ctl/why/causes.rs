@@ -1,9 +1,9 @@
 //! Splits the latency of a group's I/Os on a volume into causes, from two reports.
 //!
-//! Pure arithmetic. I/Os that still wait count as far as they have waited. Time held by limits and
-//! schedulers is counted by group. The rest was spent in the drives or their queues, and is split
-//! between both as for all I/Os of these drives together. Of a split I/O each part counts, as at
-//! its drives. Back pressure precedes submission, so its time is added to that of the I/Os.
+//! Pure arithmetic. I/Os that still wait count with their wait so far. Time held by limits and
+//! schedulers is counted by group. The rest was spent in the drives or their queues, and is divided
+//! between the two in the proportion of all I/Os of these drives. Each part of a split I/O counts
+//! at its drive. Back pressure precedes submission, so its time is added to the time of the I/Os.
 
 use millrace_block::{DiskCounter, WaitReason};
 use serde::Serialize;
@@ -12,11 +12,11 @@ use crate::verbs::stat::groups::GroupDelta;
 use crate::views::groups::GroupCounts;
 use crate::views::report::{Drive, OpCounts, Report, TimeHistogram, Volume};
 
-/// In service at a drive.
+/// Cause: the drive is processing the I/O.
 pub const DRIVE: &str = "drive";
-/// In a queue of the layer, for no counted reason.
+/// Cause: the I/O is in a queue of the block layer, for no counted reason.
 pub const QUEUE: &str = "queue";
-/// Flushes: each waits for the one before it, and then for the drives.
+/// Cause: a flush waits for the previous flush, and then for the drives.
 pub const FLUSH: &str = "flush";
 
 /// Cause of a part of the latency.
@@ -43,16 +43,17 @@ pub struct Explained {
     pub p99_ms: f64,
     /// Limits of the group or its parent, as in the configuration.
     pub limits: Vec<String>,
-    /// Number of I/Os held now.
+    /// Number of I/Os that are held now.
     pub waiting: u64,
-    /// Mean time that those have been held so far, in milliseconds.
+    /// Mean time that the I/Os held now have been held so far, in milliseconds.
     pub waiting_ms: f64,
-    /// Share of the cost of all I/Os on the volume's drives, by their cost model, in percent.
+    /// Share of the total cost of I/Os on the volume's drives, by the drives' cost model, in
+    /// percent.
     pub cost_percent: f64,
     /// Causes of the latency, largest first.
     pub causes: Vec<LatencyCause>,
-    /// Mean time before dispatch to the drive in milliseconds, or that of the I/Os waiting now if
-    /// that is longer.
+    /// Mean time before dispatch to the drive, in milliseconds: of the completed I/Os, or of the
+    /// waiting I/Os if these have waited longer.
     pub waited_ms: f64,
 }
 
@@ -123,7 +124,7 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     let groups: Vec<(&GroupCounts, GroupDelta)> =
         now.group_counts.iter().map(|group| (group, did(group))).collect();
     let mut drives = AtDrives::between(volume, now, before);
-    // Time held by schedulers is counted by group, so it must not count as queueing again.
+    // Time held by schedulers is counted by group, so it is subtracted from the queueing time.
     drives.queued_ns -= groups.iter().map(|(_, did)| scheduled_ns(did)).sum::<f64>();
     let active = groups.iter().filter(|(_, did)| did.is_active());
     let all_cost_ns = groups.iter().map(|(_, did)| did.cost_ns).sum::<u64>().max(1) as f64;
@@ -193,8 +194,8 @@ fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
     causes
 }
 
-/// Returns the limits that hold a group, as in the configuration: its own or its parent's if only
-/// one of them is booked ahead now, else both.
+/// Returns the limits that delay a group, as in the configuration: its own or its parent's if only
+/// one of them is used up now, else both.
 fn limits(report: &Report, group: &GroupCounts) -> Vec<String> {
     let of = |name: &str| -> Vec<String> {
         let settings = report.groups.iter().find(|one| one.name == name).map(|one| &one.settings);

@@ -1,4 +1,4 @@
-//! Causes of latency outside of a group's own I/Os: drives, caches, request sizes, CPUs.
+//! Causes of latency other than a group's own I/Os: drives, caches, request sizes, CPUs.
 //!
 //! Each observation is a function of two reports that returns a line or nothing; `observations`
 //! calls them all. why.rs prints the lines below the table, and in JSON.
@@ -13,19 +13,19 @@ use crate::views::report::{Drive, OpCounts, OpTotals, Report, Volume};
 
 const DISCARDS: [&str; 2] = ["discard", "write-zeroes"];
 
-/// Number of I/Os from which drives are compared, and the least mean latency, in milliseconds, that
-/// counts as slow.
+/// Minimum number of I/Os for comparing drives. The next constant is the minimum mean latency, in
+/// milliseconds, that counts as slow.
 const SLOW_IOS: u64 = 10;
 const SLOW_MS: f64 = 0.5;
-/// Seconds without a completion that are worth a line.
+/// Time without a completion, in seconds, from which on a drive is reported.
 const SILENT_S: f64 = 0.5;
-/// Number of read pages from which a cache's hit rate is judged.
+/// Minimum number of read pages from which a cache's hit rate is judged.
 const READ_PAGES: u64 = 100;
-/// Unaligned requests, or requests waiting for memory, that are worth a line, per second.
+/// Rate of unaligned requests, or of requests waiting for memory, that is reported, per second.
 const MANY_PER_S: f64 = 10.0;
 /// Number of requests per discard that counts as many.
 const MANY_PIECES: f64 = 4.0;
-/// Share of the daemon's time without a CPU that is worth a line.
+/// Share of the daemon's time without a CPU from which on it is reported.
 const STARVED: f64 = 0.2;
 
 /// A volume between two reports.
@@ -36,7 +36,7 @@ struct Interval<'a> {
     seconds: f64,
 }
 
-/// Returns a line for each other cause that can make the volume slow.
+/// Returns a line for each further cause that can make the volume slow.
 pub fn observations(volume: &str, now: &Report, before: &Report) -> Vec<String> {
     let seconds = now.seconds_since(Some(before));
     let interval = Interval { volume, now, before, seconds };
@@ -62,7 +62,7 @@ struct DriveInterval<'a> {
 }
 
 impl DriveInterval<'_> {
-    /// Returns the increase of a sum over operations.
+    /// Returns the sum over all operations of a counter's increase.
     fn added(&self, of: impl Fn(&OpCounts) -> u64) -> u64 {
         let sum = |drive: &Drive| drive.ops.iter().map(&of).sum::<u64>();
         sum(self.now).saturating_sub(self.before.map_or(0, sum))
@@ -171,12 +171,13 @@ impl<'a> Interval<'a> {
             let percent = 100.0 * stats.read_misses as f64 / all as f64;
             let volume = visible(self.volume);
             format!(
-                "cache of {volume}: {percent:.0} % of the pages that clients read are not in it"
+                "cache of {volume}: {percent:.0} % of the pages that clients read were not in \
+                 memory"
             )
         })
     }
 
-    /// Returns the increase per second, if it is worth a line.
+    /// Returns the increase per second if it is high enough to be reported.
     fn many(&self, now: u64, before: u64) -> Option<f64> {
         let per_s = now.saturating_sub(before) as f64 / self.seconds;
         (per_s >= MANY_PER_S).then_some(per_s)
@@ -190,7 +191,7 @@ impl<'a> Interval<'a> {
         ))
     }
 
-    /// Returns how many of some operations completed, for clients and at the drives.
+    /// Returns the number of completed operations of some kinds, for clients and at the drives.
     fn completed(&self, is_meant: impl Fn(&str) -> bool) -> (u64, u64) {
         let of = |report: &Report| {
             let is_it = |one: &&Volume| one.name == self.volume;
@@ -208,7 +209,7 @@ impl<'a> Interval<'a> {
         let (asked, done) = self.completed(|op| op == FLUSH);
         let per_s = self.many(done, asked * drives).filter(|_| self.cache().is_none())?;
         Some(format!(
-            "writes with FUA cost {per_s:.0} flushes per second, since the drives have no FUA themselves"
+            "writes with FUA cost {per_s:.0} flushes per second, because the drives have no FUA"
         ))
     }
 
@@ -217,8 +218,9 @@ impl<'a> Interval<'a> {
         let (ios, pieces) = self.completed(|op| DISCARDS.contains(&op));
         let drives = self.drives().count().max(1) as f64;
         let each = pieces as f64 / ios.max(1) as f64;
-        (ios > 0 && each >= MANY_PIECES * drives)
-            .then(|| format!("discards: {each:.0} requests to the drives for each one, on average"))
+        (ios > 0 && each >= MANY_PIECES * drives).then(|| {
+            format!("discards: each is split into {each:.0} requests to the drives, on average")
+        })
     }
 
     fn payload_memory(&self) -> Option<String> {
@@ -326,7 +328,7 @@ mod tests {
         let lines = [
             "cache of v: 812 writes waited for room: 63 MiB of at most 64 MiB is not on the drives \
              yet, which take 5.0 MiB/s of it",
-            "cache of v: 100 % of the pages that clients read are not in it",
+            "cache of v: 100 % of the pages that clients read were not in memory",
         ];
         assert_eq!(found, lines);
         assert_eq!(between(of(cache(150, 5, 9)), of(cache(100, 5, 0))), [""; 0]);
@@ -359,11 +361,10 @@ mod tests {
             }],
             ..Report::default()
         };
-        let line =
-            "writes with FUA cost 45 flushes per second, since the drives have no FUA themselves";
+        let line = "writes with FUA cost 45 flushes per second, because the drives have no FUA";
         assert_eq!(between(flushes(100), Report::default()), [line]);
         assert_eq!(between(flushes(29), Report::default()), [""; 0]);
-        let line = "discards: 32 requests to the drives for each one, on average";
+        let line = "discards: each is split into 32 requests to the drives, on average";
         assert_eq!(between(discards(64), Report::default()), [line]);
         assert_eq!(between(discards(15), Report::default()), [""; 0]);
     }

@@ -1,9 +1,9 @@
 //! Warnings about access that a plan opens to other users of this host or to the network, and about
 //! key files that they can read. Covers all keys and flags.
 //!
-//! Such access is allowed and may be intended. A warning says where it is configured, who gets in,
-//! what they may do, and how to prevent it. Pure, except for file modes and the umask. Called by
-//! warnings.rs for `--check` and for a start, so that both agree.
+//! Such access is allowed and may be intended. A warning states where it is configured, who gets
+//! access, what they may do, and how to prevent it. All functions are pure, except for reading file
+//! modes and the umask. warnings.rs calls them for `--check` and for a start, so that both agree.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -41,7 +41,8 @@ pub fn warnings(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Vec<Strin
     list.into_iter().map(text).collect()
 }
 
-/// Warns about an NBD address, which only checks certificates and users.
+/// Warns about an NBD address that other users or hosts can reach. Only certificates and lists of
+/// users restrict its clients.
 fn of_listener(plan: &ServePlan, listener: &ListenerPlan) -> Option<Warning> {
     let (address, may) = (&listener.address, what_clients_may(plan, listener));
     let at = |line, text| Some((Position::Line(line), format!("nbd: {address}: {text}")));
@@ -54,7 +55,7 @@ fn of_listener(plan: &ServePlan, listener: &ListenerPlan) -> Option<Warning> {
         return if tls.required { None } else { at(listener.tls_line, text) };
     }
     let handed_over = match address {
-        // `None` during `--check`, which is not given the sockets of systemd.
+        // The value is `None` during `--check`, because systemd passes no sockets to it.
         Listen::Inherited(name) => handed_over_address(name),
         _ => None,
     };
@@ -82,7 +83,9 @@ fn of_listener(plan: &ServePlan, listener: &ListenerPlan) -> Option<Warning> {
 fn open_to_network(tcp: &SocketAddr, may: &str, tls: Option<&TlsConfig>) -> String {
     let who = "everybody on the network who reaches this port may";
     if tls.is_some() {
-        return format!("{who} {may}, since its tls asks nobody for a certificate; add client-ca");
+        return format!(
+            "{who} {may}, because its tls asks for no client certificate; add client-ca"
+        );
     }
     let loopback = if tcp.is_ipv6() { "[::1]" } else { "127.0.0.1" };
     format!(
@@ -321,7 +324,7 @@ mod tests {
         assert_eq!(said.len(), 3, "{said:?}");
         let said = warned(all, &tls(", required = false"));
         assert!(
-            said.len() == 1 && said[0].ends_with("for a certificate; add client-ca"),
+            said.len() == 1 && said[0].ends_with("client certificate; add client-ca"),
             "{said:?}"
         );
     }

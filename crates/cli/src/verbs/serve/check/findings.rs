@@ -1,8 +1,9 @@
 //! Findings of `--check`: sizes of volumes, and everything that a start would refuse.
 //!
-//! Called by `serve` for start/report.rs; uses probe.rs. Only looks at files, devices and sockets,
-//! and never creates or changes any. A drive or socket that is missing or in use is logged as an
-//! error, and the verdict is then that the configuration is valid but cannot start on this host.
+//! `serve` calls this module for start/report.rs, and it uses probe.rs. It only looks at files,
+//! devices and sockets, and never creates or changes any. A drive or socket that is missing or in
+//! use is logged as an error, and the verdict is then that the configuration is valid but cannot
+//! start on this host.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -33,7 +34,7 @@ pub struct Findings {
 }
 
 /// Examines the drives and sockets of a plan. Logs the warnings and notes that a start would log.
-/// Files in `made`, a folder that a start creates, are not examined.
+/// Files in the directory `made`, which a start would create, are not examined.
 pub fn measure(
     plan: &ServePlan,
     made: Option<&Path>,
@@ -65,13 +66,13 @@ pub fn measure(
     found
 }
 
-/// Returns true for a file in a folder that does not exist yet.
+/// Returns true for a file in a directory that does not exist yet.
 fn is_in(file: &Path, made: Option<&Path>) -> bool {
     made.is_some_and(|folder| !folder.exists() && file.parent() == Some(folder))
 }
 
-/// Notes the sockets from systemd, which passes them to a daemon that it starts, but never to a
-/// check.
+/// Returns a note for each socket from systemd, which passes sockets to a daemon that it starts,
+/// but never to a check.
 fn unknown_sockets(plan: &ServePlan) -> impl Iterator<Item = String> {
     plan.listeners.iter().filter_map(|listener| {
         let Listen::Inherited(name) = &listener.address else { return None };
@@ -109,8 +110,9 @@ impl Findings {
         self.starts = false;
     }
 
-    /// Checks the Unix sockets that a start would listen on: those of clients, and the control
-    /// socket, unless it lies beside a client socket that cannot be created either.
+    /// Checks the Unix sockets that a start would listen on: those for clients, and the control
+    /// socket. The control socket is skipped if its path is derived from a client socket that
+    /// cannot be created either.
     fn sockets(&mut self, plan: &ServePlan, made: Option<&Path>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
             Listen::Unix(path) => Some(("nbd", path.clone(), listener.line)),

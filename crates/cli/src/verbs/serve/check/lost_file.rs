@@ -1,8 +1,8 @@
 //! Detects a drive's file that has disappeared although its volume has data.
 //!
-//! A file with a configured size is created if missing. If other drives of its volume have been
-//! written, it was lost or its file system is not mounted, and an empty file in its place would be
-//! served as zeroes. Called by start/drives.rs before any drive is opened.
+//! A missing file with a configured size is created. But if other drives of its volume have been
+//! written, the file was lost or its file system is not mounted, and an empty file in its place
+//! would be served as zeroes. start/drives.rs calls this module before any drive is opened.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -18,7 +18,7 @@ use crate::config::{KeyLines, Problems, ServePlan};
 enum FileState {
     /// Missing, or empty.
     Missing,
-    /// Exists, but no byte was ever written.
+    /// The file exists, but no byte was ever written to it.
     Fresh,
     /// May hold data.
     Written,
@@ -32,8 +32,9 @@ fn state_of(path: &Path) -> FileState {
     }
 }
 
-/// Returns the index of a drive that is missing but cannot be new, and of one that has data. A
-/// linear volume may get new drives at its end; a stripe has all drives from the beginning.
+/// Returns the index of a drive that is missing but cannot be new, and the index of a drive that
+/// has data. A linear volume may get new drives at its end; a stripe has all drives from the
+/// beginning.
 fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> {
     let written = |at: &usize| states[*at] == Some(FileState::Written);
     let missing = |at: &usize| states[*at] == Some(FileState::Missing);
@@ -45,7 +46,7 @@ fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> 
 /// Refuses a plan with a volume that has lost a file.
 ///
 /// # Errors
-/// Returns the first one, with the line of its drive.
+/// Returns a problem for the first such file, with the line of its drive.
 pub fn check(plan: &ServePlan) -> Result<(), Problems> {
     let mut lines = plan.lines.drives.as_slice();
     plan.config.volumes.iter().try_for_each(|volume| {
@@ -58,7 +59,7 @@ pub fn check(plan: &ServePlan) -> Result<(), Problems> {
 fn check_volume(file: &str, volume: &VolumeConfig, lines: &[KeyLines]) -> Result<(), Problems> {
     let mut problems = Problems::new(file);
     let drives = &volume.drives;
-    // With a single drive, no other drive holds data that needs it.
+    // A volume with a single drive has no other drive whose data would be incomplete.
     if drives.len() < 2 {
         return Ok(());
     }

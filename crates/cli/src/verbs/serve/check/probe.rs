@@ -21,14 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// Deadline for waiting for other processes. A killed process holds its locks for some time, and a
-/// start waits for them.
+/// start waits for their release.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     until: Instant,
 }
 
 impl Patience {
-    /// Allows one second from now, for all waits together.
+    /// Allows one second from now on, for all waits together.
     pub fn new() -> Patience {
         Patience { until: Instant::now() + PATIENCE }
     }

@@ -1,8 +1,9 @@
 //! `--check` of a configuration whose daemon is running: what a reload would change, and whether it
 //! can.
 //!
-//! The daemon itself holds the locks and sockets, which would count as in use, so it is asked for a
-//! dry run. It is found by the control socket in the configuration. Called by `serve`.
+//! The running daemon itself holds the locks and sockets, which would count as in use, so it is
+//! asked for a dry run of a reload. It is found by the control socket in the configuration. `serve`
+//! calls this module.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,14 +20,17 @@ use crate::views::requests::{RELOAD, RemovalOptions};
 /// Asks the daemon of a configuration for a dry run, if it is running. Returns the exit status.
 pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<ExitCode>> {
     let Some(file) = file else { return Ok(None) };
-    // Without a daemon of this version, the host is checked as for a start.
+    // If no daemon of this version is found, the host is checked as for a start.
     let places = view_sockets::control_places(plan);
     let mut found = places.iter().filter_map(|socket| Client::connect(socket).ok());
     let Some(mut client) = found.find(|client| client.knows(RELOAD.name)) else { return Ok(None) };
     let (_, pid, socket) = client.daemon();
     let socket = socket.display().to_string();
-    say(&format!("daemon {pid} runs, with unix:{}; a reload would do this:\n", visible(&socket)));
-    let file = std::path::absolute(file).context("cannot tell the working folder")?;
+    say(&format!(
+        "daemon {pid} is running, with unix:{}; a reload would make these changes:\n",
+        visible(&socket)
+    ));
+    let file = std::path::absolute(file).context("cannot determine the working directory")?;
     let options = RemovalOptions { dry_run: true, ..RemovalOptions::default() };
     Ok(Some(match client.ask(&RELOAD, &Reload { file: Some(file), options }) {
         Ok(report) => {

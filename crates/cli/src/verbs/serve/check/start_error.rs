@@ -1,6 +1,7 @@
 //! Converts errors of a start to problems at the line of the drive, key, listener or export.
 //!
-//! Pure. Called by findings.rs, start/drives.rs and `serve`, so that `--check` and a start agree.
+//! Pure functions. findings.rs, start/drives.rs and `serve` call them, so that `--check` and a
+//! start agree.
 
 use millrace::{ConfigPart, SetupError, StartError};
 use millrace_drives::SpecError;
@@ -12,7 +13,8 @@ pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
     let mut problems = Problems::new(&plan.file);
     let text = text_of(&error.source);
     match error.part {
-        // Open files of directories are not in the configuration file.
+        // The drives of files opened from a directory are not in the configuration file, so they
+        // have no line.
         ConfigPart::Drive(number) if number >= plan.lines.drives.len() => {
             problems.add_at(Position::File, text);
         }
@@ -63,7 +65,7 @@ fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize,
             (lines.at(key), text)
         }
         SetupError::Drive { cause: SpecError::Open(_), .. } => {
-            // The driver's own text may name a key, too, as in `size=4g`.
+            // The driver's error text may name a key, as in `size=4g`.
             let named = |key: &&str| text.contains(&format!(" {key}="));
             let (drive, _) = plan.drives().nth(number).expect("the drive of this number");
             let keys = millrace_drives::known_keys(&drive.spec.driver).unwrap_or_default();
@@ -80,13 +82,14 @@ fn same_file(plan: &ServePlan, number: usize, other: usize) -> String {
     let drives: Vec<_> = plan.drives().collect();
     let ((drive, _), (other, other_lines)) = (drives[number], drives[other]);
     match (plan.file.as_str(), (drive.spec.file(), other.spec.file())) {
-        // Without a configuration file the user named files, not drives.
+        // Without a configuration file, the message names the files, because the user named no
+        // drives.
         ("", (Some(file), Some(same))) if file == same => {
-            format!("{}: this file is named twice; name it once", file.display())
+            format!("{}: this file is named twice; name it only once", file.display())
         }
         ("", (Some(file), Some(same))) => {
             let (file, same) = (file.display(), same.display());
-            format!("{file}: this is the same file as {same}; name one of them")
+            format!("{file}: this is the same file as {same}; name only one of them")
         }
         ("", _) => {
             let spec = &drive.spec;

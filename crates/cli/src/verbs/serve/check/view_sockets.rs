@@ -1,7 +1,7 @@
 //! Sockets of the daemon's views: their paths and addresses, bound just before those of clients.
 //!
-//! Owns the rule for the default path of the control socket. An address in use is a problem at the
-//! line that names it. Called by `serve`.
+//! This module owns the rule for the default path of the control socket. An address in use is a
+//! problem at the line that names it. `serve` calls this module.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -25,11 +25,13 @@ pub struct ControlSocket<'a> {
     pub path: Option<PathBuf>,
     /// Line that decides the path.
     pub line: usize,
-    /// Key and path of the client socket beside which it lies, unless the plan names its path.
+    /// Key and path of the client socket from which the default path is derived. `None` if the plan
+    /// names the path.
     pub beside: Option<(&'static str, &'a Path)>,
 }
 
-/// Returns the control socket: where the plan says, or beside the first Unix socket of a server.
+/// Returns the control socket: at the plan's path, or at a path derived from the first Unix socket
+/// of a server.
 pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
     if let Some(control) = &plan.daemon.control {
         let path = match control {
@@ -47,14 +49,15 @@ pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
         return ControlSocket { path: None, line: 1, beside: None };
     };
     let own = !plan.guests().any(|(_, guests, _)| {
-        // Such a socket belongs to the virtual machine.
+        // The frontend of the virtual machine creates this socket, so the control socket is not
+        // placed next to it.
         matches!(guests.socket, VhostSocket::Connect(_)) && guests.path() == socket
     });
     ControlSocket { path: control_beside(socket), line, beside: own.then_some((key, socket)) }
 }
 
-/// Returns the paths at which the daemon of a plan may have its control socket. It lies beside the
-/// client socket that was the first when that daemon started.
+/// Returns the paths at which the daemon of a plan may have its control socket. Each is derived
+/// from a client socket that may have been the first one when the daemon started.
 pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
     let own = control(plan).path.into_iter();
     if plan.daemon.control.is_some() {
@@ -101,8 +104,8 @@ pub fn metrics(
     }
 }
 
-/// Refuses sockets from systemd that no export listens on: their clients would connect and wait
-/// forever.
+/// Refuses sockets from systemd that no export listens on, because their clients would connect and
+/// wait forever.
 ///
 /// # Errors
 /// Returns the names of the sockets, and the remedy.
@@ -122,7 +125,7 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
         Position::File,
         format!(
             "the service manager hands over sockets that no export listens on: {names}; clients \
-             would wait there for ever; add nbd = \"systemd:{}\" to an export, or remove the socket \
+             would wait there forever; add nbd = \"systemd:{}\" to an export, or remove the socket \
              from its unit",
             visible(&unused[0])
         ),
@@ -139,7 +142,8 @@ pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Socket
     };
     let ControlSocket { path, line, beside } = control(plan);
     if let Some((key, socket)) = beside {
-        // Blames the client socket rather than the default control socket beside it.
+        // The client socket is reported rather than the default control socket, whose path is
+        // derived from it.
         if let Some(why) = probe::socket(socket, Patience::none()) {
             let text = format!("{key}: unix:{}: {why}", socket.display());
             return Err(problem(Position::Line(line), text));
@@ -172,7 +176,7 @@ pub fn describe_metrics(address: SocketAddr) -> String {
     format!("metrics at http://{address}/metrics\ndashboard at http://{address}/\n")
 }
 
-/// Describes the sockets for people. Logs a missing control socket.
+/// Describes the sockets for the printed report. Logs a missing control socket.
 pub fn describe(sockets: &Sockets) -> String {
     let mut text = String::new();
     match &sockets.control {
@@ -181,7 +185,8 @@ pub fn describe(sockets: &Sockets) -> String {
             let _ = writeln!(text, "control at unix:{}", visible(&path));
         }
         None => tracing::info!(
-            "no control socket; [server] control = \"unix:PATH\" is for `millrace stat`"
+            "`millrace stat` needs a control socket, and there is none; set [server] control = \
+             \"unix:PATH\""
         ),
     }
     let bound = sockets.metrics.socket().and_then(|socket| socket.local_addr().ok());

@@ -1,7 +1,9 @@
-//! Warnings and notes of `serve` and `--check`, which go to the log and not among the results.
+//! Warnings and notes of `serve` and `--check`, which are written to the log, not to standard
+//! output.
 //!
 //! Standard output has tables, lines to paste and `ready`, which programs read. Warnings go to
-//! standard error as text or JSON, depending on the flags. Called by `serve` and findings.rs.
+//! standard error as text or JSON, depending on the flags. `serve` and findings.rs call this
+//! module.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,7 +36,9 @@ pub fn on_start(plan: &ServePlan, opened: &Opened, workers: &DriveWorkers) {
     if workers.threads() == 0
         && plan.config.volumes.iter().any(|one| per_drive(one.serving.serving))
     {
-        tracing::info!("one CPU: drives have no workers, I/O threads serve them");
+        tracing::info!(
+            "this machine has one CPU, so drives have no workers; the I/O threads serve them"
+        );
     }
     on_volumes(plan, &opened.volumes, (&opened.warnings, &opened.notes));
 }
@@ -79,7 +83,7 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Warns of caches larger than the machine's memory, since the kernel would kill the daemon.
+/// Warns of caches larger than the machine's memory, because the kernel would kill the daemon.
 fn caches_beyond(plan: &ServePlan, memory_bytes: u64) -> Option<String> {
     let cached = |volume: &millrace::VolumeConfig| volume.cache.map(|cache| cache.size_bytes);
     let sizes = plan.config.volumes.iter().filter_map(cached);

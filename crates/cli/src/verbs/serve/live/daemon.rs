@@ -1,10 +1,10 @@
 //! `LiveDaemon`: the running daemon as its views see it.
 //!
-//! Owns handles to the volumes and to the server's counters, the current trace recording
-//! (trace_recording.rs), and current lock statistics (lock_statistics.rs). Otherwise it only reads
-//! counters, so that a request costs the I/O threads no more than the transfer of the cache lines
-//! that are read. Called by the verbs of verbs/ctl.rs on the thread of `views`; made by `serve` at
-//! the end of the start.
+//! `LiveDaemon` owns handles to the volumes and to the server's counters, the current trace
+//! recording (trace_recording.rs), and current lock statistics (lock_statistics.rs). Otherwise it
+//! only reads counters, so that a request costs the I/O threads no more than the transfer of the
+//! cache lines that are read. The verbs of verbs/ctl.rs call it on the thread of `views`; `serve`
+//! creates it at the end of the start.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,7 +41,8 @@ use crate::views::{
 
 /// Default number of seconds in an answer to `history`.
 const HISTORY_S: usize = 120;
-/// Longest wait of a reload for readers of former lists, and time between two checks.
+/// Maximum time that a reload waits until nobody reads the former lists. The next constant is the
+/// time between two checks.
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const READERS_LOOK: Duration = Duration::from_micros(100);
 
@@ -50,7 +51,7 @@ pub trait Reloader: Send + Sync {
     /// Makes a daemon serve the configuration in a file.
     ///
     /// # Errors
-    /// Returns the reason; nothing has changed then.
+    /// Returns the reason if it fails; nothing has changed then.
     fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal>;
 
     /// Adds a section to the served configuration.
@@ -66,8 +67,8 @@ pub trait Reloader: Send + Sync {
     fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges;
 }
 
-/// State of a running daemon. Control and metrics requests read and change drives and volumes
-/// through the current `ServedLists`.
+/// State of a running daemon. Requests on the control socket and the metrics page read and change
+/// drives and volumes through the current `ServedLists`.
 pub struct LiveDaemon {
     started: Instant,
     reloader: Box<dyn Reloader>,
@@ -112,19 +113,19 @@ impl LiveDaemon {
         daemon
     }
 
-    /// Returns the current lists. A caller that keeps them keeps removed drives open.
+    /// Returns the current lists. While a caller keeps them, removed drives stay open.
     pub fn lists(&self) -> Arc<ServedLists> {
         Arc::clone(&self.lists.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Updates the lists for the server's current volumes and exports.
+    /// Replaces the lists by ones for the server's current volumes and exports.
     pub fn follow(&self, server: &Server) {
         self.open_files.start_if_needed(server);
         self.replace_lists(ServedLists::new(server));
     }
 
-    /// Replaces the lists, and waits until nobody reads the former ones, whose drives may be closed
-    /// then.
+    /// Replaces the lists, and waits until nobody uses the former lists, so that their drives can
+    /// be closed.
     fn replace_lists(&self, lists: ServedLists) {
         let mut place = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::replace(&mut *place, Arc::new(lists));
@@ -150,7 +151,7 @@ impl LiveDaemon {
         self.server().take()
     }
 
-    /// Returns why the daemon cannot go on: a thread that it needs has died.
+    /// Returns why the daemon cannot continue: a thread that it needs has died.
     pub fn failure(&self) -> Option<String> {
         // A reload in progress reports its own failures.
         let server = self.try_server()?;
@@ -159,8 +160,8 @@ impl LiveDaemon {
         failed.or_else(|| server.workers().failure().map(|error| error.to_string()))
     }
 
-    /// Does the daemon's periodic work, once a second: ends lock statistics of a lost client,
-    /// checks latency targets and failures, and takes a sample of all counters.
+    /// Does the periodic work, once per second: ends lock statistics of a lost client, checks
+    /// latency targets and failures, and takes a sample of all counters.
     pub fn tick(&self) {
         let lists = self.lists();
         self.failed_last_minute(&lists);
@@ -332,7 +333,8 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         trouble: disk.failures().trouble,
         counts: report::Counts(stats.counts),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
-        // Threads have counters of all queues that they may use, even if they never do.
+        // A thread has counters for all queues that it may use, including queues that it never
+        // used.
         queues: queues
             .iter()
             .filter(|(_, stats)| stats.requests() > 0 || stats.ios() > 0)

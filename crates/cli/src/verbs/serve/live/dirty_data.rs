@@ -1,33 +1,34 @@
-//! Messages about data that is only in a cache's memory: how much, where, why, and the remedy.
+//! Messages about data that exists only in a cache's memory: how much, on which drives, why, and
+//! the remedy.
 //!
-//! Called by watch.rs when a write-back has failed, while a daemon stops, and at its end.
+//! watch.rs calls this when a write-back has failed, while a daemon stops, and when it ends.
 
 use millrace::{AtRisk, Cache, DriveAtRisk, Native};
 
 use super::daemon::LiveDaemon;
 use crate::config::words::bytes_for_people;
 
-/// Returns a line about data that waits for failing drives, while the daemon serves.
+/// Returns a line about data that waits for failing drives, for a daemon that is serving.
 pub fn while_served(cache: &Cache<Native>) -> Option<String> {
     let mut risk = cache.at_risk()?;
     risk.drives.retain(|of| of.failed.is_some());
     let bytes: u64 = risk.drives.iter().map(|of| of.bytes).sum();
     let why = (bytes > 0).then(|| failing(cache, &risk).join(" and "))?;
     Some(format!(
-        "volume {}: {bytes} bytes at risk: in the cache's memory only, since {why}; it is tried again \
-         all the time: repair the drive or make room while the daemon runs; if it ends before, that \
-         is lost",
+        "volume {}: {bytes} bytes at risk: in the cache's memory only, since {why}; the daemon \
+         keeps retrying: repair the drive or make room while the daemon runs; if it ends before, \
+         this data is lost",
         cache.below().name(),
     ))
 }
 
-/// Returns a line about a drive that does not answer, while the daemon serves.
+/// Returns a line about a drive that does not answer, for a daemon that is serving.
 pub fn while_stuck(cache: &Cache<Native>, drive: usize) -> String {
     let is_its = |of: &&DriveAtRisk| of.drive == drive;
     let bytes = cache.at_risk().and_then(|risk| risk.drives.iter().find(is_its).map(|of| of.bytes));
     format!(
-        "volume {}: drive {} has ended no write for a second: {} bytes in the cache's memory wait for \
-         it; writers to other drives go on",
+        "volume {}: drive {} has completed no write for a second: {} bytes in the cache's memory \
+         wait for it; writes to other drives continue",
         cache.below().name(),
         cache.below().disks()[drive].name(),
         bytes.unwrap_or(0),
@@ -37,9 +38,9 @@ pub fn while_stuck(cache: &Cache<Native>, drive: usize) -> String {
 /// Reason why a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DaemonEnd {
-    /// A signal asked it to stop.
+    /// A signal requested a stop.
     Stopped,
-    /// A second signal asked it to end at once.
+    /// A second signal requested an immediate end.
     SecondSignal,
 }
 
@@ -64,7 +65,8 @@ pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
     }));
     Some(format!(
         "volume {}: {} lost: acknowledged to clients and not known to be written, since {}; check \
-         what is on the volume (fsck, the database's own check) or restore it before it is used again",
+         the volume's contents (fsck, the database's own check) or restore it before it is used \
+         again",
         cache.below().name(),
         amount(&risk),
         why.join(" and "),
@@ -109,7 +111,8 @@ pub fn while_stopping(
     seconds: u64,
 ) -> Option<String> {
     let risk = now.risk.as_ref()?;
-    // Not the decrease of dirty data, which requests that waited for space increase again.
+    // The pace is computed from the bytes written, because dirty data may grow again when requests
+    // that waited for space continue.
     let written = now.written.saturating_sub(before.written);
     let mut held_up = failing(cache, risk);
     held_up.extend(risk.drives.iter().filter(|of| of.failed.is_none()).filter_map(|of| {
@@ -123,12 +126,12 @@ pub fn while_stopping(
     let pace = match written {
         0 => format!("nothing was written in the last {seconds} s"),
         _ if held_up.is_empty() && rate > 0 => {
-            format!("{} a second, some {} s more", bytes_for_people(rate), risk.bytes / rate + 1)
+            format!("{} per second, about {} s more", bytes_for_people(rate), risk.bytes / rate + 1)
         }
         _ => format!("{} in the last {seconds} s", bytes_for_people(written)),
     };
     let mut text = format!(
-        "volume {}: {} of its cache still to be written; {pace}",
+        "volume {}: {} of its cache remains to be written; {pace}",
         cache.below().name(),
         bytes_for_people(risk.bytes)
     );

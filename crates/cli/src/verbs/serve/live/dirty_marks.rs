@@ -1,11 +1,11 @@
 //! `DirtyMarks`: a file that tells the next daemon which caches were dirty when this one died.
 //!
-//! Owns the folder of `[server] state`, which it locks, and the file `caches` in it. The file has a
-//! line for each write-back cache: `clean "v"` until its first write is about to be acknowledged
-//! from memory, then `dirty "v"` until a clean stop. The word is overwritten in place, so that
-//! setting a mark needs no free space; every other change replaces the file. A line `lost  "v"` is
-//! the mark of an earlier daemon that is not acknowledged yet. Without a folder nothing is written.
-//! Made by `serve` before it serves; read by `--check`.
+//! `DirtyMarks` owns the directory of `[server] state`, which it locks, and the file `caches` in
+//! it. The file has a line for each write-back cache: `clean "v"` until its first write is about to
+//! be acknowledged from memory, then `dirty "v"` until a clean stop. The word is overwritten in
+//! place, so that setting a mark needs no free space; every other change replaces the file. A line
+//! `lost  "v"` is the mark of an earlier daemon that is not acknowledged yet. Without a directory
+//! nothing is written. `serve` creates it before it serves; `--check` reads it.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -27,10 +27,11 @@ use crate::views::Refusal;
 const FILE: &str = "caches";
 /// First line of the file with the marks.
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
-/// Number of attempts at a lock that another process holds, and the time between two.
+/// Number of attempts at a lock that another process holds. The next constant is the time between
+/// two attempts.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(25);
-/// Longest file that is read, in bytes: enough for a hundred thousand volumes.
+/// Maximum length of the file that is read, in bytes: enough for a hundred thousand volumes.
 const BYTES_MAX: u64 = 16 << 20;
 
 /// State of a cache in the file.
@@ -40,7 +41,7 @@ enum CacheMark {
     Clean,
     /// The cache has acknowledged a write from memory.
     Dirty,
-    /// Dirty when an earlier daemon died, and not acknowledged yet.
+    /// The cache was dirty when an earlier daemon died, and the mark is not acknowledged yet.
     Lost,
 }
 
@@ -55,14 +56,14 @@ impl CacheMark {
     }
 }
 
-/// Marks of a daemon's caches; `None` without a folder.
+/// Marks of a daemon's caches; `None` if no directory is configured.
 #[derive(Debug, Default)]
 pub struct DirtyMarks(Option<Mutex<MarkFile>>);
 
 #[derive(Debug)]
 struct MarkFile {
     path: PathBuf,
-    /// Folder of the file, locked while it is open.
+    /// Directory of the file, locked while it is open.
     folder: File,
     file: File,
     volumes: Vec<(String, CacheMark)>,
@@ -86,13 +87,13 @@ impl MarkFile {
         self.is_current && is_at(&self.file, &self.path)
     }
 
-    /// Replaces the file with one that has all marks, unless another folder is at the path now,
+    /// Replaces the file by one that has all marks, unless the path now leads to another directory,
     /// which may be another daemon's.
     fn write(&mut self) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         self.is_current = false;
         if !is_at(&self.folder, folder) {
-            bail!("{}: this folder was removed, moved or replaced", folder.display());
+            bail!("{}: this directory was removed, moved or replaced", folder.display());
         }
         self.file = replace(&self.path, &self.folder, &self.volumes)?;
         self.is_current = true;
@@ -107,14 +108,14 @@ impl MarkFile {
         let (was_current, path) = (self.is_current, self.path.display().to_string());
         match self.write() {
             Ok(()) if was_current => tracing::warn!(
-                "{path}: this file was removed or replaced while the daemon runs; it is made anew, \
-                 with the marks of all volumes"
+                "{path}: this file was removed or replaced while the daemon runs; it is created \
+                 again, with the marks of all volumes"
             ),
             Ok(()) => tracing::info!("{path}: up to date again"),
             Err(error) if was_current => tracing::error!(
-                "state: {error:#}; marks of dirty caches are lost: if the daemon dies, the next one \
-                 will not tell that writes may be lost; put the folder back, or start again with one \
-                 that stays"
+                "state: {error:#}; marks of dirty caches are lost: if the daemon dies, the next \
+                 one will not warn that writes may be lost; restore the directory, or restart the \
+                 daemon with another one"
             ),
             Err(_) => {}
         }
@@ -130,7 +131,7 @@ impl MarkFile {
         });
         let path = self.path.display().to_string();
         if self.volumes.is_empty() {
-            // Leaves a file that another daemon has put in its place.
+            // A file that another daemon has put at this path is not removed.
             let removed = match is_at(&self.file, &self.path) {
                 true => fs::remove_file(&self.path).and_then(|()| self.folder.sync_all()),
                 false => Ok(()),
@@ -152,8 +153,8 @@ impl MarkFile {
             Err(error) => {
                 let names: Vec<_> = self.volumes.iter().map(|(name, _)| name.as_str()).collect();
                 tracing::error!(
-                    "{path}: cannot be written: {error:#}; the next start will not tell that writes \
-                     may be lost of {}",
+                    "{path}: cannot be written: {error:#}; the next start will not warn that \
+                     writes of {} may be lost",
                     names.join(", ")
                 );
             }
@@ -207,7 +208,7 @@ impl DirtyMarks {
         if marks.volumes.len() < before
             && let Err(error) = marks.write()
         {
-            tracing::warn!("state: {error:#}; a mark of a volume that is closed stays in it");
+            tracing::warn!("state: {error:#}; the mark of a closed volume could not be removed");
         }
     }
 
@@ -220,7 +221,7 @@ impl DirtyMarks {
         }
     }
 
-    /// Returns true if there is a folder for the marks.
+    /// Returns true if a directory for the marks is configured.
     fn is_kept(&self) -> bool {
         self.0.is_some()
     }
@@ -250,12 +251,12 @@ impl DirtyMarks {
             tracing::error!(
                 volume,
                 "volume {volume}: the mark of its dirty cache cannot be made: {error:#}; if the daemon \
-                 dies, the next one will not tell that writes may be lost"
+                 dies, the next one will not warn that writes may be lost"
             );
         }
     }
 
-    /// Checks that the file is still in place with all marks, and repairs it.
+    /// Checks that the file is still in place with all marks, and repairs it if necessary.
     pub fn look(&self) {
         if let Some(mut marks) = self.lock() {
             marks.look();
@@ -307,10 +308,11 @@ impl DirtyMarks {
 pub fn warning(volume: &str) -> String {
     let dashes = if volume.starts_with('-') { "-- " } else { "" };
     format!(
-        "volume {volume}: the last daemon ended with a dirty cache of it: writes that were answered \
-         but not flushed may be lost, and NBD clients that went on were told nothing (a guest's next \
-         flush over vhost-user-blk fails once); check what is on the volume (fsck, the database's own \
-         check), then `millrace ctl acknowledge {dashes}{}`",
+        "volume {volume}: the last daemon ended with a dirty cache of it: writes that were \
+         acknowledged but not flushed may be lost, and NBD clients that reconnected were not told \
+         (a guest's next \
+         flush over vhost-user-blk fails once); check the volume's contents (fsck, the database's \
+         own check), then `millrace ctl acknowledge {dashes}{}`",
         shell_word(volume)
     )
 }
@@ -328,7 +330,7 @@ pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(earlier(&folder.join(FILE))?.into_iter().map(|(volume, _)| volume).collect())
 }
 
-/// Opens the folder and locks it for this process.
+/// Opens the directory and locks it for this process.
 fn locked(path: &Path) -> anyhow::Result<File> {
     let shown = path.display();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -343,7 +345,7 @@ fn locked(path: &Path) -> anyhow::Result<File> {
         Err(error) => bail!("{shown}: cannot open this directory: {error}"),
     };
     let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
-    // A concurrent check releases the lock at once, so it is worth another attempt.
+    // A check in another process releases the lock at once, so another attempt is made.
     let mut done = lock();
     for _ in 0..TRIES {
         if done != Err(rustix::io::Errno::WOULDBLOCK) {
@@ -357,9 +359,12 @@ fn locked(path: &Path) -> anyhow::Result<File> {
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let holder = flock_holder(&folder);
             let holder = holder.map_or_else(|| "another daemon".to_owned(), |one| one.to_string());
-            bail!("{shown}: in use by {holder}; give each daemon a folder of its own")
+            bail!("{shown}: in use by {holder}; give each daemon a directory of its own")
         }
-        Err(error) => bail!("{shown}: cannot lock this folder: {error}; name a local one"),
+        Err(error) => bail!(
+            "{shown}: cannot lock this directory: {error}; choose a directory on a local file \
+             system"
+        ),
     }
 }
 
@@ -375,19 +380,21 @@ fn earlier(path: &Path) -> anyhow::Result<Vec<(String, CacheMark)>> {
     let mut text = String::new();
     let read = file.take(BYTES_MAX).read_to_string(&mut text);
     read.with_context(|| format!("{shown}: cannot be read"))?;
-    let remedy = "if another program wrote the file, name another folder, else check all volumes and \
+    let remedy = "if another program wrote the file, name another directory, else check all \
+                  volumes and \
                   remove the file";
     let mut found: Vec<(String, CacheMark)> = Vec::new();
     if text.split_inclusive('\n').next().is_none_or(|line| line != HEADER) {
         let what = if text.is_empty() { "this file is empty" } else { "its first line is damaged" };
-        bail!("{shown}: {what}, so nobody knows which caches were dirty; {remedy}");
+        bail!("{shown}: {what}, so it is unknown which caches were dirty; {remedy}");
     }
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.starts_with('#')) {
         let (word, name) =
             line.split_at_checked(CacheMark::Lost.word().len()).unwrap_or((line, ""));
-        let name: String = serde_json::from_str(name.trim())
-            .map_err(|_| anyhow!("{shown}:{number}: this is no mark of a cache; {remedy}"))?;
-        // A half-written word was about to become `dirty`.
+        let name: String = serde_json::from_str(name.trim()).map_err(|_| {
+            anyhow!("{shown}:{number}: this line is not the mark of a cache; {remedy}")
+        })?;
+        // A word that was interrupted while being written counts as `dirty`.
         let is_known = |known: &(String, CacheMark)| known.0 == name;
         if word != CacheMark::Clean.word() && !found.iter().any(is_known) {
             found.push((name, CacheMark::Lost));
@@ -420,7 +427,7 @@ fn replace(path: &Path, folder: &File, volumes: &[(String, CacheMark)]) -> anyho
     })
 }
 
-/// Returns true if this file or folder is the one at the path.
+/// Returns true if the path leads to this file or directory.
 fn is_at(file: &File, path: &Path) -> bool {
     let place = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let [open, there] = [file.metadata(), fs::metadata(path)].map(|meta| meta.ok().map(place));
@@ -433,14 +440,17 @@ fn unwritable(path: &Path, error: &io::Error) -> anyhow::Error {
 
 fn advice(kind: io::ErrorKind) -> &'static str {
     match kind {
-        io::ErrorKind::StorageFull => "its file system is full; make room, or name another folder",
+        io::ErrorKind::StorageFull => {
+            "its file system is full; free some space, or choose another directory"
+        }
         io::ErrorKind::ReadOnlyFilesystem => {
-            "its file system is mounted read-only; mount it for writing, or name another folder"
+            "its file system is mounted read-only; mount it for writing, or choose another \
+             directory"
         }
         io::ErrorKind::PermissionDenied => {
-            "this user may not write there; change its mode, or name another folder"
+            "this user may not write there; change its mode, or choose another directory"
         }
-        _ => "name another folder",
+        _ => "choose another directory",
     }
 }
 
@@ -525,15 +535,15 @@ mod tests {
         assert!(said(&dir.path().join("no")).contains("this directory does not exist; create it"));
         fs::write(dir.path().join("caches"), HEADER.to_owned() + "what is this\n").unwrap();
         assert!(said(&dir.path().join("caches")).contains("this is not a directory"));
-        assert!(said(dir.path()).contains("caches:2: this is no mark of a cache"));
+        assert!(said(dir.path()).contains("caches:2: this line is not the mark of a cache"));
         for damaged in ["clean \"a\"\n", &HEADER[..9], "\0\0\0"] {
             fs::write(dir.path().join("caches"), damaged).unwrap();
             assert!(
-                said(dir.path()).contains("caches: its first line is damaged, so nobody knows")
+                said(dir.path()).contains("caches: its first line is damaged, so it is unknown")
             );
         }
         fs::write(dir.path().join("caches"), "").unwrap();
-        assert!(said(dir.path()).contains("caches: this file is empty, so nobody knows which"));
+        assert!(said(dir.path()).contains("caches: this file is empty, so it is unknown which"));
         fs::remove_file(dir.path().join("caches")).unwrap();
         let _marks = open_in(dir.path(), &["a"]).unwrap();
         assert!(said(dir.path()).contains("in use by process "));
@@ -579,7 +589,8 @@ mod tests {
         let error = io::Error::from(rustix::io::Errno::ROFS);
         let said = unwritable(Path::new("st/caches"), &error).to_string();
         let expected = "st/caches: cannot be written: Read-only file system (os error 30): its file \
-                        system is mounted read-only; mount it for writing, or name another folder";
+                        system is mounted read-only; mount it for writing, or choose another \
+                        directory";
         assert_eq!(said, expected);
     }
 

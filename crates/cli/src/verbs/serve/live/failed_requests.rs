@@ -1,8 +1,8 @@
 //! Number of requests that each drive failed in the last minute.
 //!
-//! Owns a window for each drive, fed with the drive's failure count once a second and with each
-//! report. A drive without failures has an empty window. The kernel has no such count, and SMART
-//! only has totals, which stay high after a drive has recovered.
+//! This module owns a window for each drive, fed with the drive's failure count once per second and
+//! with each report. A drive without failures has an empty window. The kernel has no such count,
+//! and SMART has only totals, which stay high after a drive has recovered.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

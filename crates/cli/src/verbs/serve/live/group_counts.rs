@@ -1,6 +1,6 @@
 //! Counters of groups for `stats`, from the accounts of all volumes.
 //!
-//! Called by daemon.rs on the views' thread. Only reads counters.
+//! daemon.rs calls this module on the views' thread. It only reads counters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::views::groups::{GroupCounts, OnVolume};
 pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<GroupCounts> {
     let table = groups.table();
     let listed = table.list();
-    // Groups are listed by number.
+    // The index of a group in the list is its number.
     let name_of = |id: GroupId| listed.get(usize::from(id.0)).map(|(_, group)| group.name.clone());
     let booked: HashMap<GroupId, u64> = table.booked().into_iter().collect();
     let mut counts: HashMap<GroupId, Vec<OnVolume>> = HashMap::new();

@@ -1,8 +1,9 @@
 //! The daemon's part of `millrace ctl set group`, and groups in `stats`.
 //!
-//! Called by daemon.rs for the control socket, on the views' thread. A change is made completely or
-//! not at all: values are parsed into a copy of the settings by the table of the configuration
-//! (config/group.rs), and then the copy is put into force. Prints the change to standard output.
+//! daemon.rs calls this module for the control socket, on the views' thread. A change is made
+//! completely or not at all: values are parsed into a copy of the settings by the table of the
+//! configuration (config/group.rs), and then the copy is put into force. The change is printed to
+//! standard output.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,9 @@ pub fn set(
     let bad = |text: String| Refusal::new("bad-request", text);
     let before = groups.get(&asked.group).map_err(|error| bad(error.to_string()))?;
     if asked.settings.is_empty() {
-        return Err(bad("set-group: nothing is to be set; write weight=400, say".to_owned()));
+        return Err(bad(
+            "set-group: there is no setting in the request; add one, as in weight=400".to_owned(),
+        ));
     }
     let mut now = before.clone();
     for (key, word) in &asked.settings {
@@ -52,7 +55,7 @@ pub fn set(
     Ok(GroupChange { group: asked.group.clone(), settings, warnings: warn(&now) })
 }
 
-/// Returns the groups that use cached volumes, each with such a volume.
+/// Returns the groups that use cached volumes, each with the name of such a volume.
 pub fn cached(config: &ServeConfig) -> Vec<(String, String)> {
     let names = config.groups.iter().map(|group| group.name.as_str()).chain([DEFAULT_GROUP]);
     let used = volumes_by_group(config);
@@ -72,7 +75,7 @@ pub fn ignored_by_caches(
     volumes.filter_map(|(_, volume)| by_cache(config, volume, &sets)).collect()
 }
 
-/// Returns all groups with their settings as words, and the warnings in `said`.
+/// Returns all groups with their settings as text, and the warnings in `said`.
 pub fn list(groups: &ServedGroups, mut said: BTreeMap<String, Vec<String>>) -> Vec<GroupState> {
     let one = |config: &GroupConfig| GroupState {
         name: config.name.clone(),

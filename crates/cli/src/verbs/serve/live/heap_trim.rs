@@ -1,7 +1,7 @@
-//! Returns memory of disks without clients to the system.
+//! `HeapTrim`: returns memory of disks without clients to the operating system.
 //!
 //! The tables of a disk and of its users are freed some seconds after its last client has left, but
-//! the allocator keeps the memory. Called once a second by daemon.rs, on the watching thread.
+//! the allocator keeps the memory. daemon.rs calls this once per second, on the watching thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use millrace_block::{Volume, is_unused};
 use millrace_machine::Native;
 
-/// Time after the end of a client until its tables, which are freed in two steps, are gone.
+/// Time after the last client has left until its tables, which are freed in two steps, are gone.
 const QUIET: Duration = Duration::from_secs(5);
-/// Longest time between two trims while clients come and go continually.
+/// Maximum time between two trims while clients connect and disconnect continually.
 const BUSY: Duration = Duration::from_secs(60);
 
 /// Time of the last trim, and clients that have left since.
@@ -22,7 +22,7 @@ pub struct HeapTrim(Mutex<TrimState>);
 struct TrimState {
     /// Number of clients that had left at the last look.
     left: u64,
-    /// Time since which a trim may be worthwhile, and time at which the last client left.
+    /// Time since which a trim may free memory, and time at which the last client left.
     since: Option<(Instant, Instant)>,
 }
 
@@ -34,7 +34,8 @@ impl HeapTrim {
         }
         for volume in volumes.iter().filter(|volume| !volume.disks().iter().all(|it| is_unused(it)))
         {
-            // Reading the counters frees the accounts of threads that have left the disk.
+            // Reading these counters frees the accounts of threads that have stopped using the
+            // disk.
             let _ = volume.tenants();
             volume.drives().iter().for_each(|disk| drop(disk.queue_stats()));
         }

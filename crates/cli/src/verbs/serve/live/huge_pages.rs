@@ -1,7 +1,7 @@
 //! Amount of payload memory in huge pages.
 //!
-//! The views ask with each report. The kernel must walk the page tables of the process to answer,
-//! so it is asked at most every ten seconds.
+//! The views need this number for each report. The kernel must walk the page tables of the process
+//! to compute it, so it is read at most every ten seconds.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const FRESH: Duration = Duration::from_secs(10);
 pub struct HugePages(Mutex<Option<(Instant, u64)>>);
 
 impl HugePages {
-    /// Returns the bytes in huge pages, or 0 if the system does not tell.
+    /// Returns the bytes in huge pages, or 0 if the kernel does not report them.
     pub fn bytes(&self, now: Instant) -> u64 {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match *last {

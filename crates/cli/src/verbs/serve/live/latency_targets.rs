@@ -1,10 +1,10 @@
-//! Latency targets that no drive can keep: reported when one is set, and when one is being missed.
+//! Latency targets that no drive can keep: they are reported when set, and while missed.
 //!
 //! A scheduler can shorten only the time before the drive. So a target cannot be kept if the
-//! group's own I/Os take longer at the drive itself, for some seconds on end. The main thread
-//! checks once a second (watch.rs, by way of daemon.rs) the drives whose scheduler keeps targets
-//! and the groups that have one; otherwise a check costs nothing. Each finding is logged once, and
-//! reported to clients until the target is met or changed. The texts are in
+//! group's own I/Os take longer than that at the drive itself, for several seconds in a row. Once
+//! per second, the main thread checks the drives whose scheduler keeps targets and the groups that
+//! have one (watch.rs, through daemon.rs); without such groups a check costs nothing. Each finding
+//! is logged once, and reported to clients until the target is met or changed. The texts are in
 //! config/group/targets.rs.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,8 @@ const LEAST: u64 = 10;
 const LEAST_ABOVE: f64 = 2.0;
 /// Least number of a drive's I/Os from which its median is meaningful.
 const KNOWN_IOS: u64 = 100;
-/// Most log lines per check, since a configuration may be wrong for a thousand clients at once.
+/// Maximum number of log lines per check, because one configuration may be wrong for a thousand
+/// clients at once.
 const LINES: usize = 3;
 
 /// Latency targets of groups, and the state of each at each drive.
@@ -43,14 +44,13 @@ pub struct LatencyTargets {
 /// State of a group's target at a drive.
 struct DriveTarget {
     target: LatencyTarget,
-    /// Times at the drive up to the start of this window, of the group's I/Os and in total of all
-    /// I/Os.
+    /// Service times at the start of this window: of the group's I/Os, and in total of all I/Os.
     before: Snapshot,
     all_before_ns: u64,
     since: Instant,
-    /// Start of the first of the windows in a row in which it was missed.
+    /// Start of the first of consecutive windows in which the target was missed.
     missed_since: Option<Instant>,
-    /// Text about it, while it is missed.
+    /// Text about the target, while it is missed.
     says: Option<String>,
 }
 
@@ -61,7 +61,7 @@ enum TargetChange {
     /// The target is missed: the group's service times at the drive, and the mean numbers of I/Os
     /// of the group and of other groups in the drive.
     Missed(Snapshot, (f64, f64)),
-    /// Kept again after it was missed.
+    /// The target is kept again after it was missed.
     Kept,
 }
 
@@ -103,7 +103,7 @@ impl DriveTarget {
     }
 }
 
-/// Returns the time by which a target is judged. With few I/Os, the slowest one alone does not
+/// Returns the time that is compared with a target. With few I/Os, the slowest one alone does not
 /// count.
 fn judged_ns(target: LatencyTarget, window: &Snapshot) -> u64 {
     match target {
@@ -116,7 +116,8 @@ fn judged_ns(target: LatencyTarget, window: &Snapshot) -> u64 {
 }
 
 impl LatencyTargets {
-    /// Takes the targets' environment from the configuration of a daemon that begins to serve.
+    /// Takes volumes, groups and modelled drives from the configuration of a daemon that begins to
+    /// serve.
     pub fn new(config: &ServeConfig) -> LatencyTargets {
         let usual = config.drives();
         let usual = usual.filter_map(|one| Some((one.name.clone(), usual_times(&one.spec)?)));
@@ -129,7 +130,7 @@ impl LatencyTargets {
     }
 
     /// Returns warnings about a target that was just set: about the schedulers of the drives that
-    /// the group uses, and about the service times that these drives have had or are known to have.
+    /// the group uses, and about the measured or modelled service times of these drives.
     pub fn at_once(
         &self,
         groups: &ServedGroups,
@@ -272,7 +273,7 @@ mod tests {
     const TARGET: LatencyTarget = LatencyTarget::Percentile(9_900, 50_000);
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Looks once a second, after so many I/Os that took so long at the drive.
+    /// Looks once per second, after so many I/Os that took so long at the drive.
     fn looks(ios: &[(u64, u64)]) -> Vec<&'static str> {
         let start = Instant::now();
         let mut one = DriveTarget::new(TARGET, (Snapshot::default(), 0), start);

@@ -1,8 +1,8 @@
 //! The daemon's part of `millrace locks`: lock statistics of all its drives, on request.
 //!
-//! Owns the process's lock meter while it is in use. If a client dies, the next request or periodic
-//! check finds that nobody has asked for ten seconds and ends the statistics. Called by daemon.rs
-//! for the control socket, and by watch.rs.
+//! This module owns the process's lock meter while it is in use. If a client dies, the next request
+//! or periodic check finds that it has sent no request for ten seconds and ends the statistics.
+//! daemon.rs calls it for the control socket, and watch.rs for the checks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::views::locks::{LockCounters, LockReport};
 /// Longest time without a request from the client.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// Lock statistics, if a client takes them.
+/// Lock statistics, if a client requested them.
 #[derive(Default)]
 pub struct LockStatistics(Mutex<Option<MeterSession>>);
 
@@ -33,7 +33,12 @@ impl LockStatistics {
     /// Returns `busy` if another client takes them.
     pub fn start(&self, volumes: &[Arc<Volume<Native>>]) -> Result<(), Refusal> {
         let mut place = self.look();
-        let busy = || Refusal::new("busy", "lock statistics are being taken; wait for their end");
+        let busy = || {
+            Refusal::new(
+                "busy",
+                "another client is taking lock statistics; wait until it has finished",
+            )
+        };
         if place.is_some() {
             return Err(busy());
         }
@@ -60,7 +65,7 @@ impl LockStatistics {
         self.look().take().map(|session| session.locks()).ok_or_else(none)
     }
 
-    /// Ends the statistics if the client has not asked for too long.
+    /// Ends the statistics if the client has sent no request for too long.
     pub fn end_if_silent(&self) {
         drop(self.look());
     }
@@ -84,7 +89,7 @@ impl MeterSession {
 }
 
 fn none() -> Refusal {
-    let text = "no lock statistics are being taken; locks-start starts them, and who does not ask \
-                for 10 s ends them";
+    let text = "no lock statistics are being collected; locks-start starts them, and they end if \
+                the client asks nothing for 10 s";
     Refusal::new("none", text)
 }

@@ -1,9 +1,10 @@
 //! Threads that open files of directories for clients, and close unused ones.
 //!
 //! The library defines the work (`millrace::FileTask`, `millrace::ClosingFile`). One thread takes
-//! the clients' requests, and one thread per directory does the work that touches its file system.
-//! A file system that hangs blocks neither other directories nor changes or the end of the daemon.
-//! The threads start when first needed and end with the server; nobody waits for them.
+//! the clients' requests, and one thread per directory does the work that accesses its file system.
+//! A file system that hangs blocks neither other directories nor changes of the configuration or
+//! the end of the daemon. The threads start when first needed and end with the server; nobody waits
+//! for them.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -23,13 +24,13 @@ use super::dirty_marks::mark_caches;
 const LOOK: Duration = Duration::from_secs(1);
 /// Time between two checks while no file is open.
 const IDLE_LOOK: Duration = Duration::from_secs(60);
-/// Time for which a warning is not repeated.
+/// Time for which the same warning is not repeated.
 const QUIET: Duration = Duration::from_secs(60);
-/// Most warnings in that time.
+/// Maximum number of warnings in that time.
 const WARNINGS_MAX: usize = 32;
-/// Most tasks that wait for a directory. Clients beyond that are refused.
+/// Maximum number of tasks that wait for a directory. Clients beyond this limit are refused.
 const TASKS_MAX: usize = 4096;
-/// Longest time until the views show an opened file, while more are being opened.
+/// Maximum time until the views show an opened file while further files are being opened.
 const FOLLOW: Duration = Duration::from_millis(100);
 
 /// Threads that open and close files, once the server has a directory.
@@ -68,13 +69,16 @@ impl OpenFilesThreads {
             let (daemon, requests) = (Weak::clone(&self.daemon), server.servers().requests());
             let body = move || take_requests(&daemon, &requests);
             if let Err(error) = Native::try_spawn("millrace-files", None, body) {
-                tracing::error!("no files of directories can be opened: no thread for it: {error}");
+                tracing::error!(
+                    "no file of a directory can be opened, because its thread cannot \
+                                 be started: {error}"
+                );
             }
         });
     }
 
-    /// Passes a job to the thread of its directory. Returns the job if too many are waiting.
-    /// Dropping a returned task refuses its client.
+    /// Passes a job to the thread of its directory. Returns the job if too many are waiting. If the
+    /// caller drops a returned task, its client is refused.
     fn give(&self, directory: &str, job: FileJob) -> Option<FileJob> {
         let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
         if !directories.contains_key(directory) {
@@ -82,13 +86,17 @@ impl OpenFilesThreads {
             let daemon = Weak::clone(&self.daemon);
             let body = move || do_jobs(&daemon, &to_do);
             if let Err(error) = Native::try_spawn("millrace-files", None, body) {
-                self.warn(&format!("export {directory}: no thread to open its files: {error}"));
+                self.warn(&format!(
+                    "export {directory}: cannot start the thread that opens its files: {error}"
+                ));
                 return Some(job);
             }
             directories.insert(directory.to_owned(), jobs);
         }
         let refused = directories[directory].try_send(job).err()?;
-        self.warn(&format!("export {directory}: its file system is too slow for its clients"));
+        self.warn(&format!(
+            "export {directory}: its file system answers too slowly, so clients are refused"
+        ));
         let (TrySendError::Full(job) | TrySendError::Disconnected(job)) = refused;
         Some(job)
     }
@@ -116,7 +124,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         let mut server = daemon.server();
         let Some(server) = server.as_mut() else { return };
         let task = request.and_then(|request| server.answer(request));
-        // A trace recording keeps drives open.
+        // No file is closed during a trace recording, because the recording keeps drives open.
         let unused = match looked.elapsed() >= LOOK && !daemon.recording().is_active() {
             true => server.unused_files(),
             false => Vec::new(),
@@ -131,7 +139,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         for closing in unused {
             let directory = closing.directory().to_owned();
             let refused = daemon.open_files().give(&directory, FileJob::Close(closing));
-            // The file stays open and unused, to be closed later.
+            // The file stays open without a client; a later check closes it.
             if let Some(FileJob::Close(closing)) = refused {
                 server.close(closing);
             }
@@ -156,9 +164,9 @@ fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
 
 /// Does the jobs of one directory.
 fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
-    // Time since which the views do not show files that were opened or closed.
+    // Time since which opened and closed files are missing from the views.
     let mut behind: Option<Instant> = None;
-    // True if the views may keep the former lists, which hold closed drives open.
+    // True if the views may still use the former lists, which keep closed drives open.
     let mut keep_drives = false;
     loop {
         let wait = if behind.is_some() { Duration::ZERO } else { IDLE_LOOK };

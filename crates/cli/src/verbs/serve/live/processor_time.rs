@@ -1,14 +1,14 @@
 //! CPU time of the daemon's threads, and time that they waited for a CPU.
 //!
-//! Reads `/proc/self/task/*/schedstat`. Called by daemon.rs for each report. Threads that have
-//! ended do not count.
+//! This module reads `/proc/self/task/*/schedstat`. daemon.rs calls it for each report. Threads
+//! that have ended do not count.
 
 use std::fs;
 use std::path::Path;
 
 use crate::views::report::ProcessorTime;
 
-/// Returns the sums over all threads of this process; 0 if the kernel does not count them.
+/// Returns the sums over all threads of this process, or 0 if the kernel has no such counters.
 pub fn of_process() -> ProcessorTime {
     of_threads(Path::new("/proc/self/task"))
 }
@@ -16,7 +16,7 @@ pub fn of_process() -> ProcessorTime {
 fn of_threads(dir: &Path) -> ProcessorTime {
     let mut sum = ProcessorTime::default();
     for thread in fs::read_dir(dir).into_iter().flatten().flatten() {
-        // The thread may have ended meanwhile.
+        // A thread that has ended in the meantime has no such file.
         let text = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
         let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
         sum.ran_ns += numbers.next().unwrap_or(0);

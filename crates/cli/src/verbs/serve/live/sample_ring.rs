@@ -1,8 +1,9 @@
 //! One hour of one-second samples: totals, and series of the busiest volumes, drives and groups.
 //!
-//! Owns the memory, at most 4 MiB: one sample a second for an hour, and up to 32 series of each
-//! kind with 8 bytes a second. If there are more names than series, a busier name replaces the
-//! least busy one and starts empty. Pure: sampler.rs reads the counters.
+//! `SampleRing` owns the memory, at most 4 MiB: one sample per second for an hour, and up to 32
+//! series of each kind with 8 bytes per second. If there are more names than series, a busier name
+//! replaces the least busy one and starts empty. All functions are pure: sampler.rs reads the
+//! counters.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,7 +11,8 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
 /// Seconds over which the load of a name is averaged.
 const LOAD_S: f64 = 60.0;
-/// A name replaces another whose load is below this fraction of its own.
+/// Limit for replacing a series: a name replaces another whose load is below this fraction of its
+/// own load.
 const LAZY: f64 = 0.5;
 
 /// Reading of a volume, drive or group: name, I/Os per second, I/Os in flight.
@@ -67,7 +69,7 @@ impl BusiestSeries {
             let load = self.loads.remove(&name).unwrap_or(0.0);
             now.insert(name, (ios, in_flight, load + (f64::from(ios) - load) / LOAD_S));
         }
-        // Forgets names that are gone.
+        // Names that no longer exist are removed.
         self.loads = now.iter().map(|(name, (.., load))| (name.clone(), *load)).collect();
         self.series.retain(|(name, _)| now.contains_key(name));
         self.choose();
@@ -78,7 +80,7 @@ impl BusiestSeries {
         }
     }
 
-    /// Starts series while there is space, or one in place of the least busy.
+    /// Starts series while there is space, or one that replaces the least busy series.
     fn choose(&mut self) {
         if self.loads.len() == self.series.len() {
             return;

@@ -1,9 +1,9 @@
-//! Samples all counters once a second, for one hour.
+//! Samples all counters once per second, for one hour.
 //!
-//! Owns the counters of the last sample, from which the next one takes the difference. A volume
-//! that was never used costs a look at its drives' locks and no memory; a volume whose clients are
-//! idle costs the sum of their counters. So an idle daemon stays idle even with 10,000 disks.
-//! Called by watch.rs; sample_ring.rs keeps the samples.
+//! `Sampler` owns the counters of the last sample, from which the next sample takes the difference.
+//! A volume that was never used costs one check of its drives' locks and no memory; a volume whose
+//! clients are idle costs the sum of their counters. So an idle daemon stays idle even with 10,000
+//! disks. watch.rs calls this; sample_ring.rs keeps the samples.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use super::sample_ring::{Reading, SampleRing};
 use super::served_lists::NamedStates;
 use crate::views::history::{HEAT_ROWS, History, SERIES_MAX, Sample};
 
-/// Samples, with the counters that the next one is compared with.
+/// History of samples, with the counters from which the next sample is computed.
 #[derive(Debug)]
 pub struct Sampler(Mutex<Samples>);
 
@@ -44,7 +44,7 @@ struct VolumeCounters {
 struct DriveCounters {
     ios: u64,
     in_flight: u64,
-    /// Number of I/Os with times, and their time by stage.
+    /// Number of I/Os whose stages were timed, and their total time in each stage.
     timed: u64,
     stage_ns: [u64; 4],
 }
@@ -94,8 +94,8 @@ fn was_used(volume: &Volume<Native>) -> bool {
 }
 
 impl VolumeCounters {
-    /// Reads the counters of a volume. Those of its drives and groups are copied from `before`
-    /// while its clients are idle.
+    /// Reads the counters of a volume. While its clients are idle, the counters of its drives and
+    /// groups are copied from `before`.
     fn read(volume: &Volume<Native>, before: Option<&VolumeCounters>) -> VolumeCounters {
         let mut clients = TenantSnapshot::default();
         volume.tenants().iter().for_each(|(_, stats)| clients.merge(stats));
@@ -191,7 +191,7 @@ fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
 }
 
 /// Returns the I/Os of volumes, drives and groups between two samples. If there are more volumes
-/// than series, a volume counts from its first use.
+/// than series, a volume is included from its first use on.
 fn readings(
     volumes: &[Arc<Volume<Native>>],
     groups: &ServedGroups,

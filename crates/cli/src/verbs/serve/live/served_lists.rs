@@ -1,8 +1,8 @@
 //! `ServedLists`: volumes, caches and exports that the views read.
 //!
-//! A reload makes new lists and never changes old ones: a view takes the current lists and reads
-//! counters through them. Lists keep their drives open, so nobody may keep them for long. Used by
-//! daemon.rs and reload.rs.
+//! A reload creates new lists and never changes old ones: a view takes the current lists and reads
+//! counters through them. Lists keep their drives open, so no view may keep them for long.
+//! daemon.rs and reload.rs use them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Selects the volumes that reports show: if there are many, those that were used.
 //!
-//! A report of a thousand idle disks would be megabytes of zeroes and take seconds to make. Called
-//! by daemon.rs for each report.
+//! A report of a thousand idle disks would be megabytes of zeroes and take seconds to create.
+//! daemon.rs calls this module for each report.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use millrace_machine::Native;
 use crate::views::StatsQuery;
 use crate::views::report::IdleCounts;
 
-/// Most volumes of which all are shown.
+/// Maximum number of volumes up to which all volumes are shown.
 pub const VOLUMES_SHOWN: usize = 64;
 
 /// Volumes in a report, and the number of those left out.
 pub struct ShownVolumes<'a> {
     /// Volumes that are shown, in the order of the configuration.
     pub volumes: Vec<Arc<Volume<Native>>>,
-    /// Numbers of what is left out, except exports, which the caller counts.
+    /// Numbers of volumes and drives left out. The caller counts the exports.
     pub idle: IdleCounts,
     left_out: HashSet<&'a str>,
 }

@@ -1,8 +1,8 @@
 //! The daemon's part of `millrace trace record`: one recording at a time, on request.
 //!
-//! Owns the current recorder. If its client dies, the recording ends after ten seconds without a
-//! request. Volumes and drives in a request must exist and its files must not, so that the daemon
-//! never overwrites anything. Called by daemon.rs for the control socket.
+//! `TraceRecording` owns the current recorder. If its client dies, the recording ends after ten
+//! seconds without a request. Volumes and drives in a request must exist and its files must not, so
+//! that the daemon never overwrites anything. daemon.rs calls it for the control socket.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,7 +39,7 @@ impl TraceRecording {
     ) -> Result<(), Refusal> {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if place.as_ref().is_some_and(|recorder| !recorder.has_ended()) {
-            let text = "a recording is under way; wait for its end";
+            let text = "another recording is in progress; wait until it has ended";
             return Err(Refusal::new("busy", text));
         }
         *place = None;
@@ -49,7 +49,7 @@ impl TraceRecording {
         let existing =
             (0..CPUS_MAX).map(|cpu| trace_file(&start.name, cpu)).find(|path| path.exists());
         if let Some(path) = existing {
-            let text = format!("{} is there already: choose another name", path.display());
+            let text = format!("{} exists already; choose another name", path.display());
             return Err(bad(text));
         }
         let filter = filter(volumes, start)?;
@@ -57,7 +57,8 @@ impl TraceRecording {
         let stamp = TraceStamp::from_word(word)
             .ok_or_else(|| bad(unknown_word("stamp", word, &["batch", "event"])))?;
         let tracer = volumes.iter().find_map(|volume| volume.tracer());
-        let tracer = tracer.ok_or_else(|| bad("there is nothing to record".to_owned()))?;
+        let tracer =
+            tracer.ok_or_else(|| bad("no drive matches; nothing would be recorded".to_owned()))?;
         let devices = device_names(volumes);
         let parts = (0..).zip(volumes).filter(|(_, volume)| volume.drives().len() > 1);
         let parts = parts.flat_map(|(minor, volume)| {
@@ -77,8 +78,8 @@ impl TraceRecording {
         Ok(())
     }
 
-    /// Returns true during a recording. Drops a recording that has ended by itself, since it would
-    /// keep drives open.
+    /// Returns true during a recording. Drops a recording that has ended by itself, because it
+    /// would keep drives open.
     pub fn is_active(&self) -> bool {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         drop(place.take_if(|recorder| recorder.has_ended()));
@@ -159,7 +160,7 @@ fn filter(volumes: &[Arc<Volume<Native>>], start: &TraceStart) -> Result<TraceFi
         })?;
     }
     if start.sectors.is_some_and(|(first, end)| first >= end) {
-        return Err(bad("sectors: the first must be before the last".to_owned()));
+        return Err(bad("sectors: the first sector must be below the second".to_owned()));
     }
     Ok(filter)
 }

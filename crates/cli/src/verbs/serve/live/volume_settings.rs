@@ -1,7 +1,7 @@
 //! The daemon's part of `millrace ctl set`: changes settings of a served volume.
 //!
-//! Called by daemon.rs for the control socket, on the views' thread. All drives of the volume get
-//! the setting, or none. Prints the change to standard output.
+//! daemon.rs calls this module for the control socket, on the views' thread. Either all drives of
+//! the volume get the setting, or none. The change is printed to standard output.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::views::{Refusal, SetVolume};
 pub fn set(volumes: &[Arc<Volume<Native>>], asked: &SetVolume) -> Result<VolumeChange, Refusal> {
     let volume = volume_of(volumes, &asked.volume)?;
     let Some(word) = &asked.scheduler else {
-        let text = "set: nothing is to be set; write scheduler=WORD";
+        let text = "set: there is no setting in the request; add scheduler=WORD";
         return Err(Refusal::new("bad-request", text));
     };
     let kind = kind_of_word(word)?;
@@ -69,7 +69,7 @@ fn kind_of_word(word: &str) -> Result<SchedulerKind, Refusal> {
         let known: Vec<&str> = SchedulerKind::WORDS.iter().map(|(_, word)| *word).collect();
         let like = nearest(word, known.iter().copied());
         let like = like.map_or_else(String::new, |like| format!("; did you mean {like:?}?"));
-        let text = format!("scheduler = {word:?}: there are {}{like}", known.join(", "));
+        let text = format!("unknown scheduler {word:?}; choose {}{like}", known.join(", "));
         Refusal::new("bad-request", text)
     })
 }
@@ -79,7 +79,7 @@ pub fn scheduler_of(disk: &Disk<Native>) -> &'static str {
     kind_of(disk).word()
 }
 
-/// Returns the scheduler of a drive. A daemon has no schedulers besides the built-in ones.
+/// Returns the scheduler of a drive. A daemon has only built-in schedulers.
 fn kind_of(disk: &Disk<Native>) -> SchedulerKind {
     disk.scheduler().unwrap_or_default()
 }

@@ -1,9 +1,10 @@
 //! `DaemonWatch`: logs events of a running daemon: I/Os that its drives failed, servers of drives
 //! that are lost or back, and its end.
 //!
-//! Runs on the main thread while another waits for signals, and wakes once a second, which is all
-//! that an idle daemon does. Remembers what was logged: each drive and each export gets at most one
-//! line in five checks, with the count since the last line, and another line when the daemon stops.
+//! `DaemonWatch` runs on the main thread while another thread waits for signals, and wakes once per
+//! second; an idle daemon does nothing else. It remembers which events were logged: each drive and
+//! each export gets at most one line in five checks, with the count since the last line, and
+//! another line when the daemon stops.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -19,12 +20,13 @@ use super::served_lists::{NamedStates, ServedLists};
 
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Number of checks after a line about a drive or export without another line about it.
+/// Number of checks after a log line about a drive or export during which no further line about it
+/// is logged.
 const QUIET: u32 = 4;
 /// Number of checks between two lines about dirty caches while the daemon stops.
 const STOP_LOOKS: u32 = 5;
 
-/// A daemon, and what was already logged about it.
+/// A daemon, and which of its events were already logged.
 pub struct DaemonWatch {
     daemon: Arc<LiveDaemon>,
     exports: NamedStates<FailureLog>,
@@ -42,7 +44,7 @@ struct StuckDrives {
 }
 
 impl StuckDrives {
-    /// Returns the drives in `now` that are to be logged.
+    /// Returns the drives in `now` that must be logged.
     fn news(&mut self, now: Vec<usize>) -> Vec<usize> {
         self.quiet = self.quiet.saturating_sub(1);
         let is_new = |drive: &usize| self.quiet == 0 && !self.drives.contains(drive);
@@ -60,7 +62,7 @@ impl StuckDrives {
 #[derive(Debug, Clone, Copy, Default)]
 struct FailureLog {
     count: u64,
-    /// Number of checks that must not log yet.
+    /// Number of checks during which nothing may be logged yet.
     quiet: u32,
 }
 
@@ -89,10 +91,10 @@ impl DaemonWatch {
         DaemonWatch { daemon, exports, drives, caches, stuck, is_stopping: false }
     }
 
-    /// Checks the server until the other end of `done` is dropped. Stops a server that has lost an
-    /// I/O thread or a drive's worker, as SIGTERM would.
+    /// Checks the server until the sender of `done` is dropped. Stops a server that has lost an I/O
+    /// thread or a drive's worker, as SIGTERM would.
     pub fn watch(&mut self, done: &Receiver<()>) {
-        // Logs failures from the start before serving goes on.
+        // Failures that happened during the start are logged first.
         self.look();
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             self.look();
@@ -136,8 +138,8 @@ impl DaemonWatch {
         }
     }
 
-    /// Logs data that caches could not write, and their hanging drives. While the daemon stops,
-    /// `watch_stop` does that.
+    /// Logs data that caches could not write, and drives that hang. While the daemon stops,
+    /// `watch_stop` logs these instead.
     fn look_at_caches(&mut self, lists: &ServedLists) {
         if self.is_stopping {
             return;
@@ -158,7 +160,7 @@ impl DaemonWatch {
         }
     }
 
-    /// Watches a stopping daemon until the other end of `done` is dropped: logs failures, and every
+    /// Watches a stopping daemon until the sender of `done` is dropped: logs failures, and every
     /// few seconds the dirty data of caches.
     pub fn watch_stop(&mut self, done: &Receiver<()>) {
         self.is_stopping = true;
@@ -225,8 +227,8 @@ pub fn log_lost(daemon: &LiveDaemon, end: DaemonEnd) {
     }
 }
 
-/// Logs a line about the last `new` failed I/Os of a drive; those before the last one at debug
-/// level.
+/// Logs the last `new` failed I/Os of a drive. Only the last of them gets a normal line; the others
+/// are logged at debug level.
 fn log_drive(drive: &str, failures: &Failures, new: u64) {
     let known = failures.last.len() as u64;
     let first = known.saturating_sub(new) as usize;

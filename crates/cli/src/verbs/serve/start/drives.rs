@@ -1,7 +1,7 @@
-//! Opens the drives of a plan and makes its volumes. The first failure undoes everything.
+//! Opens the drives of a plan and creates its volumes. The first failure undoes everything.
 //!
-//! Called by `serve` between checking and binding. Beside `millrace::Opening`, it records created
-//! files, and logs which drive waits for a file that another process has locked.
+//! `serve` calls this between checking and binding. In addition to `millrace::Opening`, this module
+//! records created files, and logs which drive waits for a file that another process has locked.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -15,16 +15,16 @@ use super::startup::Startup;
 use crate::config::ServePlan;
 use crate::verbs::serve::check::{lost_file, probe, start_error};
 
-/// Time between two looks at the drive being opened. A drive that is the same at two looks is
-/// reported as waiting.
+/// Time between two checks of the drive that is being opened. If two checks find the same drive, it
+/// is logged as waiting.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Opens all drives of a plan and makes its volumes.
 ///
 /// # Errors
-/// Returns the first failure with its line, or that a signal has ended the start.
+/// Returns the first failure with its line, or an error saying that a signal has ended the start.
 pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
-    startup.step("looking at the drives' files")?;
+    startup.step("examining the drives' files")?;
     lost_file::check(plan)?;
     let problem = |error| start_error::to_problems(plan, &error);
     let config = plan.config.to_open();
@@ -35,7 +35,7 @@ pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     let (done, waiting) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let current = &current;
-        // If no thread can be started, waiting is not reported.
+        // If no thread can be started, drives that wait are not logged.
         let _ =
             thread::Builder::new().spawn_scoped(scope, move || watch(current, &waiting, startup));
         let _done = done;
@@ -54,7 +54,7 @@ pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     Ok(opening.finish().map_err(problem)?)
 }
 
-/// Logs what a slow opening waits for, until the sender of `waiting` is dropped.
+/// Logs the cause of a slow opening, until the sender of `waiting` is dropped.
 fn watch(current: &Mutex<Option<&DriveConfig>>, waiting: &mpsc::Receiver<()>, startup: &Startup) {
     let mut seen: Option<(&DriveConfig, bool)> = None;
     while waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
@@ -67,11 +67,12 @@ fn watch(current: &Mutex<Option<&DriveConfig>>, waiting: &mpsc::Receiver<()>, st
     }
 }
 
-/// Logs what a drive waits for, if that is known. Returns true once it was logged.
+/// Logs the process or cluster that a drive waits for, if it is known. Returns true once it was
+/// logged.
 fn say(drive: &DriveConfig, startup: &Startup) -> bool {
     let Some(awaited) = probe::awaited(&drive.spec) else { return false };
     tracing::info!("drive {}: waiting {awaited}", drive.name);
-    // Fails if the start was ended, whose reason the ending thread reports.
+    // A step fails if a signal has ended the start; the signal thread reports that.
     let _ = startup.step(format!("drive {} was waiting {awaited}", drive.name));
     true
 }

@@ -1,8 +1,8 @@
 //! `millrace serve disk.img`: serves files and devices without a configuration.
 //!
-//! Generates the equivalent configuration, so that all starts take the same path, and
-//! `--print-config` prints a configuration to start from. Files must exist: none is created. Called
-//! by source.rs.
+//! This module generates the equivalent configuration, so that all starts take the same path, and
+//! `--print-config` prints a configuration to start from. The files must exist: none is created.
+//! source.rs calls it.
 
 use std::fmt::Write;
 use std::io::ErrorKind;
@@ -14,15 +14,15 @@ use millrace_drives::Spec;
 
 use crate::config::words::{self, LayoutWord};
 
-/// Longest file that is searched for sections of a configuration, in bytes.
+/// Maximum length of a file that is searched for sections of a configuration, in bytes.
 const LOOK_BYTES_MAX: u64 = 1 << 20;
 
 /// Flags for files that are served without a configuration.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Files served without a configuration")]
 pub struct ImageArgs {
-    /// Layout of several files in one volume: linear (one behind the other) or stripe (chunks of 64
-    /// KiB in turn) [default: linear; drives of a configuration are a stripe]
+    /// Layout of several files in one volume: linear (one after the other) or stripe (chunks of 64
+    /// KiB in turn) [default: linear; for drives of a configuration it is stripe]
     #[arg(long, value_name = "LAYOUT", hide_possible_values = true)]
     #[arg(value_parser = words::layouts())]
     pub layout: Option<LayoutWord>,
@@ -52,7 +52,8 @@ pub struct ImageArgs {
 }
 
 impl ImageArgs {
-    /// Returns the first of these flags that is given. They require files without a configuration.
+    /// Returns the name of the first of these flags that is given. All of them require files
+    /// without a configuration.
     pub fn given(&self) -> Option<&'static str> {
         let given = [
             ("--layout", self.layout.is_some()),
@@ -70,7 +71,7 @@ fn address(text: &str) -> Result<String, String> {
     words::address(text, Path::new("")).map(|_| text.to_owned())
 }
 
-/// Checks a name that clients ask for: not empty, and printable in a log line.
+/// Checks a name that clients request: it must not be empty, and must be printable in a log line.
 fn export_name(text: &str) -> Result<String, String> {
     match text.is_empty() || text.contains(char::is_control) {
         true => Err("write a name without control characters, such as disk".to_owned()),
@@ -110,15 +111,18 @@ pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<Stri
     Ok(text(&images, &name, args))
 }
 
-/// Refuses duplicate addresses, since an address can have the one export only once.
+/// Refuses duplicate addresses, because an address can serve the export only once.
 fn refuse_an_address_twice(args: &ImageArgs) -> anyhow::Result<()> {
     let place = |text: &str| words::address(text, Path::new("")).ok();
     for (index, address) in args.nbd.iter().enumerate() {
         if args.nbd[..index].iter().any(|other| place(other) == place(address)) {
-            bail!("--nbd {address}: this address is given twice; give it once");
+            bail!("--nbd {address}: this address is given twice; remove one of them");
         }
         if args.vhost_user.as_ref().is_some_and(|socket| place(socket) == place(address)) {
-            bail!("--vhost-user {address}: the socket of --nbd; give each a socket of its own");
+            bail!(
+                "--vhost-user {address}: this is also the socket of --nbd; give each a socket of \
+                 its own"
+            );
         }
     }
     Ok(())
@@ -156,7 +160,8 @@ fn text(images: &[ImageDrive], name: &str, args: &ImageArgs) -> String {
         |text: &String| matches!(words::address(text, Path::new("")), Ok(Listen::Unix(_)));
     let mut server = String::new();
     if args.vhost_user.is_none() && !nbd.iter().any(is_unix) {
-        // Without a client's socket there is no default path for the control socket.
+        // Without a socket for clients there is no path from which the control socket's path could
+        // be derived.
         let control = quoted(&format!("unix:{}.control", as_file_name(name)));
         let _ = writeln!(server, "control = {control}");
     }
@@ -183,11 +188,11 @@ fn tls(args: &ImageArgs) -> String {
 fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<ImageDrive> {
     let shown = file.display();
     let Some(path) = file.to_str() else {
-        bail!("{shown}: the name is not UTF-8; give the file another, or a link to it");
+        bail!("{shown}: the name is not UTF-8; rename the file, or serve a link to it");
     };
     let meta = match std::fs::metadata(file) {
         Ok(meta) => meta,
-        // No file has this name, so it is a spec or a mistake.
+        // No file has this name, so the argument is a drive spec or a mistake.
         Err(error) if !is_of_driver(path) && !is_nbd_url(path) => {
             return Err(missing(file, &error));
         }
@@ -197,7 +202,9 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<ImageDrive> {
         },
     };
     if meta.is_file() && meta.len() <= LOOK_BYTES_MAX && is_configuration(file) {
-        bail!("{shown}: this looks like a configuration; to serve what it says: --config {shown}");
+        bail!(
+            "{shown}: this looks like a configuration; to serve its volumes, write --config {shown}"
+        );
     }
     if meta.is_file() && meta.len() < 512 {
         let has = match meta.len() {
@@ -272,8 +279,8 @@ const URL_ADVICE: &str = "no driver opens this kind of URL; name a file, a block
                           nbd://HOST/NAME for the export of an NBD server (nbdkit makes one of \
                           https, S3 and others) or rbd:POOL/IMAGE for a Ceph image";
 
-/// Advises how to create a disk at a path without one. Below /dev, `truncate` would create a file
-/// in memory that is named like a disk.
+/// Returns advice on how to create a disk at a path where nothing exists. Below /dev, `truncate`
+/// would create a file in memory that is named like a disk.
 fn to_make(file: &Path) -> String {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -281,7 +288,7 @@ fn to_make(file: &Path) -> String {
     };
     let (shown, is_in) = (file.display(), std::fs::canonicalize(folder));
     match is_in {
-        Err(_) => format!("its folder {} is not there either", folder.display()),
+        Err(_) => format!("its directory {} does not exist either", folder.display()),
         Ok(is_in) if is_in.starts_with("/dev") && !is_in.starts_with("/dev/shm") => {
             "`lsblk` lists the block devices of this machine".to_owned()
         }
@@ -332,7 +339,7 @@ mod tests {
     use crate::config::{self, ServePlan};
     use millrace_block::Layout;
 
-    /// The configuration of files of these names in a folder.
+    /// The configuration of files of these names in a directory.
     fn plan(names: &[&str], args: &ImageArgs) -> (ServePlan, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let files: Vec<PathBuf> = names.iter().map(|name| dir.path().join(name)).collect();
@@ -425,7 +432,8 @@ mod tests {
         std::os::unix::fs::symlink("/dev", dir.path().join("d")).unwrap();
         let linked = dir.path().join("d/no-such").display().to_string();
         assert!(one(&linked).ends_with("`lsblk` lists the block devices of this machine"));
-        let said = "/no-such/x: there is no such file or device; its folder /no-such is not there \
+        let said = "/no-such/x: there is no such file or device; its directory /no-such does not \
+                    exist \
                     either";
         assert_eq!(one("/no-such/x"), said);
         for url in ["https://host/disk.img", "s3://bucket/disk"] {

@@ -1,9 +1,9 @@
-//! Reports that `serve` prints: volumes and drives, commands to paste, and the result of the stop.
+//! Reports that `serve` prints: volumes and drives, commands to paste, and the outcome of the stop.
 //!
-//! Functions from a plan and open volumes to text, pure except for names in certificates
-//! (tls_host.rs). Commands to paste work in the folder in which the daemon was started: paths are
-//! as in the plan, quoted for a shell, and names and sockets are percent-encoded for NBD URIs.
-//! Called by `serve`.
+//! Functions convert a plan and open volumes to text; they are pure except for names in
+//! certificates (tls_host.rs). Commands to paste work in the directory in which the daemon was
+//! started: paths are as in the plan, quoted for a shell, and names and sockets are percent-encoded
+//! for NBD URIs. `serve` calls this module.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -25,17 +25,17 @@ use crate::config::{ListenerPlan, ServePlan};
 use crate::verbs::serve::check::findings::Findings;
 use crate::views::caches::mode_word;
 
-/// Upper limit of the part of an export that the suggested fio command accesses, in bytes.
+/// Number of bytes of an export that the suggested fio command accesses at most.
 const TRY_BYTES: u64 = 256 << 20;
 /// Smallest block size in commands to paste, in bytes.
 const TRY_BLOCK: u32 = 4096;
 
-/// Owner of a volume's data.
+/// Owner of the data on a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataOwner {
-    /// Nobody: the volume was created for a trial.
+    /// The volume was created for a trial, so commands to paste may overwrite it.
     Demo,
-    /// The user: commands to paste must not change it.
+    /// The data belongs to the user, so commands to paste must not change it.
     Users,
 }
 
@@ -175,7 +175,7 @@ fn volume_of<'a>(export: &ExportConfig, volumes: &VolumesByName<'a>) -> &'a Volu
     volumes.get(export.volume.as_str()).expect("a plan's exports name volumes of the plan")
 }
 
-/// Returns the phrase about read-only access. An export is read-only if its drives are.
+/// Returns the words about read-only access. An export is also read-only if its drives are.
 fn access(export: &ExportConfig, volumes: &VolumesByName<'_>) -> &'static str {
     let features = &volume_of(export, volumes).limits().features;
     if export.read_only || features.read_only { ", read-only" } else { "" }
@@ -288,8 +288,8 @@ fn queues(disk: &Disk<Native>, design: &str) -> String {
     format!("{design} {software} -> {hardware}, {runner}")
 }
 
-/// Returns commands to paste, which leave the user's disks and files unchanged: copies get names of
-/// their own.
+/// Returns commands to paste. They leave the user's disks and files unchanged: copies get new
+/// names.
 fn lines_to_paste(
     uri: &str,
     export: &ExportConfig,
@@ -304,7 +304,7 @@ fn lines_to_paste(
     let (least, bs) = (u64::from(block_bytes), size_text(block_bytes.into()));
     let size = size_text(size_bytes.min(TRY_BYTES) / least * least);
     if uri.starts_with("'nbds") {
-        // QEMU and fio configure certificates in other ways.
+        // QEMU and fio do not take certificates from the URI, so only the other commands get them.
         let with = if uri.contains('?') { '&' } else { '?' };
         let uri = format!("{}{with}tls-certificates=FOLDER'", uri.trim_end_matches('\''));
         return format!(
@@ -340,7 +340,7 @@ fn uri(listener: &ListenerPlan, export: &ExportConfig, host: Option<&str>) -> St
     let nbd = if listener.tls.is_some() { "nbds" } else { "nbd" };
     match &listener.address {
         Listen::Unix(path) => format!("{nbd}+unix:///{name}?socket={}", encoded_path(path)),
-        // NBD URIs cannot name such a socket.
+        // An NBD URI cannot name an abstract socket.
         Listen::Abstract(abstract_name) => format!("unix:@{abstract_name}, export {name}"),
         Listen::Inherited(socket) => format!("systemd:{socket}, export {name}"),
         Listen::Tcp(tcp) => {
@@ -373,17 +373,18 @@ fn encoded(text: &str) -> String {
 /// Returns the report about the stop of the servers.
 pub fn stopped(report: &StopReport) -> String {
     if report.is_clean() {
-        return "stopped: everything is answered and flushed".to_owned();
+        return "stopped: all requests are answered and all data is flushed".to_owned();
     }
     let cut_off = match report.cut_off {
         0 => None,
         count => {
             let connections = counted(count as usize, "connection");
-            Some(format!("{connections} cut off with requests unanswered"))
+            Some(format!("{connections} closed with unanswered requests"))
         }
     };
     let mut all: Vec<&str> = Vec::new();
-    // Without duplicates: several I/O threads flush one volume and report the same failure.
+    // Duplicates are removed, because several I/O threads flush one volume and report the same
+    // failure.
     for text in cut_off.iter().chain(&report.failures) {
         if !all.contains(&text.as_str()) {
             all.push(text);

@@ -1,12 +1,12 @@
 //! Signal handling of the daemon, and its messages to the service manager.
 //!
-//! Installs the process's handlers before any drive is opened, so that a signal never interrupts a
-//! start half-way. SIGTERM, SIGINT and SIGQUIT stop the daemon; SIGHUP reloads the configuration;
-//! SIGUSR2 is ignored with a line in the log; SIGPIPE is ignored by Rust's start-up code, and a
-//! write to a closed pipe is an error like any other. One thread waits for signals. All others
-//! block them: the kernel might pick the main thread, and wait until it returns from an open on a
-//! file system that hangs. The service manager is told by the protocol of sd_notify(3) if
-//! NOTIFY_SOCKET is set.
+//! The process's handlers are installed before any drive is opened, so that a signal never
+//! interrupts a start half-way. SIGTERM, SIGINT and SIGQUIT stop the daemon; SIGHUP reloads the
+//! configuration; SIGUSR2 is ignored with a line in the log; SIGPIPE is ignored by Rust's start-up
+//! code, and a write to a closed pipe is an error like any other. One thread waits for signals. All
+//! other threads block them: the kernel might deliver a signal to the main thread, and wait until
+//! that returns from an open on a file system that hangs. The service manager is notified by the
+//! protocol of sd_notify(3) if NOTIFY_SOCKET is set.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,12 +21,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::startup::Startup;
 
-/// Time within which a second signal counts as the same request: timeout(1) signals the daemon and
-/// then its process group, of which the daemon is a member; so may a terminal and a supervisor.
+/// Time within which a second signal counts as the same request. timeout(1) signals the daemon and
+/// then its process group, which includes the daemon; a terminal or a supervisor may do the same.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 /// All handled signals.
 const TAKEN: [i32; 6] = [SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGHUP];
-/// Least time between two log lines about signals without a meaning.
+/// Minimum time between two log lines about signals that the daemon ignores.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// Signal handlers, and the signals that have arrived.
@@ -40,11 +40,11 @@ enum SignalRequest {
     PowerCut,
     /// Read the configuration again.
     Reload,
-    /// Nothing, but the sender may expect something, so this text is logged.
+    /// Do nothing except log this text, because the sender may expect a reaction.
     Nothing(&'static str),
 }
 
-/// Time of the last log line about a meaningless signal, and number of signals since.
+/// Time of the last log line about an ignored signal, and number of such signals since.
 #[derive(Debug, Default)]
 struct IgnoredSignal {
     said: Option<Instant>,
@@ -52,7 +52,7 @@ struct IgnoredSignal {
 }
 
 impl IgnoredSignal {
-    /// Returns the line to log for another signal, or `None` soon after the last line.
+    /// Returns the line to log for another ignored signal, or `None` soon after the last line.
     fn line(&mut self, said: &str, now: Instant) -> Option<String> {
         let is_early = self.said.is_some_and(|last| now.duration_since(last) < QUIET);
         if is_early {
@@ -62,7 +62,9 @@ impl IgnoredSignal {
         self.said = Some(now);
         match std::mem::take(&mut self.count) {
             0 => Some(said.to_owned()),
-            count => Some(format!("{said} ({count} such signals came since the last line)")),
+            count => {
+                Some(format!("{said} ({count} such signals have arrived since the last line)"))
+            }
         }
     }
 }
@@ -86,7 +88,7 @@ impl Signals {
 
     /// Lets the calling thread receive the signals.
     fn unblock() {
-        // Cannot fail for this signal set. If it did, signals would have no effect.
+        // This call cannot fail for this signal set. If it did, signals would have no effect.
         let _ = set().thread_unblock();
     }
 
@@ -94,12 +96,12 @@ impl Signals {
         match self.0.forever().next() {
             Some(SIGUSR1) => SignalRequest::PowerCut,
             Some(SIGHUP) => SignalRequest::Reload,
-            Some(SIGUSR2) => SignalRequest::Nothing("SIGUSR2 is ignored: it has no meaning here"),
+            Some(SIGUSR2) => SignalRequest::Nothing("SIGUSR2 is ignored: it has no function"),
             _ => SignalRequest::Stop,
         }
     }
 
-    /// Waits for a stop signal, and ends a start in progress. Serves other signals meanwhile.
+    /// Waits for a stop signal, and ends a start in progress. Handles other signals meanwhile.
     pub fn wait(&mut self, startup: &Startup) {
         Self::unblock();
         let (mut cuts, mut ignored) = (0, BTreeMap::<&str, IgnoredSignal>::new());
@@ -122,7 +124,7 @@ impl Signals {
     }
 
     /// Makes a further stop signal, half a second later or more, end the process with status 1.
-    /// Runs `last_words` first.
+    /// Calls `last_words` first.
     pub fn exit_at_the_next_one(mut self, last_words: impl FnOnce() + Send + 'static) {
         let body = move || {
             Self::unblock();
@@ -149,7 +151,7 @@ pub fn tell_manager(phase: DaemonPhase) {
         DaemonPhase::Ready => NotifyState::Ready,
         DaemonPhase::Stopping => NotifyState::Stopping,
     };
-    // An unreachable manager is no reason to stop serving.
+    // The daemon continues to serve if the service manager cannot be notified.
     let _ = sd_notify::notify(false, &[state]);
 }
 
@@ -175,7 +177,7 @@ mod tests {
         let mut line = |ms| ignored.line("ignored", start + Duration::from_millis(ms));
         assert_eq!(line(0).as_deref(), Some("ignored"));
         assert!((1..1000).all(|ms| line(ms).is_none()));
-        let said = "ignored (999 such signals came since the last line)";
+        let said = "ignored (999 such signals have arrived since the last line)";
         assert_eq!(line(5_000).as_deref(), Some(said));
         assert_eq!(line(5_001), None);
     }

@@ -1,9 +1,10 @@
-//! Source of the configuration: a file, standard input, files to serve, or the built-in default.
+//! Finds the source of the configuration: a file, standard input, files to serve, or the built-in
+//! default.
 //!
-//! Owns the default configuration, and the rule that tells a configuration from a disk: its name
-//! ends with `.toml`, or `--config` names it. Only regular files of limited length are read as a
-//! configuration, so that a disk never is. Called by `serve`; images.rs makes the text for files to
-//! serve.
+//! This module owns the default configuration, and the rule that distinguishes a configuration from
+//! a disk image: the name of a configuration ends with `.toml`, or `--config` names it. Only
+//! regular files of limited length are read as a configuration, so that a disk never is. `serve`
+//! calls this module; images.rs creates the text for files to serve.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -15,8 +16,8 @@ use crate::config::BUILT_IN;
 
 const DEFAULT: &str = include_str!("../../../default.toml");
 const DEFAULT_FOLDER: &str = "millrace-data";
-/// Longest configuration in bytes: ten times that of 100,000 drives, each with a volume and an
-/// export. A longer file is a disk named by mistake.
+/// Maximum length of a configuration in bytes: ten times that of one with 100,000 drives, each with
+/// a volume and an export. A longer file is a disk named by mistake.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
 /// Command-line arguments that select the configuration.
@@ -26,7 +27,7 @@ pub struct SourceArgs<'a> {
     pub files: &'a [PathBuf],
     /// Configuration file with any name.
     pub config: Option<&'a Path>,
-    /// Folder of the default volume.
+    /// Directory of the default volume.
     pub data_dir: Option<&'a str>,
     /// Flags for files to serve.
     pub images: &'a ImageArgs,
@@ -41,9 +42,10 @@ pub struct Source {
     pub text: String,
     /// File of the configuration, if it has one.
     pub file: Option<PathBuf>,
-    /// Folder that relative paths in the configuration start from; empty for the working folder.
+    /// Directory from which relative paths in the configuration start; empty for the working
+    /// directory.
     pub base: PathBuf,
-    /// Data folder of the default configuration, created if missing.
+    /// Data directory of the default configuration, created if it is missing.
     pub data_dir: Option<PathBuf>,
 }
 
@@ -56,7 +58,10 @@ impl Source {
             (None, files) => {
                 if let Some(file) = files.iter().find(|file| is_configuration(file)) {
                     let shown = file.display();
-                    bail!("{shown}: a configuration is served alone; put all drives into it");
+                    bail!(
+                        "{shown}: a configuration cannot be served together with files; list all \
+                         drives in it"
+                    );
                 }
                 None
             }
@@ -92,7 +97,7 @@ impl Source {
             };
             anyhow!("{name}: cannot read the configuration: {error}{more}")
         };
-        // Checked before opening it, since opening a pipe would wait.
+        // The type is checked before opening, because opening a pipe would wait.
         let meta = std::fs::metadata(file).map_err(|error| failed(&error))?;
         if !meta.is_file() {
             if meta.is_dir() {
@@ -102,7 +107,8 @@ impl Source {
                 );
             }
             bail!(
-                "{name}: this is no regular file, not a configuration; `serve -` reads standard input"
+                "{name}: this is not a regular file; to read a configuration from standard input, \
+                 use `serve -`"
             );
         }
         let opened = std::fs::File::open(file).map_err(|error| failed(&error))?;
@@ -150,7 +156,7 @@ fn bounded(from: impl Read, name: &str) -> anyhow::Result<String> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let place = error.utf8_error().valid_up_to();
-        anyhow!("{name}: this is no text, at byte {place}; a configuration is TOML in UTF-8")
+        anyhow!("{name}: not valid UTF-8 at byte {place}; a configuration is TOML in UTF-8")
     })
 }
 
@@ -193,7 +199,10 @@ mod tests {
         let disk = file("a.img", &[0; 4096]);
         assert!(read(&[&disk], none, &plain).unwrap().text.contains("driver = \"file\""));
         let error = read(&[&disk, &toml], none, &plain).unwrap_err();
-        assert!(error.contains("a.TOML: a configuration is served alone"), "{error}");
+        assert!(
+            error.contains("a.TOML: a configuration cannot be served together with files"),
+            "{error}"
+        );
         let read_only = ImageArgs { read_only: true, ..plain };
         let error = read(&[&toml], none, &read_only).unwrap_err();
         assert!(error.starts_with("--read-only goes with files"), "{error}");
@@ -210,9 +219,9 @@ mod tests {
         assert!(error.contains("more than 256 MiB is no configuration"), "{error}");
         std::fs::write(&big, b"a = \"\xff\"").unwrap();
         let error = read(&[&big], None, &plain).unwrap_err();
-        assert!(error.contains("no text, at byte 5"), "{error}");
+        assert!(error.contains("not valid UTF-8 at byte 5"), "{error}");
         for (path, what, instead) in [
-            ("/dev/zero", "no regular file", "`serve -` reads"),
+            ("/dev/zero", "not a regular file", "use `serve -`"),
             ("/tmp", "a directory", "directory = \"/tmp\""),
         ] {
             let error = read(&[], Some(Path::new(path)), &plain).unwrap_err();

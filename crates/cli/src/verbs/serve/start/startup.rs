@@ -1,11 +1,11 @@
-//! `Startup`: a start that a signal may end at any time.
+//! `Startup`: state of a start, which a signal may end at any time.
 //!
-//! The main thread opens and binds, and records here each step and each file that it created; the
-//! signal thread ends the start. On a signal, the signal thread makes the opening of drives fail,
-//! then waits up to a second for the main thread to finish its step and undo the start. If the step
-//! takes longer, such as an open on a dead NFS server, the signal thread removes files and sockets
-//! itself and exits the process. A start removes only files that it created. Used by `serve` and
-//! drives.rs.
+//! The main thread opens drives and binds sockets, and records each step and each file that it
+//! created in `Startup`; the signal thread ends the start. On a signal, the signal thread makes the
+//! opening of drives fail, then waits up to a second for the main thread to finish its step and
+//! undo the start. If the step takes longer, such as an open on a dead NFS server, the signal
+//! thread removes files and sockets itself and exits the process. A start removes only files that
+//! it created. `serve` and drives.rs use this.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use millrace_exports::remove_socket_files;
 use crate::verbs::serve::live::daemon::LiveDaemon;
 use crate::views::Reload;
 
-/// Longest time for the main thread to undo its start by itself.
+/// Maximum time in which the main thread may undo its start by itself.
 const UNDO: Duration = Duration::from_secs(1);
 
 /// State of a start, from the first drive until the daemon serves.
@@ -30,7 +30,7 @@ pub struct Startup {
     state: Mutex<StartState>,
     changed: Condvar,
     cancel: Cancel,
-    /// Daemon, once it serves.
+    /// The daemon, set once it serves.
     daemon: OnceLock<Weak<LiveDaemon>>,
 }
 
@@ -49,7 +49,7 @@ enum StartPhase {
     Opening,
     Stopped,
     Serving,
-    /// Undone, because a signal or an error ended it.
+    /// The start was undone, because a signal or an error ended it.
     Over,
 }
 
@@ -75,7 +75,10 @@ impl Startup {
             return Ok(());
         }
         fs::create_dir(folder).with_context(|| {
-            format!("cannot make the data folder {}; name another by --data-dir", folder.display())
+            format!(
+                "cannot create the data directory {}; choose another one with --data-dir",
+                folder.display()
+            )
         })?;
         self.lock().folder = Some(folder.to_owned());
         Ok(())
@@ -90,14 +93,14 @@ impl Startup {
     pub fn serves(&self) -> anyhow::Result<()> {
         self.step("serving")?;
         let mut state = self.lock();
-        // A signal may have arrived since the last step.
+        // A signal may have ended the start since the last step.
         anyhow::ensure!(state.phase == StartPhase::Opening, "the start was stopped by a signal");
         state.phase = StartPhase::Serving;
         (state.files, state.folder) = (Created::default(), None);
         Ok(())
     }
 
-    /// Removes everything that was created. Called by the main thread when all else is dropped.
+    /// Removes all created files. The main thread calls this after dropping everything else.
     /// Returns the line to log if a signal has ended the start.
     pub fn undo(&self) -> Option<String> {
         let said = self.remove();
@@ -146,19 +149,19 @@ impl Startup {
         }
     }
 
-    /// Removes everything that was created. Returns the line to log.
+    /// Removes all created files. Returns the line to log.
     fn remove(&self) -> String {
         let mut state = self.lock();
         let (mut files, folder) = (std::mem::take(&mut state.files), state.folder.take());
         let said = format!(
-            "the start was stopped by a signal while {}; nothing was served, and what it had made is \
-             removed",
+            "the start was stopped by a signal while {}; nothing was served, and created files \
+             and sockets are removed",
             state.step
         );
         drop(state);
         files.remove();
         if let Some(folder) = folder {
-            // Fails if the folder contains other files.
+            // The directory stays if it contains other files.
             let _ = fs::remove_dir(folder);
         }
         said

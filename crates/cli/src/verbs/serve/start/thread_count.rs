@@ -1,10 +1,11 @@
-//! Number of threads that a configuration needs: computed and tried before anything is served.
+//! Computes the number of threads that a configuration needs, and tries to start as many before
+//! anything is served.
 //!
-//! Called once by `serve`, after drives are opened and before the first thread starts, so that a
-//! limit that is too low ends the start with a message that names number and limit. Counts the
-//! threads of the servers, the drives' workers, the caches and the views, and the helpers of file
-//! drives: a kernel worker for each I/O thread with io_uring, else the threads of the process's
-//! pool. docs/operations.md has the same sum.
+//! `serve` calls this once, after drives are opened and before the first thread starts, so that a
+//! limit that is too low ends the start with a message that states the number and the limit.
+//! Counted are the threads of the servers, the drives' workers, the caches and the views, and the
+//! helpers of file drives: a kernel worker for each I/O thread with io_uring, else the threads of
+//! the process's pool. docs/operations.md has the same sum.
 
 use std::collections::HashSet;
 
@@ -14,19 +15,19 @@ use millrace_reactor::{Backend, Config, POOL_THREADS_KEPT, Reactor};
 
 use crate::config::ServePlan;
 
-/// Threads that run at this point: main, signals, and the writers of both outputs.
+/// Number of threads that run at this point: main, signals, and the writers of both outputs.
 const RUNNING: usize = 4;
 
 /// Threads that serving starts in addition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct ThreadCount {
-    /// I/O threads of NBD and of virtual machines.
+    /// Number of I/O threads for NBD and virtual machines.
     io: usize,
-    /// Workers of drives and flushers of caches.
+    /// Number of workers of drives and flushers of caches.
     workers: usize,
-    /// Threads for vhost-user control, views and certificates.
+    /// Number of threads for vhost-user control, views and certificates.
     others: usize,
-    /// Helper threads of file drives.
+    /// Number of helper threads of file drives.
     helpers: usize,
 }
 
@@ -90,7 +91,7 @@ fn needed(plan: &ServePlan, opened: &Opened) -> ThreadCount {
     let caches = opened.caches.iter().map(|(cache, _)| has_files(cache.below().name()));
     with_files += caches.filter(|files| *files).count();
     needed.workers = cpus.len() + opened.caches.len();
-    // One thread for the views, and one for certificates if TLS is used.
+    // The views need one thread, and certificates one if TLS is used.
     needed.others += 1 + usize::from(plan.listeners.iter().any(|one| one.tls.is_some()));
     let pooled = config.volumes.iter().flat_map(|volume| &volume.drives);
     let pooled = pooled.filter(|drive| is_file(drive) && (!has_ring || on_threads(drive)));

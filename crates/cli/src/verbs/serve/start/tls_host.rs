@@ -1,7 +1,8 @@
 //! Host name in commands to paste for a server with TLS: a name in its certificate.
 //!
-//! Clients compare the host of a URI with the names in the certificate, so an address that is not
-//! among them would not work. Pure, except for reading the certificate. Called by report.rs.
+//! Clients compare the host of a URI with the names in the certificate, so a certificate that lacks
+//! the address would be refused. Pure, except for reading the certificate. report.rs calls this
+//! module.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +11,7 @@ use millrace_console::visible;
 
 use crate::config::ListenerPlan;
 
-/// Host of a URI, and a remark about it.
+/// Host of a URI, and a remark about it for the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsHost {
     /// Host to use in place of the listener's address; `None` if the address itself works.
@@ -24,7 +25,7 @@ pub fn of(listener: &ListenerPlan) -> TlsHost {
     let (Listen::Tcp(address), Some(tls)) = (&listener.address, &listener.tls) else {
         return TlsHost::default();
     };
-    // An unreadable certificate was refused before.
+    // An unreadable certificate was reported earlier, so it has no names here.
     tls.files.identity.names().map_or_else(TlsHost::default, |names| choose(*address, &names))
 }
 

@@ -1,22 +1,23 @@
 //! `MappingEntry`: one slot of the table in which a SIGBUS handler looks up mappings.
 //!
 //! A signal handler reads entries at any time and may not lock. So an entry has a state with a
-//! generation: values read from it count only if the state is unchanged afterwards. A handler that
-//! uses an entry pins it first, and a thread that retires a mapping waits for pins. Called by
-//! sigbus.rs; generic over words, so that model.rs can run it in the model checker.
+//! generation: values read from it are valid only if the state is unchanged afterwards. A handler
+//! that uses an entry pins it first, and a thread that retires a mapping waits for pins. sigbus.rs
+//! calls this; the type is generic over its words, so that model.rs can run it in the model
+//! checker.
 //!
 //! Invariants: start, end and page change only in the state `CHANGING`. A pinned entry keeps its
 //! mapping. An entry is in force only while its mapping exists.
 
 use millrace_machine::{Machine, Order, Word};
 
-/// Low bits of [`MappingEntry::state`]: the entry is free.
+/// Value of the low bits of [`MappingEntry::state`]: the entry is free.
 const FREE: u64 = 0;
-/// Claimed by a thread, but not in force: no handler may use it.
+/// A thread has claimed the entry, but it is not in force: no handler may use it.
 const CHANGING: u64 = 1;
 /// The mapping is in force: signal handlers may use the entry.
 const IN_FORCE: u64 = 2;
-/// Mask of these three states. Generations are counted in the bits above.
+/// Mask of these three states. The bits above count generations.
 const PHASE: u64 = 3;
 const GENERATION: u64 = 4;
 
@@ -29,7 +30,7 @@ pub(super) struct Mapping {
     pub(super) page: u64,
 }
 
-/// A slot for one mapping. All words are zero in an unused one.
+/// A slot for one mapping. All words of an unused slot are zero.
 pub(super) struct MappingEntry<W> {
     pub(super) state: W,
     pub(super) start: W,
@@ -37,20 +38,21 @@ pub(super) struct MappingEntry<W> {
     pub(super) page: W,
     /// Number of signal handlers that use the entry.
     pub(super) pins: W,
-    /// Set if a fault in the mapping was handled.
+    /// 1 if a fault in the mapping was handled.
     pub(super) hit: W,
 }
 
 impl<W: Word> MappingEntry<W> {
     /// Puts a mapping in force in this entry. Returns false if the entry is in use.
     pub(super) fn claim(&self, mapping: Mapping) -> bool {
-        // Relaxed: a hint, which the exchange verifies.
+        // Relaxed: the value is a hint, which the exchange verifies.
         let free = self.state.load(Order::Relaxed);
         if free & PHASE != FREE {
             return false;
         }
         let changing = free.wrapping_add(GENERATION) | CHANGING;
-        // Acquire on success pairs with the Release of `retire`: its last use is over.
+        // Acquire on success pairs with the Release of `retire`, after which no handler uses the
+        // entry.
         let order = (Order::Acquire, Order::Relaxed);
         if self.state.compare_exchange(free, changing, order.0, order.1).is_err() {
             return false;
@@ -60,15 +62,15 @@ impl<W: Word> MappingEntry<W> {
         self.start.store(mapping.start, Order::Release);
         self.end.store(mapping.end, Order::Release);
         self.page.store(mapping.page, Order::Release);
-        // Relaxed: takes effect only with the Release of the state.
+        // Relaxed: the value takes effect only with the Release of the state.
         self.hit.store(0, Order::Relaxed);
         // Release pairs with the Acquire of `pin`.
         self.state.store(changing - CHANGING + IN_FORCE, Order::Release);
         true
     }
 
-    /// Retires the mapping: no handler uses it after the return. Only for the thread that claimed
-    /// the entry, and never in a signal handler.
+    /// Retires the mapping: no handler uses it after this returns. Only the thread that claimed the
+    /// entry may call this, and never in a signal handler.
     pub(super) fn retire<M: Machine>(&self) {
         // Relaxed: only the owner changes the state of a claimed entry.
         let idle = self.state.load(Order::Relaxed) & !PHASE;
@@ -81,8 +83,9 @@ impl<W: Word> MappingEntry<W> {
         self.state.store(idle | FREE, Order::Release);
     }
 
-    /// Returns the mapping if it is in force and contains `address`, and keeps it so until
-    /// [`MappingEntry::unpin`]. For signal handlers: no lock, no wait, no allocation.
+    /// Returns the mapping if it is in force and contains `address`, and keeps it in force until
+    /// [`MappingEntry::unpin`]. Signal handlers call this, so it takes no lock, never waits and
+    /// allocates nothing.
     pub(super) fn pin(&self, address: u64) -> Option<Mapping> {
         // The Acquire of all these loads pairs with the Release of `claim`.
         let state = self.state.load(Order::Acquire);
@@ -98,8 +101,8 @@ impl<W: Word> MappingEntry<W> {
         // SeqCst, as for the next load: see `retire`.
         self.pins.fetch_add(1, Order::SeqCst);
         let now = self.state.load(Order::SeqCst);
-        // A changed entry cannot contain the address, since a mapping stays while a thread accesses
-        // it.
+        // An entry that has changed cannot contain the address, because a mapping stays while a
+        // thread accesses it.
         if now != state {
             self.unpin();
             return None;

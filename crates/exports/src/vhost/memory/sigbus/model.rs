@@ -41,7 +41,7 @@ fn a_fault_between_two_mappings_of_one_entry_is_in_neither() {
     holds_but_for("one entry, two mappings", explorer, &bugs, another_mapping_takes_the_entry);
 }
 
-/// A thread faults in a mapping that is unmapped meanwhile, and the entry is reused.
+/// A mapping is unmapped while a thread faults in it, and its entry is reused.
 fn a_mapping_is_unmapped() {
     let (entry, place) = (entry(), Arc::new(CheckedLine::new(())));
     let first = mapping(10, 20);
@@ -50,7 +50,7 @@ fn a_mapping_is_unmapped() {
     let fault = spawn(move || {
         if let Some(pinned) = handler.pin(15) {
             ensure(pinned == mapping(10, 20) || pinned == mapping(12, 18), "a mixture");
-            // No other thread may use the mapping's memory now.
+            // No other thread may use the mapping's memory at this point.
             there.write();
             handler.note_hit();
             handler.unpin();

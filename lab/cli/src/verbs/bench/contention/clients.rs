@@ -1,6 +1,7 @@
 //! Parses the texts of `--client` into clients and their groups.
 //!
-//! Owns the keys. Opens nothing; an error quotes the flag's text, the key and what to write.
+//! This module owns the keys. It opens nothing. An error quotes the flag's text, the key and a
+//! valid value.
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_block::{GroupConfig, GroupId, LatencyTarget, Priority};
@@ -29,7 +30,8 @@ const GROUP_KEYS: [&str; 10] = [
 /// Largest size of an I/O in bytes.
 const BS_MAX: u64 = 1 << 30;
 
-/// Clients, and their groups in the order in which they are to be opened.
+/// Parses the texts. Returns the clients, and their groups in the order in which they are to be
+/// opened.
 pub fn read(texts: &[String]) -> Result<(Vec<GroupConfig>, Vec<Client>)> {
     let (mut groups, mut clients): (Vec<GroupKeys<'_>>, _) = (Vec::new(), Vec::new());
     for text in texts {
@@ -41,7 +43,7 @@ pub fn read(texts: &[String]) -> Result<(Vec<GroupConfig>, Vec<Client>)> {
     Ok((groups.into_iter().map(|(config, _)| config).collect(), clients))
 }
 
-/// A group, and the keys given for the group, with their values.
+/// A group, and the keys that were given for it, with their values.
 type GroupKeys<'a> = (GroupConfig, Vec<(&'a str, &'a str)>);
 
 /// Adds the clients of one `--client` text, and any groups that are new.
@@ -76,7 +78,7 @@ fn add<'a>(
         let group = of("group").map_or_else(|| name.clone(), str::to_owned);
         if clients.iter().any(|client| client.name == name) {
             if of("name").is_some() {
-                bail!("name={base}: there is a client of that name already; choose another");
+                bail!("name={base}: another client has this name; choose another");
             }
             name = format!("{name}.{}", clients.len());
         }
@@ -98,17 +100,17 @@ fn pairs(text: &str) -> Result<Vec<(&str, &str)>> {
             let hint = nearest(key, known())
                 .map_or_else(String::new, |near| format!(" (did you mean `{near}`?)"));
             let all: Vec<&str> = known().collect();
-            bail!("no key `{key}`{hint}; there are {}", all.join(", "));
+            bail!("no key `{key}`{hint}; choose from {}", all.join(", "));
         }
         if pairs.iter().any(|(other, _)| *other == key) {
-            bail!("{key} is given twice; leave one out");
+            bail!("{key} is given twice; remove one of them");
         }
         pairs.push((key, value));
     }
     Ok(pairs)
 }
 
-/// Returns the value of a key, or `default` without the key.
+/// Returns the value of a key, or `default` if the key is missing.
 fn read_key<T>(
     text: Option<&str>,
     key: &str,
@@ -129,7 +131,7 @@ fn block_size(text: &str) -> Result<u32, String> {
     if fits { Ok(bytes as u32) } else { Err("write a multiple of 512 up to 1g, such as 4k".into()) }
 }
 
-/// Returns the group with a name, after adding the settings of one more of its clients.
+/// Returns the group with this name, after adding the settings that one more of its clients gives.
 fn join<'a>(
     name: &str,
     settings: &[(&'a str, &'a str)],
@@ -179,7 +181,7 @@ fn priority(text: &str) -> Result<Priority, String> {
         "realtime" => Ok(Priority::Realtime),
         "best-effort" => Ok(Priority::BestEffort),
         "idle" => Ok(Priority::Idle),
-        _ => Err("one of realtime, best-effort, idle".into()),
+        _ => Err("write realtime, best-effort or idle".into()),
     }
 }
 
@@ -247,11 +249,11 @@ mod tests {
             (&["rw=rand"], "rw=rand: one of read, write, randread"),
             (&["iops=0"], "iops 0: below one I/O a second"),
             (&["iodepth"], "iodepth: write KEY=VALUE,..."),
-            (&["bs=4k,bs=8k"], "bs is given twice; leave one out"),
+            (&["bs=4k,bs=8k"], "bs is given twice; remove one of them"),
             (&["latency-target=p99"], "write a percentile or mean, and a time: p99 2ms"),
             (&["latency-target=p10 1ms"], "percentiles are p50 to p99.99"),
-            (&["priority=high"], "one of realtime, best-effort, idle"),
-            (&["name=a", "name=a"], "name=a: there is a client of that name already"),
+            (&["priority=high"], "write realtime, best-effort or idle"),
+            (&["name=a", "name=a"], "name=a: another client has this name"),
             (
                 &["group=a,weight=1", "group=a,weight=2"],
                 "weight=2: group a has weight=1 by another of its clients; give it once",

@@ -1,6 +1,6 @@
 //! Words of `bench --vm`: a mode, and keys that change the mode's settings.
 //!
-//! Parsed by clap with the other arguments; the lab refuses combinations that make no sense.
+//! clap parses these words with the other arguments; the lab refuses invalid combinations.
 
 use clap::Args;
 use millrace_console::words::duration_ns;
@@ -20,10 +20,10 @@ const OTHERS: &str = "\
 pub struct VmArgs {
     /// With --machine, run the jobs in a virtual machine on it: `MODE,KEY=VALUE,...`; several --vm
     /// make a row each. MODE: baseline (one virtqueue, one I/O thread), mq (a queue for each vCPU),
-    /// miot (a queue and an I/O thread for each vCPU, aware batching). Keys, all optional: vcpus
-    /// (8), threads (of I/O), batching (longest, such as 20us; 0 is off), polling (longest; 0), and
-    /// without (preemption, roaming, sharing, bound, translation, signals: an effect to switch off,
-    /// once for each)
+    /// miot (a queue and an I/O thread for each vCPU, workload-aware batching). Keys, all optional:
+    /// vcpus (8), threads (number of I/O threads), batching (maximum wait, such as 20us; 0 is off),
+    /// polling (maximum; 0), and without (preemption, roaming, sharing, bound, translation,
+    /// signals: an effect to switch off; may be repeated)
     #[arg(long, value_name = "MODE", requires = "machine", conflicts_with_all = rows_only(OTHERS))]
     #[arg(value_parser = setting)]
     pub vm: Vec<VmSetting>,
@@ -43,12 +43,12 @@ fn setting(text: &str) -> Result<VmSetting, String> {
     let mut given = Vec::new();
     for pair in words {
         if pair.is_empty() {
-            return Err("nothing behind a comma: write KEY=VALUE, or no comma".to_owned());
+            return Err("nothing follows a comma; write KEY=VALUE, or remove the comma".to_owned());
         }
         let (key, value) =
             pair.split_once('=').ok_or_else(|| format!("{pair}: write KEY=VALUE"))?;
         if key != "without" && given.contains(&key) {
-            return Err(format!("{key}: given twice; write it once"));
+            return Err(format!("{key}: given twice; remove one of them"));
         }
         given.push(key);
         set(&mut setting, key, value).map_err(|text| format!("{key}={value}: {text}"))?;
@@ -81,7 +81,7 @@ fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Suggests the nearest word, as a question.
+/// Returns the nearest known word as a question to the user.
 fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |near| format!("did you mean {near}? "))
 }
