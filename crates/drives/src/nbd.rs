@@ -44,9 +44,9 @@ use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
 
 use crate::common::cancel::Cancel;
-use crate::common::dry_run::DryDriver;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
+use crate::null::DryDriver;
 use crate::open::{DriveSettings, OpenOptions, Opened};
 use crate::spec::SpecError;
 use dial::{Connected, Purpose, Target};

@@ -13,7 +13,7 @@ use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Extent, Features, HwQueues,
     QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
 };
-use millrace_machine::{Machine, Topology, nanoseconds};
+use millrace_machine::{Machine, Native, Topology, nanoseconds};
 
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
@@ -114,6 +114,45 @@ impl<M: Machine> Driver<M> for NullDriver {
 
     fn extents(&self, _sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         vec![Extent { nr_sectors, hole: true, zero: true }]
+    }
+}
+
+/// Driver with the size and block size of a drive that was only looked at.
+pub(crate) struct DryDriver {
+    pub(crate) size_bytes: u64,
+    pub(crate) block_bytes: u32,
+    pub(crate) read_only: bool,
+}
+
+impl DryDriver {
+    fn null(&self) -> NullDriver {
+        let (size_bytes, block_size) = (self.size_bytes, self.block_bytes);
+        // As small as can be, since a plan may have 10,000 drives.
+        NullDriver { size_bytes, block_size, queues: 1, depth: 1, ..NullDriver::default() }
+    }
+}
+
+impl Driver<Native> for DryDriver {
+    fn capacity(&self) -> Sector {
+        self.size_bytes >> 9
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn limits(&self) -> QueueLimits {
+        let mut limits = Driver::<Native>::limits(&self.null());
+        limits.features.read_only = self.read_only;
+        limits
+    }
+
+    fn hw_queues(&self, topology: &Topology) -> HwQueues {
+        Driver::<Native>::hw_queues(&self.null(), topology)
+    }
+
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
+        self.null().open_queue(index, depth)
     }
 }
 

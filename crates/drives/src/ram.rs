@@ -50,8 +50,8 @@ pub(crate) fn settings_of(spec: &Spec) -> Result<RamConfig, SpecError> {
     let Some(size_bytes) = spec.size("size")? else { return Err(spec.missing("size")) };
     if let Some(has_bytes) = memory_bytes().filter(|has_bytes| size_bytes > *has_bytes) {
         let text = format!(
-            "this machine has {} MiB of memory and swap, and a ram drive keeps there what is \
-             written to it; lower the size, or take a file",
+            "this machine has {} MiB of memory and swap, and a ram drive stores its data there; \
+             lower the size, or use a file",
             has_bytes >> 20
         );
         return Err(spec.invalid("size", &text));

@@ -460,7 +460,7 @@ mod tests {
         for key in ["range=0-4k", "op=write"] {
             let spec: Spec = format!("fault:drive=(ram:size=1m),{key}").parse().unwrap();
             let error = crate::check(&spec).unwrap_err().to_string();
-            assert!(error.contains("not the fault; add status"), "{error}");
+            assert!(error.contains("names no fault; add status"), "{error}");
             let spec: Spec =
                 format!("fault:drive=(ram:size=1m),{key},latency=1ms").parse().unwrap();
             assert_eq!(crate::check(&spec), Ok(()));

@@ -28,8 +28,8 @@ impl LastFlush {
     }
 
     /// Submits the flush if that is due, and polls the channel. Returns the outcome once it is
-    /// known, with the reason of a failure as text. `given_ns` is the time left in any case. Must be
-    /// called every turn.
+    /// known, with the reason of a failure as text. `given_ns` is the time left in any case. Must
+    /// be called every turn.
     pub(crate) fn turn(
         &mut self,
         channel: &mut Channel<Native>,

@@ -621,7 +621,8 @@ mod tests {
     #[test]
     fn what_can_never_be_served_is_answered_with_the_reason() {
         let disk = device(&["ram:size=1m"]);
-        let behind_the_end = "volume stripe: 4096 bytes at 1048576 reach behind its end at 1048576";
+        let behind_the_end =
+            "volume stripe: 4096 bytes at 1048576 extend beyond its end at 1048576";
         let error = block_on(disk.read(1 << 20, 4096)).unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string()),

@@ -301,7 +301,7 @@ pub(crate) fn check_range(volume: &Volume, offset_bytes: u64, len_bytes: u64) ->
     let size_bytes = volume.capacity() << SECTOR_SHIFT;
     if offset_bytes.checked_add(len_bytes).is_none_or(|end_bytes| end_bytes > size_bytes) {
         return wrong(format!(
-            "volume {name}: {len_bytes} bytes at {offset_bytes} reach behind its end at \
+            "volume {name}: {len_bytes} bytes at {offset_bytes} extend beyond its end at \
              {size_bytes}"
         ));
     }
@@ -344,9 +344,9 @@ mod tests {
         let said = "volume stripe: 4096 bytes at 512: offset and length must be multiples of its \
                     logical block of 4096 bytes";
         assert_eq!(text(disk.write_at(512, &[0; 4096])), said);
-        let said = "volume stripe: 8192 bytes at 1044480 reach behind its end at 1048576";
+        let said = "volume stripe: 8192 bytes at 1044480 extend beyond its end at 1048576";
         assert_eq!(text(disk.read_at((1 << 20) - 4096, &mut [0; 8192])), said);
-        assert!(text(disk.discard_at(u64::MAX - 4095, 4096)).contains("behind its end"));
+        assert!(text(disk.discard_at(u64::MAX - 4095, 4096)).contains("beyond its end"));
     }
 
     #[test]

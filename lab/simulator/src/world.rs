@@ -199,7 +199,8 @@ impl World {
         self.scheduler.now_ps = self.caches.read(line, access);
     }
 
-    /// Charges the running CPU for writing `lines` cache lines that move together.
+    /// Charges the running CPU for a write to `lines` adjacent cache lines, which move between
+    /// caches as one.
     #[inline]
     pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: WriteKind) {
         let access = self.begin_access(line, lines);

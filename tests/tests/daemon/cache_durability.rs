@@ -395,7 +395,7 @@ fn a_stop_writes_all_but_what_the_drive_refuses_to_the_end() {
     // The first drive fails writes of page 300, the second every 50th write, the third its flushes.
     for (fault, lost, code, said) in [
         ("op=write,status=eio,range=1228800-1232896", vec![300], 1, "4096 bytes (first 4096 bytes"),
-        ("op=write,status=eio,every=50", vec![], 0, "everything is answered and flushed"),
+        ("op=write,status=eio,every=50", vec![], 0, "all data is flushed"),
         ("op=flush,status=eio", vec![], 1, "v: flush: "),
     ] {
         let dir = tempdir();

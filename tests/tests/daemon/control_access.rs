@@ -119,7 +119,7 @@ fn without_a_daemon_each_place_is_listed_and_two_at_one_place_are_a_choice() {
         for line in [
             "\n  millrace-data/control.sock: no daemon serves this socket any more\n",
             "\n  .: no control socket\n",
-            "/no-such-folder/millrace: no such folder\n",
+            "/no-such-folder/millrace: no such directory\n",
             "\n  /run/millrace: ",
         ] {
             assert!(text.contains(line), "{words:?}: no {line:?} in {text}");

@@ -268,7 +268,7 @@ fn a_change_is_refused_as_a_whole_and_what_is_in_force_can_be_pasted() {
         ("set group gold weight=7 parent=tenant", "groups under one with group-each"),
         ("set group gold weight=7 weight=8", "weight is given twice"),
         ("set group gold weight", "write KEY=VALUE"),
-        ("set group gold", "nothing is to be set"),
+        ("set group gold", "there is no setting in the request"),
         ("set group glod weight=7", "there is no group \"glod\"; did you mean \"gold\"?"),
         ("set group tenant parent=gold", "group-each"),
         ("get group glod", "did you mean \"gold\"?"),

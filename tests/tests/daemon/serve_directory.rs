@@ -290,10 +290,13 @@ fn names_that_could_be_files_of_a_directory_are_refused_at_once_and_live() {
     for (more, why) in [
         (
             "[[export]]\ndirectory = \"images\"\nnbd = \"unix:t\"\n",
-            "another directory has this name",
+            "another directory export has this name",
         ),
         (drive, "a file of this directory may get the name images/a, which is in use"),
-        ("[[export]]\ndirectory = \".\"\nname = \"x/y\"\nnbd = \"unix:t\"\n", "has no slash"),
+        (
+            "[[export]]\ndirectory = \".\"\nname = \"x/y\"\nnbd = \"unix:t\"\n",
+            "must not contain a slash",
+        ),
     ] {
         let (status, said) = check(more);
         assert_eq!(status, Some(2), "{said}");

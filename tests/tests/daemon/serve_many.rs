@@ -65,7 +65,7 @@ fn an_idle_disk_is_two_descriptors_and_little_memory_and_serves_when_it_is_used(
     let kib = daemon.resident_kib();
     assert!(kib <= DISKS as u64 * DISK_KIB + PROGRAM_KIB, "{kib} KiB for {DISKS} disks");
     let text = stat(&daemon, &[]);
-    assert!(text.contains(&format!("\n{DISKS} volumes not shown: idle; --all")), "{text}");
+    assert!(text.contains(&format!("\n{DISKS} volumes idle and not shown; --all")), "{text}");
     let page = metrics::get(&metrics::address(&daemon), "/metrics");
     assert!(page.contains(&format!("\nmillrace_idle_volumes {DISKS}\n")), "{page}");
     assert!(!page.contains("drive=\"d7\""), "{page}");

@@ -184,7 +184,7 @@ fn a_wrong_command_line_says_so_at_once() {
         (&["serve", "no.toml"], &["no.toml: cannot read", "--print-config"]),
         (&["serve", "."], &["this is a directory; name a file or a block device"]),
         (&["serve", "/dev/zero"], &["neither a regular file nor a block device"]),
-        (&["serve", "--config", "/dev/zero"], &["this is no regular file, not a configuration"]),
+        (&["serve", "--config", "/dev/zero"], &["this is not a regular file"]),
         (&["serve", "big.toml"], &["more than 256 MiB is no configuration"]),
         (&["serve", "d.img", "--layout", "mirror"], &["mirrored volumes are not supported"]),
         (&["serve", "d.img", "--nbd", "s"], &["'--nbd <ADDR>'", "write \"unix:PATH\""]),
@@ -283,7 +283,7 @@ fn what_a_start_would_refuse_check_says_in_the_same_words() {
         (
             ("unix:s", "unix:m.toml/s"),
             |_| {},
-            "m.toml:9: nbd: unix:m.toml/s: m.toml is not a folder",
+            "m.toml:9: nbd: unix:m.toml/s: m.toml is not a directory",
         ),
         (
             vhost,
@@ -326,8 +326,8 @@ fn check_refuses_a_size_that_the_file_system_does_not_take_and_makes_nothing() {
     let binary = millrace().get_program().to_owned();
     let output = run(Command::new("sh").args(["-c", script]).arg(binary).current_dir(&dir));
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let said =
-        "m.toml:3: error: drive d0: d0: size=100t: more than its file system takes in one file";
+    let said = "m.toml:3: error: drive d0: d0: size=100t: more than the maximum file size of its \
+                file system";
     says(&stderr(&output), &[said]);
     assert!(!dir.path().join("d0").exists());
 }
@@ -448,7 +448,7 @@ fn a_file_that_cannot_be_made_long_enough_does_not_stay() {
     let script = "trap '' XFSZ; ulimit -f 100; exec \"$0\" serve m.toml";
     let binary = millrace().get_program().to_owned();
     let said = refused(dir.path(), Command::new("sh").args(["-c", script]).arg(binary));
-    says(&said, &["m.toml:3: drive d0: d0: size=100t: more than its file system takes"]);
+    says(&said, &["m.toml:3: drive d0: d0: size=100t: more than the maximum file size"]);
     // The demo, too, leaves no directory, files or locks. Its messages fit into 512 bytes.
     let empty = tempdir();
     let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" serve";
@@ -474,7 +474,7 @@ fn a_socket_that_cannot_be_is_blamed_on_its_flag() {
     // The socket in the way is the control socket, which the command line does not name.
     fs::write(dir.path().join("d.sock.control"), "precious").unwrap();
     let said = refused(dir.path(), millrace().args(["serve", "d.img"]));
-    says(&said, &["millrace: control socket unix:d.sock.control: there is a file that is no"]);
+    says(&said, &["millrace: control socket unix:d.sock.control: a file that is not a socket"]);
     says(&said, &["with --nbd unix:PATH, from which its default is derived\n"]);
 }
 

@@ -39,5 +39,8 @@ fn recipes_work_as_pasted() {
     for line in expected {
         assert!(said.lines().any(|printed| printed == line), "{line:?} is not in\n{said}");
     }
-    assert!(said.trim_end().ends_with("everything is answered and flushed"), "{said}");
+    assert!(
+        said.trim_end().ends_with("all requests are answered and all data is flushed"),
+        "{said}"
+    );
 }

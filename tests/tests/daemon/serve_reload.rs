@@ -392,10 +392,11 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     done("set group gold weight=400");
     refused("add group gold", "group \"gold\" exists already");
     done("set kept scheduler=fair");
-    let unsaved = "millrace.toml, until `millrace ctl save` or `reload`:\n  + drive new\n  + volume \
+    let unsaved = "millrace.toml was read; `millrace ctl save` keeps these changes, `reload` \
+                   discards them:\n  + drive new\n  + volume \
                    new\n  + group gold\n  + export new\n  ~ drive kept scheduler none -> fair\n";
     assert!(done("get").ends_with(unsaved), "{}", done("get"));
-    assert!(done("get group gold").ends_with("`reload`:\n  + group gold\n"));
+    assert!(done("get group gold").ends_with("`reload` discards them:\n  + group gold\n"));
     let get = done("get kept --json");
     let get: Value = serde_json::from_str(&get).unwrap();
     assert_eq!(get["unsaved"]["changes"][0]["detail"], "scheduler none -> fair");
@@ -406,7 +407,7 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     assert!(!done("get").contains("changed since"), "the file has all");
     let saved = fs::read_to_string(&file).unwrap();
     assert!(saved.starts_with("# by hand\n") && saved.contains("weight = 400"), "{saved}");
-    assert!(done("reload").contains("nothing to change"));
+    assert!(done("reload").contains("nothing changes"));
     fs::write(&file, saved.clone() + "# edited\n").unwrap();
     refused("save", "edited since the daemon read it");
     fs::rename(&file, daemon.dir().join("away")).unwrap();
@@ -502,7 +503,7 @@ fn another_spelling_of_a_path_is_no_change_and_a_dry_run_leaves_files_as_they_ar
         let other = kept.replace("=kept.img", &format!("={name}"));
         let other = other.replace("unix:s", &format!("unix:{socket}"));
         let said = reload_to(&daemon, &other.replace("unix:c", &format!("unix:{dir}/c")));
-        assert!(said.ends_with("nothing to change\n"), "{name}: {said}");
+        assert!(said.ends_with("nothing changes\n"), "{name}: {said}");
     }
     File::create(daemon.dir().join("small.img")).unwrap().set_len(4096).unwrap();
     let more = kept + &volume("small").replace("size=8m", "size=8m,grow=on");

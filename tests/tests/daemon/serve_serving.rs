@@ -71,7 +71,7 @@ fn every_request_is_answered_when_the_daemon_stops_under_load() {
                 thread::sleep(Duration::from_millis(100));
                 let status = daemon.terminate();
                 assert!(status.success(), "{backend} {mode}: {status}: {}", daemon.stderr());
-                assert!(daemon.stderr().contains("answered and flushed"), "{}", daemon.stderr());
+                assert!(daemon.stderr().contains("all data is flushed"), "{}", daemon.stderr());
             });
             assert_eq!(load.counts().failed, 0);
         }

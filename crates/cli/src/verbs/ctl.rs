@@ -40,12 +40,12 @@ use crate::views::{self, Answers, ControlVerb, Question, Refusal, StatsQuery};
 /// Help text about `--connect`, which every request takes.
 const EXAMPLES: &str = "\
 Examples:
-  millrace ctl resize vol0              asks the daemon that is found
+  millrace ctl resize vol0              asks the daemon that it finds
   millrace ctl get --connect unix:/run/millrace/fast.sock.control
 
 Each request takes --connect unix:PATH behind its name: the daemon's control socket, which `serve` \
-prints as `control at unix:PATH`. Without it the variable MILLRACE_CONTROL names the socket; without \
-both, the first daemon is asked that has one in ./millrace-data, the working directory, \
+prints as `control at unix:PATH`. Without it the variable MILLRACE_CONTROL names the socket; \
+without both, the first daemon that has one is asked, in ./millrace-data, the working directory, \
 $XDG_RUNTIME_DIR/millrace or /run/millrace.
 ";
 

@@ -24,13 +24,13 @@ const ASK: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace locks                        for five seconds, the daemon that is found
+  millrace locks                        for five seconds, of the daemon that it finds
   millrace locks --for 1m --connect unix:/run/millrace/fast.sock.control
   millrace locks --json | jq '.locks[] | select(.site == null)'
 
-A row is all locks of one name together; below it stands a row for each place in the source that \
-took them. Times are in microseconds; columns marked * come with -x.
-  taken         times that a lock was taken
+A row adds up all locks of one name; below it is a row for each place in the source that took \
+them. Times are in microseconds; columns marked * come with -x.
+  taken         number of times that a lock was taken
   rejected *    attempts that found the lock taken and went away without it, such as a thread that
                 leaves its I/Os to the thread which serves the queue already
   contended     share of all attempts that found the lock taken
@@ -39,9 +39,9 @@ took them. Times are in microseconds; columns marked * come with -x.
   held          share of the time in which a lock was held; several locks of a name are added up
   spinning *    share of the time of all CPUs that threads spent waiting
 
-The lock `serve` is that of a hardware queue. A lock that was taken before the start, or not given \
-back at the end, is left out. LockReport count only while this verb runs; each taking then costs about \
-40 ns more.
+The lock `serve` is that of a hardware queue. A lock that was taken before the start, or is still \
+held at the end, is left out. Locks are counted only while this verb runs; each acquisition then \
+takes about 40 ns longer.
 ";
 
 /// Arguments of `locks`.

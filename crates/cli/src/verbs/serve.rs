@@ -266,8 +266,8 @@ fn stop(
 ) -> ExitCode {
     signals::tell_manager(signals::DaemonPhase::Stopping);
     tracing::info!(
-        "stopping: finishing what is in flight, {} s at most, then flushing; caches are written out as \
-         long as their drives go on",
+        "stopping: finishing what is in flight, {} s at most, then flushing; caches are written \
+         out as long as their drives make progress",
         DRAIN_TIMEOUT.as_secs()
     );
     // A weak reference, so that the signal thread does not keep the drives open.

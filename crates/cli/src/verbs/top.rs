@@ -30,7 +30,7 @@ use model::Model;
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace top                          the daemon that is found: see --connect
+  millrace top                          the daemon that it finds: see --connect
   millrace top 0.5 --connect unix:/run/millrace/fast.sock.control
 
 Keys:

@@ -144,7 +144,7 @@ pub struct Drive {
     /// Current trouble as text, such as lost connections to its server; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// Requests that the drive failed in the last minute.
+    /// Number of requests that failed at the drive in the last minute.
     pub failed_last_minute: u64,
     /// Counters of its queues.
     pub counts: Counts,

@@ -1,16 +1,12 @@
-//! `DryRun`: settings of an opening that only looks at a drive, and the driver that it returns.
+//! `DryRun`: settings of an opening that only looks at a drive.
 //!
 //! A dry run finds the errors, size and remarks of a real opening, creates and changes nothing, and
 //! keeps no lock, file or connection. open.rs passes the settings on; file, nbd and rbd drives obey
-//! them. The other drives have nothing outside this process, and open as always.
+//! them, and have a driver of null.rs stand in for theirs. The other drives have nothing outside
+//! this process, and open as always.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-
-use millrace_block::{Driver, DriverQueue, Error, HwQueues, QueueLimits, Sector};
-use millrace_machine::{Native, Topology};
-
-use crate::null::NullDriver;
 
 /// Settings of an opening that only looks.
 #[derive(Debug, Clone)]
@@ -35,44 +31,5 @@ impl DryRun {
             true => folders.map(in_place).find(|above| above.exists()).unwrap_or(folder),
             false => folder,
         }
-    }
-}
-
-/// Driver with the size and block size of a drive that was only looked at.
-pub(crate) struct DryDriver {
-    pub(crate) size_bytes: u64,
-    pub(crate) block_bytes: u32,
-    pub(crate) read_only: bool,
-}
-
-impl DryDriver {
-    fn null(&self) -> NullDriver {
-        let (size_bytes, block_size) = (self.size_bytes, self.block_bytes);
-        // As small as can be, since a plan may have 10,000 drives.
-        NullDriver { size_bytes, block_size, queues: 1, depth: 1, ..NullDriver::default() }
-    }
-}
-
-impl Driver<Native> for DryDriver {
-    fn capacity(&self) -> Sector {
-        self.size_bytes >> 9
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn limits(&self) -> QueueLimits {
-        let mut limits = Driver::<Native>::limits(&self.null());
-        limits.features.read_only = self.read_only;
-        limits
-    }
-
-    fn hw_queues(&self, topology: &Topology) -> HwQueues {
-        Driver::<Native>::hw_queues(&self.null(), topology)
-    }
-
-    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
-        self.null().open_queue(index, depth)
     }
 }

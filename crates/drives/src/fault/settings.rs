@@ -127,7 +127,7 @@ fn fault_rules(spec: &Spec) -> Result<Vec<FaultRule>, SpecError> {
     if let Some(key) = ["range", "op"].into_iter().find(|key| spec.get(key).is_some())
         && rules.is_empty()
     {
-        let text = "it says which I/Os have a fault, but not the fault; add status, error-rate, \
+        let text = "it selects I/Os, but names no fault; add status, error-rate, \
                     every, latency or stuck";
         return Err(spec.invalid(key, text));
     }

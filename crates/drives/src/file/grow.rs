@@ -60,8 +60,8 @@ fn same_file(path: &Path, opened: (u64, u64)) -> Result<(), Error> {
     }
     let text = format!(
         "{}: another file has this name now; the drive still serves the file that it opened, which \
-         has not grown; to serve the other file, restart the daemon; to grow this drive, enlarge \
-         the opened file in place, as with truncate",
+         has not grown; to serve the other file, restart the daemon; to grow this drive, extend \
+         the opened file itself, for example with truncate",
         path.display()
     );
     Err(Error::new(ErrorKind::InvalidSetting, text))

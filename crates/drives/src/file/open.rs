@@ -26,10 +26,11 @@ use super::locks::{HeldFileLock, lock};
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS, format};
-use crate::common::dry_run::{DryDriver, DryRun};
+use crate::common::dry_run::DryRun;
 use crate::common::place::{DataPlace, file_identity};
 use crate::common::store_file::{OTHER_KIND, clear_flag, may_access, open_store};
 use crate::common::units::size_text;
+use crate::null::DryDriver;
 use crate::open::{DriveSettings, OpenOptions as DriveOptions, Opened};
 use crate::spec::SpecError;
 
@@ -273,9 +274,8 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
         }
         Some(libc::EACCES | libc::EROFS) if config.path.symlink_metadata().is_err() => {
             let text = format!(
-                "{path}: cannot make it ({error}): its directory takes no new files; change that, \
-                 or \
-                 name another one"
+                "{path}: cannot create it ({error}): no file can be created in its directory; \
+                 change that, or name another file"
             );
             Error::system(text, errno)
         }
@@ -287,7 +287,7 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
         }
         Some(libc::EACCES | libc::EROFS) if !config.read_only => {
             let why = match errno {
-                Some(libc::EACCES) => "this user may not write to it".to_owned(),
+                Some(libc::EACCES) => "this user may not write to the file".to_owned(),
                 _ => error.to_string(),
             };
             let text = format!(
@@ -322,7 +322,7 @@ fn geometry_of(
     let size_bytes = size_of(&geometry, config, notes)?;
     if geometry.read_only && !config.read_only {
         return wrong(format!(
-            "{path}: the device takes no writes; serve it read-only: \
+            "{path}: the device is read-only; serve it read-only: \
              read-only=on, or `serve --read-only`"
         ));
     }
@@ -361,8 +361,8 @@ fn size_of(
     // interrupted start leaves such files behind.
     if size_bytes > found && found > 0 && !config.grow {
         return wrong(format!(
-            "{path}: it has {has} and size={asked}; lower or remove the size, or say grow=on to \
-             have the file made longer"
+            "{path}: it has {has} and size={asked}; lower or remove the size, or add grow=on to \
+             extend the file"
         ));
     }
     if size_bytes < found {

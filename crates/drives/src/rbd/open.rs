@@ -21,9 +21,9 @@ use super::control::{ControlThread, EXCLUSIVE_LOCK, KnownImage, UNWATCHED_PERIOD
 use super::image::RbdImage;
 use super::{HeldImage, HoleMap, ImageFacts, OpenImage, RbdConfig, RbdDriver, RbdState, library};
 use crate::common::cancel;
-use crate::common::dry_run::DryDriver;
 use crate::common::place::two_numbers;
 use crate::common::units::size_text;
+use crate::null::DryDriver;
 use crate::open::Opened;
 
 /// Size to which librbd rounds discards unless configured otherwise, in bytes.
@@ -158,12 +158,13 @@ fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
     let text = match (error.raw_os_error(), &name.snapshot) {
         (Some(libc::ENOENT), Some(_)) => format!(
             "{name}: there is no such image or no such snapshot; `rbd ls {image}` and `rbd snap ls \
-             {image}/{}` show those that there are",
+             {image}/{}` show what exists",
             name.image
         ),
         (Some(libc::ENOENT), None) => format!(
-            "{name}: there is no such image; make it with `rbd create --size 10G {name}`; `rbd ls \
-             {image}` shows those that there are"
+            "{name}: there is no such image; create it with `rbd create --size 10G {name}`; `rbd \
+             ls \
+             {image}` shows what exists"
         ),
         (Some(libc::EPERM | libc::EACCES), _) => {
             let (what, way) = match config.is_read_only() {
@@ -248,8 +249,9 @@ fn warnings(image: &RbdImage, config: &RbdConfig) -> Result<Vec<String>, Error> 
     if !image.is_watched() {
         all.push(format!(
             "{name}: client.{} may only read, so it cannot keep others from removing this image, \
-             and is looked at every {} s: until then reads may give wrong data after it was \
-             removed, shrunk or flattened; the profile rbd for the pool lets it watch the image",
+             and it is checked every {} s only: after it was removed, shrunk or flattened, reads \
+             may return wrong data until the next check; the profile rbd for the pool lets it \
+             watch the image",
             config.user,
             UNWATCHED_PERIOD.as_secs()
         ));
@@ -267,7 +269,7 @@ fn warnings(image: &RbdImage, config: &RbdConfig) -> Result<Vec<String>, Error> 
     {
         all.push(format!(
             "{name}: the client at {owner} has this image's exclusive lock: with lock=off, writes \
-             go on only when that client gives it up, and fail if it never does"
+             wait until that client releases it, and fail if it does not"
         ));
     }
     Ok(all)

@@ -102,8 +102,8 @@ impl ServedGroups {
         let group = find_group(&self.groups, name)?;
         if self.is_left(group) {
             let text = format!(
-                "group {name}: its client has left, and the next one begins with the settings of \
-                 the group above it; set that one, or wait for a client"
+                "group {name}: its client has left, and the next client's group begins with the \
+                 settings of the parent; set the parent, or wait for a client"
             );
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
@@ -218,7 +218,10 @@ mod tests {
         drop(clients);
         assert_eq!(names(&served), ["default", "gold", "other"]);
         let left = served.get("gold/1").unwrap_err().to_string();
-        assert!(left.starts_with("group gold/1: its client has left, and the next one"), "{left}");
+        assert!(
+            left.starts_with("group gold/1: its client has left, and the next client"),
+            "{left}"
+        );
         assert_eq!(
             served.set(&GroupConfig::new("gold/2")).unwrap_err().to_string().len(),
             left.len()

@@ -392,7 +392,9 @@ mod tests {
             error.to_string()
         };
         let text = refused("atc17", Mechanism::Spinners);
-        assert!(text.starts_with("--without spinners: what atc17 runs here does not have it"));
+        assert!(
+            text.starts_with("--without spinners: the runs of atc17 do not have this mechanism")
+        );
         assert!(text.contains("distance, links, queueing, lookup-lock, host-busy"), "{text}");
         let text = refused("msst15:null", Mechanism::Distance);
         assert!(
@@ -442,7 +444,7 @@ mod tests {
             ..Page::default()
         };
         assert_eq!(failed(&[("p", Page::default())]), "");
-        let said = "1 check does not hold: c; the tables above say why";
+        let said = "1 check does not hold: c; the tables above show why";
         assert_eq!(failed(&[("p", page.clone())]), said);
         assert!(
             failed(&[("p", page.clone()), ("q", page)]).starts_with("2 checks do not hold: c, c;")

@@ -133,7 +133,7 @@ fn what_is_wrong_with_a_drive_is_said(cluster: &Cluster) {
     create(cluster, "rbd/plain");
     // 1 for a drive that does not open, 2 for a configuration that is wrong.
     for (drive, status, words) in [
-        ("rbd:rbd/none", 1, "rbd/none: there is no such image; make it with `rbd create"),
+        ("rbd:rbd/none", 1, "rbd/none: there is no such image; create it with `rbd create"),
         ("rbd:none/plain", 1, "none/plain: the cluster has no pool none"),
         ("rbd:rbd/plain@none", 1, "rbd/plain@none: there is no such image or no such snapshot"),
         ("rbd:plain", 2, "image=plain is invalid; write pool/image"),

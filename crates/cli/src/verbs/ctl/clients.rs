@@ -33,8 +33,9 @@ Examples:
   millrace ctl clients --json
 
 Clients come via NBD or, as virtual machines (vm), via vhost-user-blk; `millrace stat --guests` shows \
-the queues of these. A client's number is the one in the log, in `stat --clients` and in traces; \
-another client has it later. The next virtual machine of an export has the number of the last one.
+the queues of these. A client has the same number in the log, in `stat --clients` and in traces. \
+After it leaves, another client may get its number. Virtual machines of an export have the same \
+number one after another.
 ";
 
 const DISCONNECT_EXAMPLES: &str = "\
@@ -42,9 +43,10 @@ Examples:
   millrace ctl clients                shows the numbers
   millrace ctl disconnect 1001        ends the connection of client 1001
 
-Its requests in flight are answered first, unless it is asked for again. Many clients connect again \
-at once; to keep one out, see allow-users of [[listener]], or tls-allow of [[export]]. QEMU connects \
-again only with reconnect-ms of its chardev: without it, the disk of that virtual machine hangs until \
+Its requests in flight are answered first. The same command again does not wait for them. Many \
+clients reconnect at once; to keep one out, see allow-users of [[listener]], or tls-allow of \
+[[export]]. QEMU reconnects only if its chardev has reconnect-ms: without it, the disk of that \
+virtual machine hangs until \
 the machine is restarted.
 Exit status: 0 if it is disconnected, 2 if there is no such client.
 ";

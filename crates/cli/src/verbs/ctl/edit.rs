@@ -20,7 +20,7 @@ Examples:
   millrace ctl add group gold weight=400 iops=20k
 
 Keys and values are those of the section in the configuration; commas separate the drives of a \
-volume. A drive is opened when a volume has it. Nothing is written to the configuration file: \
+volume. A drive is opened when a volume uses it. Nothing is written to the configuration file: \
 `millrace ctl save` does that.
 Exit status: 0 if it is served (with --dry-run: could be), 2 if the daemon refused.
 ";
@@ -28,13 +28,14 @@ Exit status: 0 if it is served (with --dry-run: could be), 2 if the daemon refus
 const REMOVE_EXAMPLES: &str = "\
 Examples:
   millrace ctl remove export b
-  millrace ctl remove export b --disconnect    also if clients use it
+  millrace ctl remove export b --disconnect    also if it has clients
   millrace ctl remove volume b
   millrace ctl remove drive b
 
-A volume is flushed before it goes. Nothing is written to the configuration file: `millrace ctl \
+A volume is flushed before it is removed. Nothing is written to the configuration file: `millrace \
+ctl \
 save` does that.
-Exit status: 0 if it is gone (with --dry-run: could go), 2 if the daemon refused.
+Exit status: 0 if it is removed (with --dry-run: could be), 2 if the daemon refused.
 ";
 
 /// Arguments of `ctl add`.

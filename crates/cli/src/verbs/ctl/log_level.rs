@@ -22,8 +22,8 @@ pub const LOG_LEVEL: Verb<LogLevel, LogLevelChange> = Verb::new(
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace ctl log-level              the level that holds now
-  millrace ctl log-level debug        what clients do, too, until the daemon ends
+  millrace ctl log-level              the current level
+  millrace ctl log-level debug        also log what clients do, until the daemon ends
   millrace ctl log-level info,millrace_exports=trace
   millrace ctl log-level info         as at a start without -v and MILLRACE_LOG
 

@@ -20,9 +20,10 @@ Examples:
   millrace ctl reload --dry-run       what would change, and can it be served?
   millrace ctl reload                 the file that the daemon was started with, as it is now
   millrace ctl reload new.toml
-  millrace ctl reload --disconnect    also if clients use an export that goes
+  millrace ctl reload --disconnect    also if clients use an export that is removed
 
-Prints a line for each part that comes (+), goes (-) or changes (~). Volumes, drives, exports, \
+Prints a line for each part that is added (+), removed (-) or changed (~). Volumes, drives, \
+exports, \
 addresses, groups and controllers come and go; weights, limits and schedulers change; clients of \
 exports that stay notice nothing. It is all or nothing: if a drive cannot be opened, a socket not \
 bound, or a volume that goes not be flushed, everything is as before. [server] metrics may come, go \

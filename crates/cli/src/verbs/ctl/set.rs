@@ -20,10 +20,11 @@ Examples:
   millrace ctl set vol0 scheduler=none --connect unix:/run/millrace/fast.sock.control --json
   millrace ctl set group gold weight=400 iops=20k bandwidth=none
 
-A change holds at once, with I/O under way, and until the daemon ends; `millrace ctl get --toml` \
-prints it for the configuration. The scheduler is that of all drives of the volume. A group has the \
-keys of [[group]] but name, in the same words, and none takes a limit away. If a part of a change \
-cannot be, nothing changes.
+A change takes effect at once, also for I/O in flight, and lasts until the daemon ends; `millrace \
+ctl get --toml` \
+prints it for the configuration. The scheduler is that of all drives of the volume. A group has \
+the keys of [[group]] except name, with the same values; none removes a limit. If a part of a \
+change is refused, nothing changes.
 Exit status: 0 if it is set, 2 if the daemon refused.
 ";
 

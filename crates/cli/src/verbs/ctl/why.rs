@@ -31,22 +31,24 @@ Examples:
   millrace ctl why web-disk    what I/Os of the volume behind the export web-disk wait for
   millrace ctl why vol0 --json
 
-An I/O's time is that from submission to completion. Parts of it:
-  limit           a limit of its group, or of that one's parent, held it
-  weight          its group had its share, and others waited for theirs
-  latency-target  another group's latency target held it
-  depth           as much was at the drive as keeps it busy
+An I/O's time is measured from submission to completion. It is divided by what the I/O waits for:
+  limit           a limit of its group, or of the group's parent
+  weight          its group had its share, and other groups were served
+  latency-target  another group's latency target
+  depth           the drive had enough I/Os to keep it busy
   no-tag          no tag was free
-  drive-busy      the drive took no more
+  drive-busy      the drive accepted no more requests
   order           I/Os of its own group, or of nearer sectors, went first
-  priority        others of a higher priority went first
-  queue           it was in a queue of the layer, for none of these reasons
-  back-pressure   before all that, it waited in its socket or ring, as the layer took no more
+  priority        I/Os of a higher priority went first
+  queue           it was in a queue of the block layer, for none of these reasons
+  back-pressure   before that, it waited in its socket or ring, because the block layer accepted \
+  no more
   flush           it was a flush: that waits for the flush before it, and for the drives
   drive           it was at the drive
-I/Os that wait now count as far as they have waited. What limits and schedulers held is counted by group. The rest is the drives' and their queues': a \
-group is taken to have spent it as all I/Os of those drives did. Of what waits in a socket only the \
-next request is known, so that back pressure is at least what is said.
+I/Os that still wait are counted with the time that they have waited so far. Time in limits and \
+schedulers is measured per group. Time in drives and their queues is measured per drive, so each \
+group is shown with the average of the drive's I/Os. Of the requests in a socket only the next \
+one is known, so the true back pressure may be higher.
 ";
 
 /// Arguments of `ctl why`.

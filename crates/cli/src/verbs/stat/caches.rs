@@ -10,7 +10,8 @@ use crate::views::report::Report;
 
 /// Definitions of the columns.
 pub const HELP: &str = "\
-Columns of caches, over the interval; a volume without one has no row; those marked * come with -x:
+Columns of caches, over the interval; a volume without a cache has no row; those marked * come \
+with -x:
   cache           the volume
   hit/s miss/s *  pages that reads found in memory, and did not find, a second; a page has 4 KiB,
                   or a block of the drives where that is larger

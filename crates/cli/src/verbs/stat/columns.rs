@@ -30,8 +30,8 @@ come with -x:
                       busy; with several it is an upper bound, as they overlap
   r_p99 w_p99 *       milliseconds that 99 % of reads and writes did not exceed, to an eighth
 
-TimeHistogram run from the moment the daemon has read a request to the moment it has the answer. The way \
-through a socket, and the time that a client takes to read the answer, are not included, so a client \
+Times run from when the daemon has read a request until it has the answer. They do not include \
+the transfer through a socket, or the time that a client takes to read the answer, so a client \
 measures more.
 
 I/Os that failed are counted with the others, as the kernel does; a line below the table names each \

@@ -18,25 +18,25 @@ pub const HELP: &str = "\
 Columns of --groups, over the interval; those marked * come with -x:
   r/s w/s MiB/s   reads, writes and MiB of the group's clients, a second
   p50* p99        milliseconds that half, and 99 %, of all its I/Os did not exceed
-  weight*         as it is set now
+  weight*         its present weight
   %want           its share of the volumes that it used, by weight among the groups that did
                   something there
   %got            its share of what all groups cost these volumes' drives, by their cost model;
                   every I/O counts as one at a random place
   %lim*           the part of its I/Os' time that limits held them
-  ahead*          milliseconds that its limits are booked ahead at the end
+  ahead*          milliseconds for which its limits are used up at the end
   held            milliseconds that its I/Os were held, a second, added up over I/Os: 1000 is one
                   I/O held all the time
   by              what held them longest; with -x each reason has a column:
                   limit           its limit, or that of its parent
                   weight          it had its share, and others waited for theirs
                   latency-target  another group's latency target
-                  depth           as much was at the drive as keeps it busy
+                  depth           the drive had enough I/Os to keep it busy
                   no-tag          no tag was free
-                  drive-busy      the drive took no more
+                  drive-busy      the drive accepted no more requests
                   order           I/Os of its own group, or of nearer sectors, went first
-                  priority        others of a higher priority went first
-                  back-pressure   its client had more under way than the layer takes
+                  priority        I/Os of a higher priority went first
+                  back-pressure   its client sent more than the block layer accepts
   waits*          its I/Os that are held at the end";
 
 /// Row of a group in an interval.

@@ -17,12 +17,12 @@ Columns of --guests, a row for each queue; those marked * come with -x:
   r/s aqu       requests per second; requests in flight now
   kick/r irq/r  notifications from the guest, and interrupts to it, for each request
   err broken *  requests that failed; how often the guest broke a rule and lost the queue
-These are of the whole thread, in the row of its first queue:
+Columns of the whole thread, in the row of its first queue:
   req/sub *     requests that were submitted together, on average
   sys/r         system calls for each request
   hold/s *      submissions a second that waited for more requests
-  polls/s *     looks for requests while nothing had been announced; %hit of them found some
-  %poll         the time that the thread spent with such looks
+  polls/s *     polls for requests without a notification; %hit of them found some
+  %poll         share of the time that the thread spent polling
   slp/s *       how often the thread went to sleep, a second";
 
 /// Width of an export's name in the short form, in characters.

@@ -39,8 +39,8 @@ impl CertificateWatch {
         self.said = expiry;
         match &self.said {
             expiry @ (Expiry::Soon { .. } | Expiry::Over { .. }) if is_new => Some(format!(
-                "the server's certificate {expiry}; a connection that is lost is not made again \
-                 after that, until the server has a new one"
+                "the server's certificate {expiry}; after that, a lost connection cannot be \
+                 restored until the server has a new certificate"
             )),
             _ => None,
         }

@@ -270,7 +270,7 @@ fn serve(
                 break;
             }
             Err(Error::SocketRetry(_)) => {}
-            // The frontend received an error reply, so it may continue.
+            // The frontend was told of the error by a reply, so the session may continue.
             Err(_) if answered && lock(&device).goes_on() => {}
             // The kernel resets the connection of a killed process that has unread messages.
             Err(Error::SocketBroken(_)) => {

@@ -15,7 +15,8 @@ const VAIN: u32 = 4;
 /// maximum. The length doubles each time.
 const PAUSE_MIN: u32 = 64;
 const PAUSE_MAX: u32 = 8192;
-/// Number of successful polls since the last pause that reset the length of the next pause.
+/// Number of successful polls since the last pause from which on the next pause has the initial
+/// length again.
 const CALM: u32 = 1024;
 
 /// Statistics of a thread's recent waits, which decide about polling.

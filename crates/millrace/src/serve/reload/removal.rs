@@ -96,7 +96,7 @@ impl Server {
             let (volume, risk) = (cache.below().name(), cache.at_risk()?);
             Some(format!(
                 "volume {volume}: {} bytes lost, the first {} from byte {} on: acknowledged to \
-                 clients and not known to be written; check what is on it before it is used again",
+                 clients and not known to be written; check its contents before it is used again",
                 risk.bytes, risk.first.1, risk.first.0
             ))
         });

@@ -52,7 +52,7 @@ impl FromStr for Server {
 }
 
 impl Server {
-    /// Refuses `--wait` for servers whose clients have no choice of waiting.
+    /// Refuses `--wait` for servers whose clients cannot choose between polling and sleeping.
     ///
     /// # Errors
     /// If `--wait` is given for an NBD server.

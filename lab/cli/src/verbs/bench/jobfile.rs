@@ -523,7 +523,7 @@ mod tests {
             drive_of(&file, &path, access, FileLock::Take).map(|spec| spec.to_string())
         };
         let missing = spec("[a]\nrw=read").unwrap_err().to_string();
-        assert!(missing.ends_with("there is no such file; add size, and it is made"), "{missing}");
+        assert!(missing.ends_with("there is no such file; add size to create it"), "{missing}");
         let made = spec("[a]\nsize=1m\n[b]\nsize=2m\noffset=1m").unwrap();
         assert_eq!(made, format!("file:path={path},aio=inline,size=3145728"));
         std::fs::write(&path, vec![0; 4096]).unwrap();

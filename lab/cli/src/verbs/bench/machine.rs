@@ -292,7 +292,7 @@ mod tests {
         let text = "--machine x5690 --cpus 1,2 --ios 64 --trace /nowhere/t";
         let args = parse(text).unwrap();
         let error = super::rows(&args, &Interrupt::default()).expect_err("two rows");
-        assert!(error.to_string().starts_with("--trace: 2 rows; choose one"), "{error:#}");
+        assert!(error.to_string().starts_with("--trace: 2 rows; select one"), "{error:#}");
         let args = parse(&text.replace("1,2", "1")).unwrap();
         let error = super::rows(&args, &Interrupt::default()).expect_err("no folder");
         assert!(
@@ -333,7 +333,7 @@ mod tests {
             ("--request-lock queue", "--request-lock: only --stack sq has a request queue"),
             ("--stack raw --queue-plug queue", "--queue-plug: only --stack sq"),
             ("--stack sq --request-lock adapter", "names no controller; write DRIVER@"),
-            ("--iodepth 1 --descriptor 608", "--descriptor: jobs have one with --unit, --iovecs"),
+            ("--iodepth 1 --descriptor 608", "--descriptor: needs --unit, --iovecs"),
             ("--iodepth 2 --iovecs 2", "for one I/O at a time: iodepth is 2, use 1"),
             (
                 "--drive null --chunk 4k",
@@ -394,7 +394,7 @@ mod tests {
             ("--locks --controller a:tag=1", "it has no key `tag`; write NAME:tags=N"),
             (
                 "--machine x5690 --drive null@a: --controller a:tags=1 --controller a:tags=2",
-                "there is one of this name; choose another",
+                "another controller has this name; choose another",
             ),
             (
                 "--machine x5690 --drive null@a: --controller a:tags=1,node=2",

@@ -273,7 +273,10 @@ mod tests {
         assert_eq!(modes, [Serving::Inline, Serving::PerDrive]);
         for alone in ["null:", "nbd://h/"] {
             let error = lanes(&parsed(&[alone]), &[], &told).unwrap_err().to_string();
-            assert!(error.contains("--serving per-drive: a server or one drive"), "{error}");
+            assert!(
+                error.contains("--serving per-drive: a stripe needs several drives"),
+                "{error}"
+            );
         }
     }
 

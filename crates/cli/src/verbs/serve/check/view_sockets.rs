@@ -185,7 +185,7 @@ pub fn describe(sockets: &Sockets) -> String {
             let _ = writeln!(text, "control at unix:{}", visible(&path));
         }
         None => tracing::info!(
-            "there is no control socket, which `millrace stat` needs; set [server] control = \
+            "`millrace stat` needs a control socket, and there is none; set [server] control = \
              \"unix:PATH\""
         ),
     }

@@ -43,7 +43,7 @@ pub fn on_start(plan: &ServePlan, opened: &Opened, workers: &DriveWorkers) {
     on_volumes(plan, &opened.volumes, (&opened.warnings, &opened.notes));
 }
 
-/// Logs warnings and notes about opened drives, and warnings about volumes that guests would refuse.
+/// Logs warnings and notes about opened drives, and warnings about volumes that guests refuse.
 pub fn on_volumes(
     plan: &ServePlan,
     volumes: &[Arc<Volume>],

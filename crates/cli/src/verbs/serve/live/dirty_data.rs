@@ -15,9 +15,9 @@ pub fn while_served(cache: &Cache<Native>) -> Option<String> {
     let bytes: u64 = risk.drives.iter().map(|of| of.bytes).sum();
     let why = (bytes > 0).then(|| failing(cache, &risk).join(" and "))?;
     Some(format!(
-        "volume {}: {bytes} bytes at risk: in the cache's memory only, since {why}; it is tried again \
-         all the time: repair the drive or make room while the daemon runs; if it ends before, that \
-         is lost",
+        "volume {}: {bytes} bytes at risk: in the cache's memory only, since {why}; the daemon \
+         keeps retrying: repair the drive or make room while the daemon runs; if it ends before, \
+         this data is lost",
         cache.below().name(),
     ))
 }
@@ -27,8 +27,8 @@ pub fn while_stuck(cache: &Cache<Native>, drive: usize) -> String {
     let is_its = |of: &&DriveAtRisk| of.drive == drive;
     let bytes = cache.at_risk().and_then(|risk| risk.drives.iter().find(is_its).map(|of| of.bytes));
     format!(
-        "volume {}: drive {} has ended no write for a second: {} bytes in the cache's memory wait for \
-         it; writers to other drives go on",
+        "volume {}: drive {} has completed no write for a second: {} bytes in the cache's memory \
+         wait for it; writes to other drives continue",
         cache.below().name(),
         cache.below().disks()[drive].name(),
         bytes.unwrap_or(0),
@@ -65,7 +65,8 @@ pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
     }));
     Some(format!(
         "volume {}: {} lost: acknowledged to clients and not known to be written, since {}; check \
-         what is on the volume (fsck, the database's own check) or restore it before it is used again",
+         the volume's contents (fsck, the database's own check) or restore it before it is used \
+         again",
         cache.below().name(),
         amount(&risk),
         why.join(" and "),

@@ -108,15 +108,14 @@ impl MarkFile {
         let (was_current, path) = (self.is_current, self.path.display().to_string());
         match self.write() {
             Ok(()) if was_current => tracing::warn!(
-                "{path}: this file was removed or replaced while the daemon runs; it is made anew, \
-                 with the marks of all volumes"
+                "{path}: this file was removed or replaced while the daemon runs; it is created \
+                 again, with the marks of all volumes"
             ),
             Ok(()) => tracing::info!("{path}: up to date again"),
             Err(error) if was_current => tracing::error!(
-                "state: {error:#}; marks of dirty caches are lost: if the daemon dies, the next one \
-                 will not tell that writes may be lost; put the directory back, or start again \
-                 with one \
-                 that stays"
+                "state: {error:#}; marks of dirty caches are lost: if the daemon dies, the next \
+                 one will not warn that writes may be lost; restore the directory, or restart the \
+                 daemon with another one"
             ),
             Err(_) => {}
         }
@@ -154,8 +153,8 @@ impl MarkFile {
             Err(error) => {
                 let names: Vec<_> = self.volumes.iter().map(|(name, _)| name.as_str()).collect();
                 tracing::error!(
-                    "{path}: cannot be written: {error:#}; the next start will not tell that writes \
-                     may be lost of {}",
+                    "{path}: cannot be written: {error:#}; the next start will not warn that \
+                     writes of {} may be lost",
                     names.join(", ")
                 );
             }
@@ -256,7 +255,7 @@ impl DirtyMarks {
             tracing::error!(
                 volume,
                 "volume {volume}: the mark of its dirty cache cannot be made: {error:#}; if the daemon \
-                 dies, the next one will not tell that writes may be lost"
+                 dies, the next one will not warn that writes may be lost"
             );
         }
     }
@@ -313,10 +312,11 @@ impl DirtyMarks {
 pub fn warning(volume: &str) -> String {
     let dashes = if volume.starts_with('-') { "-- " } else { "" };
     format!(
-        "volume {volume}: the last daemon ended with a dirty cache of it: writes that were answered \
-         but not flushed may be lost, and NBD clients that went on were told nothing (a guest's next \
-         flush over vhost-user-blk fails once); check what is on the volume (fsck, the database's own \
-         check), then `millrace ctl acknowledge {dashes}{}`",
+        "volume {volume}: the last daemon ended with a dirty cache of it: writes that were \
+         acknowledged but not flushed may be lost, and NBD clients that reconnected were not told \
+         (a guest's next \
+         flush over vhost-user-blk fails once); check the volume's contents (fsck, the database's \
+         own check), then `millrace ctl acknowledge {dashes}{}`",
         shell_word(volume)
     )
 }

@@ -89,7 +89,7 @@ impl MeterSession {
 }
 
 fn none() -> Refusal {
-    let text = "no lock statistics are being taken; locks-start starts them, and who does not ask \
-                for 10 s ends them";
+    let text = "no lock statistics are being collected; locks-start starts them, and they end if \
+                the client asks nothing for 10 s";
     Refusal::new("none", text)
 }

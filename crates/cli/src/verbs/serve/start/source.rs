@@ -221,7 +221,7 @@ mod tests {
         let error = read(&[&big], None, &plain).unwrap_err();
         assert!(error.contains("not valid UTF-8 at byte 5"), "{error}");
         for (path, what, instead) in [
-            ("/dev/zero", "no regular file", "`serve -` reads"),
+            ("/dev/zero", "not a regular file", "use `serve -`"),
             ("/tmp", "a directory", "directory = \"/tmp\""),
         ] {
             let error = read(&[], Some(Path::new(path)), &plain).unwrap_err();

@@ -157,8 +157,8 @@ impl Startup {
         let mut state = self.lock();
         let (mut files, folder) = (std::mem::take(&mut state.files), state.folder.take());
         let said = format!(
-            "the start was stopped by a signal while {}; nothing was served, and what it had made is \
-             removed",
+            "the start was stopped by a signal while {}; nothing was served, and created files \
+             and sockets are removed",
             state.step
         );
         drop(state);

@@ -253,7 +253,7 @@ mod tests {
             (&["latency-target=p99"], "write a percentile or mean, and a time: p99 2ms"),
             (&["latency-target=p10 1ms"], "percentiles are p50 to p99.99"),
             (&["priority=high"], "write realtime, best-effort or idle"),
-            (&["name=a", "name=a"], "name=a: there is a client of that name already"),
+            (&["name=a", "name=a"], "name=a: another client has this name"),
             (
                 &["group=a,weight=1", "group=a,weight=2"],
                 "weight=2: group a has weight=1 by another of its clients; give it once",
