@@ -64,6 +64,7 @@ impl Scenario {
             layout,
             drives,
             serving,
+            cache: None,
             groups,
             fair: false,
             channels,
@@ -76,6 +77,10 @@ impl Scenario {
         scenario.be_grouped(&mut Random::new(seed, 6));
         scenario.be_fair(&mut Random::new(seed, 7));
         scenario.be_immediate(&mut Random::new(seed, 8));
+        let random = &mut Random::new(seed, 9);
+        if random.per_mille(30) {
+            scenario.be_cached(random);
+        }
         scenario
     }
 

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::disturbance::{disturb, watch};
 use super::drive::ModelDrive;
+use super::flusher::{FlusherThread, cached};
 use super::oracle::{Oracle, SharedOracle, Violation};
 use super::oracle_lock::lock_oracle;
 use super::scenario::{ChannelSpec, DisturbanceKind, LayoutSpec, Scenario};
@@ -99,7 +100,7 @@ fn panic_text(error: &SimError) -> String {
 
 /// Runs the scenario; body of the first simulated thread.
 fn play(scenario: &Scenario, shared: &SharedOracle) {
-    let volume = build(scenario, shared);
+    let (volume, cache) = cached(scenario, build(scenario, shared));
     let (capacity, expected) = (volume.capacity(), lock_oracle(shared).map.told);
     if capacity != expected {
         lock_oracle(shared)
@@ -107,13 +108,15 @@ fn play(scenario: &Scenario, shared: &SharedOracle) {
         return;
     }
     let channels = scenario.channels.len();
-    let bells = if scenario.has_owned() { channels } else { 0 };
+    let bells = if scenario.has_io_threads() { channels } else { 0 };
     let bell = |_| Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+    let start_ns = Simulated::now();
     let state = Arc::new(RunState {
         scenario: scenario.clone(),
         volume,
         oracle: Arc::clone(shared),
         bells: (0..bells).map(bell).collect(),
+        start_ns,
         up: Word::new(0),
         busy: Word::new(channels as u64),
         watchdog: Parker::new(),
@@ -122,7 +125,6 @@ fn play(scenario: &Scenario, shared: &SharedOracle) {
         kept: Mutex::default(),
         group_ends: Mutex::new(GroupEnds::default()),
     });
-    let start_ns = Simulated::now();
     for (drive, media) in lock_oracle(shared).media.iter_mut().enumerate() {
         media.start(scenario.seed, drive, start_ns);
     }
@@ -130,7 +132,9 @@ fn play(scenario: &Scenario, shared: &SharedOracle) {
     let watch = || state.volume.watch_size(move |sectors| lock_oracle(&watcher).grown(sectors));
     let watch = scenario.grows().then(watch);
     let serving = workers::start(&state);
-    start_threads(&state, start_ns).into_iter().for_each(|thread| assert!(thread.join()));
+    let flusher = cache.map(|cache| FlusherThread::start(scenario, cache));
+    start_threads(&state).into_iter().for_each(|thread| assert!(thread.join()));
+    flusher.into_iter().for_each(|flusher| flusher.stop(&state));
     drop(watch);
     workers::stop(&state, serving);
     let ends = state.group_ends.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +147,7 @@ fn play(scenario: &Scenario, shared: &SharedOracle) {
 
 type SimThread = <Simulated as Machine>::Thread;
 
-fn start_threads(state: &Arc<RunState>, start_ns: u64) -> Vec<SimThread> {
+fn start_threads(state: &Arc<RunState>) -> Vec<SimThread> {
     let mut threads = Vec::new();
     let mut spawn = |name: &str, cpu, body: Box<dyn FnOnce() + Send>| {
         threads.push(Simulated::spawn(name, Some(CpuId(cpu)), body));
@@ -156,7 +160,7 @@ fn start_threads(state: &Arc<RunState>, start_ns: u64) -> Vec<SimThread> {
     }
     for disturbance in state.scenario.disturbances.iter().copied() {
         let on = Arc::clone(state);
-        let body = Box::new(move || disturb(&on, disturbance, start_ns));
+        let body = Box::new(move || disturb(&on, disturbance));
         spawn("disturbance", disturbance.cpu, body);
     }
     threads
@@ -164,15 +168,15 @@ fn start_threads(state: &Arc<RunState>, start_ns: u64) -> Vec<SimThread> {
 
 /// Checks after all threads have ended that no request, tag or bio is left.
 fn finish(state: &Arc<RunState>) {
-    let used = |state: &RunState| state.volume.disks().iter().any(|disk| disk.tags_in_use() > 0);
+    let used = |state: &RunState| state.disks().any(|disk| disk.tags_in_use() > 0);
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
-    if used(state) && keeps && !leaves {
+    // The channels of a cache are I/O threads, which serve the drives until they are idle.
+    if used(state) && keeps && !leaves && state.scenario.cache.is_none() {
         sweep(state);
     }
-    let disks = state.volume.disks().iter();
-    let leftovers: Vec<_> = disks.map(|disk| (disk.tags_in_use(), disk.stats())).collect();
+    let leftovers: Vec<_> = state.disks().map(|disk| (disk.tags_in_use(), disk.stats())).collect();
     let (waiting, handed_back) = (state.volume.waiting(), state.volume.stats().ios());
     let mut oracle = lock_oracle(&state.oracle);
     let (told, all) = (oracle.map.told, oracle.map.capacity);
@@ -181,17 +185,17 @@ fn finish(state: &Arc<RunState>) {
     }
     for (drive, (tags, stats)) in leftovers.into_iter().enumerate() {
         if tags > 0 && !(keeps && leaves) {
-            oracle.accuse("tags", format!("{tags} tags of drive {drive} were never freed"));
+            oracle.accuse("tags", format!("{tags} tags of disk {drive} were never freed"));
         }
         let (queued, ended) = (stats.queued(), stats.ios());
         if queued != ended && !keeps {
-            let text = format!("drive {drive}: {queued} bios were queued, {ended} completed");
+            let text = format!("disk {drive}: {queued} bios were queued, {ended} completed");
             oracle.accuse("accounting", text);
         }
         if !stats.ops.iter().all(adds_up) {
             oracle.accuse(
                 "accounting",
-                format!("drive {drive}: the stage times do not add up to the total"),
+                format!("disk {drive}: the stage times do not add up to the total"),
             );
         }
     }
@@ -316,7 +320,7 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
                 },
                 ..Entrance::default()
             },
-            io_threads: scenario.channels.len() as u16,
+            io_threads: scenario.channels.len() as u16 + u16::from(scenario.cache.is_some()),
             worker: workers::cpu_of(scenario, number),
             controller: shared.clone(),
             groups: groups.clone(),

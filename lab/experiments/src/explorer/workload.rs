@@ -27,6 +27,8 @@ pub(super) struct Workload {
     region: (u64, u64),
     last_end: u64,
     left: u32,
+    /// Number of flushes after everything else.
+    closing: u32,
     /// Blocks that a sweeper reads, instead of random ones.
     visits: Vec<u64>,
 }
@@ -68,6 +70,7 @@ impl Workload {
             region: (start, length),
             last_end: start,
             left: spec.ios,
+            closing: 0,
             visits: Vec::new(),
         }
     }
@@ -80,6 +83,17 @@ impl Workload {
         self.left = self.visits.len() as u32;
     }
 
+    /// Appends flushes to the workload.
+    pub(super) fn close_with(&mut self, flushes: u32) {
+        self.closing = flushes;
+        self.left += flushes;
+    }
+
+    /// Returns true if only closing flushes are left.
+    pub(super) fn closes(&self) -> bool {
+        (1..=self.closing).contains(&self.left)
+    }
+
     /// Returns the number of bios still to come.
     pub(super) fn left(&self) -> u32 {
         self.left
@@ -87,8 +101,8 @@ impl Workload {
 
     /// Returns the next bio; `id` is its number and user data.
     pub(super) fn next(&mut self, id: u64) -> PreparedBio {
+        let op = if self.closes() { Op::Flush } else { self.op() };
         self.left -= 1;
-        let op = self.op();
         let (block, count) = self.place(op);
         let (sector, nr) = (block * self.block_sectors, count * self.block_sectors);
         let mut flags = OpFlags::NONE;
