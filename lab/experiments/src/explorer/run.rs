@@ -9,8 +9,9 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
-    Controller, ControllerConfig, Disk, DiskConfig, Entrance, Inside, Layout, OpSnapshot,
-    QueueKind, Sharing, TraceEvent, TraceSink, Volume,
+    Bio, Buffer, Channel, ChannelConfig, Controller, ControllerConfig, Disk, DiskConfig, Entrance,
+    Inside, IoThread, Layout, OpSnapshot, QueueKind, Reject, Rejected, Sharing, TraceEvent,
+    TraceSink, Volume,
 };
 use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread, Word};
 use millrace_simulator::{SimError, Simulated, Simulation};
@@ -21,7 +22,7 @@ use super::drive::ModelDrive;
 use super::flusher::{FlusherThread, cached};
 use super::oracle::{Oracle, SharedOracle, Violation};
 use super::oracle_lock::lock_oracle;
-use super::scenario::{ChannelSpec, DisturbanceKind, LayoutSpec, Scenario};
+use super::scenario::{DisturbanceKind, LayoutSpec, Scenario};
 use super::scheduler_spec::SchedulerSpec;
 use super::sharing::GroupEnds;
 use super::submitter::{RunState, Submitter};
@@ -239,44 +240,53 @@ fn sweep(state: &Arc<RunState>) {
     let disks = state.volume.disks();
     // A scheduler would let the sweepers' reads overtake the requests left behind.
     disks.iter().for_each(|disk| SchedulerSpec::None.set(disk));
-    let any: Vec<usize> =
-        (0..disks.len()).filter(|at| disks[*at].kind() == QueueKind::AnyThread).collect();
-    if any.is_empty() {
-        return;
-    }
-    let spec = ChannelSpec {
-        cpu: 0,
-        depth: any.len() as u32,
-        ios: any.len() as u32,
-        batch: any.len() as u32,
-        think_ns: 0,
-        mix: [1, 0, 0, 0, 0],
-        blocks: 1,
-        sequential: 0,
-        vectored: 0,
-        foreign: 0,
-        fua: 0,
-        preflush: 0,
-        away: 0,
-        drain_us: 5_000_000,
+    let map = lock_oracle(&state.oracle).map.clone();
+    let first = |drive: usize| {
+        let mut sectors = (0..map.capacity).step_by(map.block as usize);
+        sectors.find(|sector| map.place(*sector).0 == drive)
     };
+    let is_any = |drive: &usize| disks[*drive].kind() == QueueKind::AnyThread;
+    let sectors: Vec<u64> = (0..disks.len()).filter(is_any).filter_map(first).collect();
     // At least two rounds: a request that waits for a tag may be served by another thread. Sweepers
     // also dispatch requests that a dropped channel left in software queues; these may be in flight
     // when the last sweeper ends, so more rounds follow as long as tags are in use. A leaked tag
     // stays in use however often the queues are polled.
     let in_use = || disks.iter().any(|disk| disk.tags_in_use() > 0);
     for round in 0..SWEEPS_MAX {
-        if round >= 2 && !in_use() {
+        if sectors.is_empty() || round >= 2 && !in_use() {
             break;
         }
         let start = |cpu| {
-            let index = state.scenario.channels.len() + (round * 64 + cpu) as usize;
-            let sweeper = Submitter::sweeper(state, index, spec, &any);
-            Simulated::spawn("sweeper", Some(CpuId(cpu)), Box::new(move || sweeper.sweep()))
+            let (state, sectors, block) = (Arc::clone(state), sectors.clone(), map.block);
+            let body = Box::new(move || read_each(&state, cpu, &sectors, block as usize * 512));
+            Simulated::spawn("sweeper", Some(CpuId(cpu)), body)
         };
         let threads: Vec<_> = (0..state.scenario.machine.cpus()).map(start).collect();
         threads.into_iter().for_each(|thread| assert!(thread.join()));
     }
+}
+
+/// Reads one block at each of these sectors, so that the queues there are polled.
+fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
+    // A sweeper owns no queue, and sends nothing to drives whose queues belong to I/O threads.
+    let thread = state.scenario.has_owned().then(|| IoThread {
+        number: (state.scenario.channels.len() + cpu as usize) as u16,
+        owner: u64::MAX - 1,
+        bell: Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new())),
+        turn: None,
+    });
+    let config = ChannelConfig { depth: sectors.len() as u32, thread, ..ChannelConfig::default() };
+    let channel = Channel::open(&state.volume, config);
+    let mut channel = channel.expect("all queues of the volume are served");
+    for sector in sectors {
+        let mut bio = Bio::read(*sector, Buffer::new(block_bytes));
+        while let Err(Rejected { bio: back, reason: Reject::Full }) = channel.submit(bio) {
+            bio = back;
+            channel.poll(|_| ());
+            Simulated::charge(200_000);
+        }
+    }
+    channel.wait(usize::MAX, |_| ());
 }
 
 struct DigestSink(SharedOracle);

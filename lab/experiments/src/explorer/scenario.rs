@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cache_spec::CacheSpec;
 use super::group_spec::GroupSpec;
+use super::random::Random;
 use super::scheduler_spec::SchedulerSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
@@ -373,6 +374,13 @@ impl Scenario {
     #[must_use]
     pub fn line(&self) -> String {
         serde_json::to_string(self).expect("plain data always serializes")
+    }
+
+    /// Adds a disturbance on some CPU, up to one of these times in microseconds.
+    pub(super) fn disturb(&mut self, random: &mut Random, until: &[u32], what: DisturbanceKind) {
+        let most = random.pick(until);
+        let (at_us, cpu) = (random.within(0, most), random.within(0, self.machine.cpus() - 1));
+        self.disturbances.push(Disturbance { at_us, cpu, what });
     }
 
     /// Checks that the scenario can be run; the error says what it lacks.

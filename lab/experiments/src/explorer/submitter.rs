@@ -121,20 +121,6 @@ impl Submitter {
         }
     }
 
-    /// Creates a thread that reads one block from each of these drives.
-    pub(super) fn sweeper(
-        state: &Arc<RunState>,
-        index: usize,
-        spec: ChannelSpec,
-        drives: &[usize],
-    ) -> Submitter {
-        let mut sweeper = Submitter::new(state, index, spec);
-        let map = lock_oracle(&state.oracle).map.clone();
-        sweeper.workload.visit(&map, drives);
-        sweeper.bell = None;
-        sweeper
-    }
-
     /// Runs the thread: submits the workload, then ends or serves the others.
     pub(super) fn run(mut self) {
         if self.bell.is_some() {
@@ -160,26 +146,10 @@ impl Submitter {
         }
     }
 
-    fn owner(&self) -> u64 {
-        self.index as u64 + 1
-    }
-
-    /// Reads one block from each drive whose queues any thread may run, so that these are polled.
-    pub(super) fn sweep(mut self) {
-        let mut channel = self.open();
-        while self.has_more() {
-            self.submit(&mut channel);
-            let most = channel.in_flight() as usize;
-            channel.wait(most, |done| self.end(done));
-        }
-        drop(channel);
-        self.forget();
-    }
-
     /// Returns the thread's identity if it is an I/O thread.
     fn io_thread(&self) -> Option<IoThread<Simulated>> {
         let bell = Arc::clone(self.bell.as_ref()?);
-        Some(IoThread { number: self.index as u16, owner: self.owner(), bell, turn: None })
+        Some(IoThread { number: self.index as u16, owner: self.index as u64 + 1, bell, turn: None })
     }
 
     /// Brings up this I/O thread's queues, and waits until all I/O threads have done so.
@@ -195,17 +165,8 @@ impl Submitter {
     }
 
     fn open(&self) -> Channel<Simulated> {
-        // A sweeper owns no queue, and sends nothing to drives whose queues belong to I/O threads.
-        let owner = if self.bell.is_some() { self.owner() } else { u64::MAX - 1 };
-        let new_bell = || Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
-        let thread = self.state.scenario.has_io_threads().then(|| IoThread {
-            number: self.index as u16,
-            owner,
-            bell: self.bell.clone().unwrap_or_else(new_bell),
-            turn: None,
-        });
         let stamp = if self.state.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
-        let config = ChannelConfig { depth: self.spec.depth, stamp, thread };
+        let config = ChannelConfig { depth: self.spec.depth, stamp, thread: self.io_thread() };
         let mut channel =
             Channel::open(&self.state.volume, config).expect("all queues of the volume are served");
         channel.set_drain_ns(u64::from(self.spec.drain_us) * NS_PER_US);

@@ -29,8 +29,6 @@ pub(super) struct Workload {
     left: u32,
     /// Number of flushes after everything else.
     closing: u32,
-    /// Blocks that a sweeper reads, instead of random ones.
-    visits: Vec<u64>,
 }
 
 /// Memory of a foreign bio, which its submitter owns, and the list of its segments.
@@ -71,16 +69,7 @@ impl Workload {
             last_end: start,
             left: spec.ios,
             closing: 0,
-            visits: Vec::new(),
         }
-    }
-
-    /// Restricts the workload to one read of the first block of each of these drives.
-    pub(super) fn visit(&mut self, map: &SectorMap, drives: &[usize]) {
-        let first =
-            |drive: &usize| (0..self.blocks).find(|block| map.place(block * map.block).0 == *drive);
-        self.visits = drives.iter().filter_map(first).collect();
-        self.left = self.visits.len() as u32;
     }
 
     /// Appends flushes to the workload.
@@ -143,9 +132,6 @@ impl Workload {
 
     /// Draws the first block and the length in blocks.
     fn place(&mut self, op: Op) -> (u64, u64) {
-        if let Some(block) = self.visits.pop() {
-            return (block, 1);
-        }
         let (start, length) = self.region;
         let longest = if op.has_data() { self.spec.blocks } else { self.spec.blocks * 4 };
         let count = u64::from(self.random.within(1, longest)).min(self.blocks);
