@@ -4,16 +4,18 @@
 //! submitters, faults and disturbances. The scenario runs on the simulated machine (run.rs,
 //! submitter.rs, disturbance.rs) against model drives (drive.rs, disk_image.rs), with or without
 //! worker threads (serving.rs, workers.rs). An oracle with a plain model of the volume checks every
-//! step (oracle.rs, history.rs, map.rs). A scenario that fails is made smaller (shrinker.rs).
-//! `cache` does the same for the page cache.
+//! step (oracle.rs, history.rs, map.rs). A scenario that fails is made smaller (shrinker.rs). A
+//! page cache (caching.rs, flusher.rs), schedulers and groups are parts of scenarios.
 //!
 //! Called by `millrace-lab explore` and by tests. Invariant: the same scenario gives the same
 //! outcome, bit for bit, in every build. Source: the method is FoundationDB's and TigerBeetle's.
 
-pub mod cache;
+mod cache_spec;
+mod caching;
 mod disk_image;
 mod disturbance;
 mod drive;
+mod flusher;
 mod generator;
 mod group_spec;
 mod history;

@@ -2,9 +2,8 @@
 //! violations.
 //!
 //! This module owns the order of a run: distributing seeds to workers (worker_pool.rs, worker.rs),
-//! shrinking the first violation of each kind (reduction.rs), and the report. With `--cache`, seeds
-//! are scenarios of the cache, which are not shrunk. millrace-experiments has the scenarios and the
-//! checks. Exit status: 0 for no violation, 1 for violations, 2 if the scenario could not be run,
+//! shrinking the first violation of each kind (reduction.rs), and the report. millrace-experiments
+//! has the scenarios and the checks. Exit status: 0 for no violation, 1 for violations, 2 if the scenario could not be run,
 //! 130 after Ctrl-C.
 #![allow(clippy::print_stderr)]
 
@@ -17,7 +16,6 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use millrace_experiments::explorer::cache;
 use millrace_experiments::explorer::{Scenario, Violation};
 use serde::Serialize;
 
@@ -37,9 +35,8 @@ struct ReportedViolation {
     seed: u64,
     kind: String,
     detail: String,
-    /// Smallest scenario found with the same kind of violation, and its violation. `None` for the
-    /// cache.
-    scenario: Option<Scenario>,
+    /// Smallest scenario found with the same kind of violation, and its violation.
+    scenario: Scenario,
     scenario_detail: String,
     replay: String,
 }
@@ -114,11 +111,7 @@ fn findings(sums: &SeedTotals, args: &ExploreArgs) -> Result<Vec<ReportedViolati
         if list.len() == SHOWN_MAX || list.iter().any(|known| known.kind == violation.kind) {
             continue;
         }
-        if args.cache {
-            list.push(cache_finding(*seed, violation));
-            continue;
-        }
-        let found = (Scenario::of_seed(*seed), violation.clone());
+        let found = (args.subject().scenario_of(*seed), violation.clone());
         let small = match args.no_shrink {
             true => found,
             false => reduction::shrink(found, args.subject())?,
@@ -134,37 +127,20 @@ fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> Re
         seed,
         kind: violation.kind.clone(),
         detail: violation.detail.clone(),
-        scenario: Some(small.0),
+        scenario: small.0,
         scenario_detail: small.1.detail,
         replay,
     }
 }
 
-/// Describes a violation of the cache, whose scenario is given by its seed.
-fn cache_finding(seed: u64, violation: &Violation) -> ReportedViolation {
-    ReportedViolation {
-        seed,
-        kind: violation.kind.clone(),
-        detail: violation.detail.clone(),
-        scenario: None,
-        scenario_detail: format!("{:?}", cache::CacheScenario::of_seed(seed)),
-        replay: format!("millrace-lab explore --cache --seed {seed}"),
-    }
-}
-
 /// Formats a violation for people.
-fn shown(finding: &ReportedViolation) -> String {
+fn shown(finding: &ReportedViolation, args: &ExploreArgs) -> String {
     let ReportedViolation { kind, detail, seed, scenario_detail, replay, .. } = finding;
-    match finding.scenario {
-        Some(_) => format!(
-            "violation: {kind}: {detail}\n  seed: {seed} (millrace-lab explore --seed {seed})\n  \
-             in the smaller scenario: {scenario_detail}\n  replay: {replay}\n"
-        ),
-        None => format!(
-            "violation: {kind}: {detail}\n  seed: {seed}\n  scenario: {scenario_detail}\n  replay: \
-             {replay}\n"
-        ),
-    }
+    let cache = if args.cache { " --cache" } else { "" };
+    format!(
+        "violation: {kind}: {detail}\n  seed: {seed} (millrace-lab explore{cache} --seed {seed})\n  \
+         in the smaller scenario: {scenario_detail}\n  replay: {replay}\n"
+    )
 }
 
 fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[ReportedViolation]) -> Result<()> {
@@ -186,7 +162,7 @@ fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[ReportedViolation])
         return Ok(());
     }
     for finding in findings {
-        say(&shown(finding));
+        say(&shown(finding, args));
     }
     let others: Vec<String> = sums
         .found

@@ -3,8 +3,8 @@
 //!
 //! Part of the oracle; changed by the drive's queues (drive.rs). The drive behaves as badly as the
 //! specification allows: a flush makes durable only the writes completed before the flush was
-//! submitted, and a request takes effect when it completes. Changes are numbered, and each sector
-//! is durable up to one of these numbers.
+//! submitted, and a request takes effect when it completes. Each sector keeps the changes of which
+//! a power cut would leave one.
 
 use millrace_block::{Op, OpFlags, Status};
 
@@ -12,13 +12,17 @@ use super::random::Random;
 use super::scenario::{DriveSpec, FaultSpec, LimitSpec};
 use super::time::NS_PER_US;
 
-#[derive(Debug, Clone, Copy, Default)]
-struct SectorCell {
-    stamp: u64,
-    /// Number of the sector's last change; 0 if it never changed.
-    number: u32,
-    /// Number of the newest change that would survive a power cut.
-    durable: u32,
+/// Number and stamp of a change of a sector.
+type Change = (u32, u64);
+
+/// Changes of a sector: the newest that certainly survives a power cut, then all later ones.
+#[derive(Debug, Clone, Default)]
+struct SectorCell(Vec<Change>);
+
+impl SectorCell {
+    fn last(&self) -> Change {
+        self.0.last().copied().unwrap_or_default()
+    }
 }
 
 /// Planned outcome of a request: status, service time, and whether it hangs.
@@ -33,6 +37,8 @@ pub(super) struct RequestOutcome {
 pub(super) struct DiskImage {
     pub(super) limits: LimitSpec,
     faults: FaultSpec,
+    /// True once the drive's one failing write has failed.
+    has_failed: bool,
     latency_ns: [u32; 2],
     /// Current size in sectors.
     pub(super) sectors: u64,
@@ -56,6 +62,7 @@ impl DiskImage {
         DiskImage {
             limits: spec.limits,
             faults: spec.faults,
+            has_failed: false,
             latency_ns: spec.latency_ns,
             sectors,
             cells: vec![SectorCell::default(); spec.sectors as usize],
@@ -96,7 +103,12 @@ impl DiskImage {
     }
 
     /// Draws the outcome of a request submitted now.
-    pub(super) fn fate(&mut self, op: Op, sector: u64, nr: u64) -> RequestOutcome {
+    pub(super) fn fate(
+        &mut self,
+        (op, flags): (Op, OpFlags),
+        (sector, nr): (u64, u64),
+        now_ns: u64,
+    ) -> RequestOutcome {
         let faults = self.faults;
         let [least, most] = self.latency_ns;
         let mut takes_ns = u64::from(self.random.within(least, most));
@@ -113,6 +125,10 @@ impl DiskImage {
                 status = Status::IoError;
             }
         }
+        let is_wanted = op == Op::Write && (flags.has(OpFlags::FUA) || !self.limits.fua);
+        if is_wanted && !self.has_failed && self.is_after(faults.once_us, now_ns) {
+            (self.has_failed, status) = (true, Status::IoError);
+        }
         let stuck = self.random.per_mille(faults.stuck);
         if stuck {
             takes_ns += u64::from(faults.stuck_us) * NS_PER_US;
@@ -120,10 +136,17 @@ impl DiskImage {
         RequestOutcome { status, takes_ns, stuck }
     }
 
-    /// Returns true if the drive has died by `now_ns`.
+    /// Returns true if `now_ns` is at `since_us` from the start or later.
+    fn is_after(&self, since_us: Option<u32>, now_ns: u64) -> bool {
+        let since_ns = since_us.map(|us| u64::from(us) * NS_PER_US);
+        since_ns.is_some_and(|since_ns| now_ns - self.start_ns >= since_ns)
+    }
+
+    /// Returns true if the drive is dead at `now_ns`.
     pub(super) fn is_dead(&self, now_ns: u64) -> bool {
-        let dead_ns = self.faults.dead_us.map(|us| u64::from(us) * NS_PER_US);
-        dead_ns.is_some_and(|dead_ns| now_ns - self.start_ns >= dead_ns)
+        let FaultSpec { dead_us, dead_for_us, .. } = self.faults;
+        let back_us = dead_us.filter(|_| dead_for_us > 0).map(|us| us + dead_for_us);
+        self.is_after(dead_us, now_ns) && !self.is_after(back_us, now_ns)
     }
 
     /// Moves a completion time that falls into the drive's stall to the end of the stall.
@@ -137,13 +160,16 @@ impl DiskImage {
     /// Writes a stamp to a sector, durable at once with FUA or without a volatile cache.
     pub(super) fn write(&mut self, sector: u64, stamp: u64, flags: OpFlags) {
         self.changes += 1;
-        let cell = &mut self.cells[sector as usize];
-        (cell.stamp, cell.number) = (stamp, self.changes);
+        let changes = &mut self.cells[sector as usize].0;
         if !self.limits.cache || flags.has(OpFlags::FUA) {
-            cell.durable = self.changes;
+            changes.clear();
         } else {
+            if changes.is_empty() {
+                changes.push(Change::default());
+            }
             self.dirty.push(sector as u32);
         }
+        changes.push((self.changes, stamp));
     }
 
     /// Returns the changes that a flush submitted now makes durable: sector and change number.
@@ -151,30 +177,29 @@ impl DiskImage {
         self.dirty.sort_unstable();
         self.dirty.dedup();
         let cells = &self.cells;
-        self.dirty.retain(|s| cells[*s as usize].durable < cells[*s as usize].number);
-        self.dirty.iter().map(|sector| (*sector, cells[*sector as usize].number)).collect()
+        self.dirty.retain(|sector| cells[*sector as usize].0.len() > 1);
+        self.dirty.iter().map(|sector| (*sector, cells[*sector as usize].last().0)).collect()
     }
 
     /// Completes a flush: marks the changes that `begin_flush` returned as durable.
     pub(super) fn end_flush(&mut self, covered: &[(u32, u32)]) {
         for (sector, number) in covered {
-            let cell = &mut self.cells[*sector as usize];
-            cell.durable = cell.durable.max(*number);
+            let changes = &mut self.cells[*sector as usize].0;
+            // A later FUA write may have made the change obsolete.
+            let covered = changes.iter().position(|(change, _)| change == number);
+            changes.drain(..covered.unwrap_or(0));
         }
     }
 
     /// Returns the stamp stored in a sector.
     pub(super) fn stamp(&self, sector: u64) -> u64 {
-        self.cells[sector as usize].stamp
+        self.cells[sector as usize].last().1
     }
 
-    /// Returns the number of a sector's last change.
-    pub(super) fn number(&self, sector: u64) -> u32 {
-        self.cells[sector as usize].number
-    }
-
-    /// Returns true if this change of the sector, or a later one, would survive a power cut.
-    pub(super) fn is_durable(&self, sector: u32, number: u32) -> bool {
-        self.cells[sector as usize].durable >= number
+    /// Returns the stamps of which a power cut now would leave one in a sector.
+    pub(super) fn survivors(&self, sector: u64) -> impl Iterator<Item = u64> + '_ {
+        let changes = &self.cells[sector as usize].0;
+        let untouched = changes.is_empty().then_some(0);
+        untouched.into_iter().chain(changes.iter().map(|(_, stamp)| *stamp))
     }
 }

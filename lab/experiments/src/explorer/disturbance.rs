@@ -23,8 +23,8 @@ use super::time::NS_PER_US;
 const ABANDONED_NS: u64 = 10_000_000_000;
 
 /// Sleeps until the disturbance's time, then carries it out.
-pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance, start_ns: u64) {
-    sleep_until(start_ns + u64::from(disturbance.at_us) * NS_PER_US);
+pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance) {
+    sleep_until(state.start_ns + u64::from(disturbance.at_us) * NS_PER_US);
     match disturbance.what {
         DisturbanceKind::Freeze(drive, for_us) => freeze(state, drive as usize, for_us),
         DisturbanceKind::Quiesce(drive, for_us) => quiesce(state, drive as usize, for_us),
@@ -34,7 +34,7 @@ pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance, start_ns:
         DisturbanceKind::Switch(mode) => switch(state, mode),
         DisturbanceKind::Grow(drive, _) => grow(state, drive as usize),
         DisturbanceKind::Schedule(drive, order) => {
-            state.volume.disks().get(drive as usize).into_iter().for_each(|disk| order.set(disk));
+            state.volume.drives().get(drive as usize).into_iter().for_each(|disk| order.set(disk));
         }
         DisturbanceKind::Regroup(group, spec) => regroup(state.volume.groups(), group, spec),
         DisturbanceKind::Leave(worker, back_us) => {
@@ -63,7 +63,7 @@ fn drain_bound_ns(state: &RunState) -> u64 {
 }
 
 fn freeze(state: &RunState, drive: usize, for_us: u32) {
-    let Some(disk) = state.volume.disks().get(drive) else { return };
+    let Some(disk) = state.volume.drives().get(drive) else { return };
     disk.freeze();
     let bound_ns = drain_bound_ns(state);
     if disk.wait_drained(Simulated::now() + bound_ns) {
@@ -124,7 +124,7 @@ fn switch(state: &RunState, mode: ModeSpec) {
 }
 
 fn quiesce(state: &RunState, drive: usize, for_us: u32) {
-    let Some(disk) = state.volume.disks().get(drive) else { return };
+    let Some(disk) = state.volume.drives().get(drive) else { return };
     disk.quiesce();
     lock_oracle(&state.oracle).media[drive].quiesced = true;
     sleep_until(Simulated::now() + u64::from(for_us) * NS_PER_US);

@@ -123,7 +123,7 @@ impl DriverQueue<Simulated> for ModelQueue {
         let (memory, stamps) = self.take_memory(oracle, rq);
         let nr = u64::from(rq.nr_sectors());
         let media = &mut oracle.media[self.drive];
-        let fate = media.fate(rq.op(), rq.sector(), nr);
+        let fate = media.fate((rq.op(), rq.flags()), (rq.sector(), nr), now_ns);
         let done_ns = match self.immediate {
             true => now_ns,
             false => media.after_stall(now_ns + fate.takes_ns),

@@ -43,32 +43,31 @@ impl Scenario {
             // open, until somebody polls the queue. So each channel drains before it goes away.
             channels.iter_mut().for_each(|channel| channel.drain_us = 5_000_000);
         }
-        let mut disturbances = Vec::new();
-        if random.per_mille(450) {
-            for _ in 0..random.within(1, 3) {
-                disturbances.push(disturbance(random, &machine, drives.len(), channels.len()));
-            }
-        }
-        one_freeze_per_drive(&mut disturbances);
-        if drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
-            // A request that was given up stays in the drive until somebody polls its queue, which
-            // a freeze cannot force: the freeze may last as long.
-            disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
-        }
-        let serving = ServingSpec::default();
-        let groups = Vec::new();
         let mut scenario = Scenario {
             seed,
             machine,
             layer,
             layout,
             drives,
-            serving,
-            groups,
+            serving: ServingSpec::default(),
+            cache: None,
+            groups: Vec::new(),
             fair: false,
             channels,
-            disturbances,
+            disturbances: Vec::new(),
         };
+        if random.per_mille(450) {
+            for _ in 0..random.within(1, 3) {
+                let what = disturbance(random, scenario.drives.len(), scenario.channels.len());
+                scenario.disturb(random, &[20, 100, 500, 2_000], what);
+            }
+        }
+        one_freeze_per_drive(&mut scenario.disturbances);
+        if scenario.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
+            // A request that was given up stays in the drive until somebody polls its queue, which
+            // a freeze cannot force: the freeze may last as long.
+            scenario.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
+        }
         scenario.be_served(&mut Random::new(seed, 2));
         scenario.grow_one(&mut Random::new(seed, 3));
         scenario.follow_theme(&mut Random::new(seed, 4));
@@ -76,6 +75,10 @@ impl Scenario {
         scenario.be_grouped(&mut Random::new(seed, 6));
         scenario.be_fair(&mut Random::new(seed, 7));
         scenario.be_immediate(&mut Random::new(seed, 8));
+        let random = &mut Random::new(seed, 9);
+        if random.per_mille(30) {
+            scenario.be_cached(random);
+        }
         scenario
     }
 
@@ -90,10 +93,7 @@ impl Scenario {
         for worker in 0..self.serving.workers.len() as u32 {
             if random.per_mille(300) {
                 let what = DisturbanceKind::Leave(worker, random.pick(&[0, 0, 1, 50, 500]));
-                let most = random.pick(&[20, 100, 500]);
-                let at_us = random.within(0, most);
-                let cpu = random.within(0, cpus - 1);
-                self.disturbances.push(Disturbance { at_us, cpu, what });
+                self.disturb(random, &[20, 100, 500], what);
             }
         }
         let stuck = self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned);
@@ -102,19 +102,14 @@ impl Scenario {
             self.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
             for _ in 0..random.within(1, 3) {
                 let modes = [ModeSpec::Inline, ModeSpec::PerDrive, ModeSpec::PerVolume];
-                let most = random.pick(&[20, 100, 500, 2_000]);
-                let at_us = random.within(0, most);
-                let cpu = random.within(0, cpus - 1);
                 let what = DisturbanceKind::Switch(random.pick(&modes));
-                self.disturbances.push(Disturbance { at_us, cpu, what });
+                self.disturb(random, &[20, 100, 500, 2_000], what);
             }
         } else if drives > 1 && !self.stalls_all() && random.per_mille(150) {
             self.stall_one(random);
         }
     }
-}
 
-impl Scenario {
     /// Draws whether a drive grows, from a random stream of its own, so that other seeds stay as
     /// they are.
     fn grow_one(&mut self, random: &mut Random) {
@@ -127,14 +122,9 @@ impl Scenario {
             LayoutSpec::Stripe(_) => random.within(0, drives - 1),
         };
         let what = DisturbanceKind::Grow(drive, random.pick(&[0, 1, 4, 7]));
-        let most = random.pick(&[20, 100, 500, 2_000]);
-        let at_us = random.within(0, most);
-        let cpu = random.within(0, self.machine.cpus() - 1);
-        self.disturbances.push(Disturbance { at_us, cpu, what });
+        self.disturb(random, &[20, 100, 500, 2_000], what);
     }
-}
 
-impl Scenario {
     /// Draws whether drives get schedulers that change under I/O, from a random stream of its own,
     /// so that other seeds stay as they are.
     fn be_scheduled(&mut self, random: &mut Random) {
@@ -144,15 +134,10 @@ impl Scenario {
         for _ in 0..random.within(1, 3) {
             let drive = random.below(self.drives.len() as u64) as u32;
             let what = DisturbanceKind::Schedule(drive, SchedulerSpec::draw(random));
-            let most = random.pick(&[0, 0, 20, 100, 500]);
-            let at_us = random.within(0, most);
-            let cpu = random.within(0, self.machine.cpus() - 1);
-            self.disturbances.push(Disturbance { at_us, cpu, what });
+            self.disturb(random, &[0, 0, 20, 100, 500], what);
         }
     }
-}
 
-impl Scenario {
     /// Draws whether the drives complete at once, and whether several threads may then be inside a
     /// queue, from a random stream of its own, so that other seeds stay as they are.
     fn be_immediate(&mut self, random: &mut Random) {
@@ -316,22 +301,15 @@ fn mix(random: &mut Random) -> [u32; 5] {
     }
 }
 
-fn disturbance(
-    random: &mut Random,
-    machine: &MachineSpec,
-    drives: usize,
-    channels: usize,
-) -> Disturbance {
+fn disturbance(random: &mut Random, drives: usize, channels: usize) -> DisturbanceKind {
     let drive = random.below(drives as u64) as u32;
     let for_us = random.pick(&[1, 20, 200, 2_000]);
-    let what = match random.below(8) {
+    match random.below(8) {
         0..=2 => DisturbanceKind::Freeze(drive, for_us),
         3 | 4 => DisturbanceKind::Quiesce(drive, for_us),
         5 | 6 => DisturbanceKind::Drop(random.below(channels as u64) as u32),
         _ => DisturbanceKind::Shutdown,
-    };
-    let most = random.pick(&[20, 100, 500, 2_000]);
-    Disturbance { at_us: random.within(0, most), cpu: random.within(0, machine.cpus() - 1), what }
+    }
 }
 
 /// Keeps one freeze per drive: freezes do not nest, so two overlapping ones would both end with the

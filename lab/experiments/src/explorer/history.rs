@@ -70,29 +70,28 @@ impl History {
         })
     }
 
-    /// Returns true if every other bio that changed the sector had ended before this one was
-    /// submitted.
-    pub(super) fn is_alone(&self, bios: &[BioRecord], sector: u64, bio: u32) -> bool {
-        let submitted = bios[bio as usize].submitted;
-        self.of(sector).filter(|id| *id != bio).all(|id| bios[id as usize].ended < submitted)
+    /// Returns the sectors that some bio may have changed.
+    pub(super) fn changed(&self) -> Vec<u64> {
+        (0..).zip(&self.last).filter(|(_, last)| **last != NONE).map(|(sector, _)| sector).collect()
     }
 
-    /// Returns an error text if a read may not find `stamp` in the sector.
+    /// Returns an error text if `stamp` may not be in the sector after the acknowledged changes of
+    /// `after`.
     pub(super) fn wrong(
         &self,
         bios: &[BioRecord],
-        read: &BioRecord,
+        after: After,
         sector: u64,
         stamp: u64,
     ) -> Option<String> {
         let changes = self.of(sector);
         let fits = |id: &u32| stamp_of(bios[*id as usize].op, u64::from(*id), sector) == stamp;
         // Before the first change a sector holds zeroes, as if they had been written at time 0.
-        let mut legal = stamp == 0 && !overwritten(bios, changes.clone(), 0, read);
+        let mut legal = stamp == 0 && !overwritten(bios, changes.clone(), 0, after);
         let mut found = stamp == 0;
         for id in changes.clone().filter(fits) {
             found = true;
-            legal |= !overwritten(bios, changes.clone(), bios[id as usize].ended, read);
+            legal |= !overwritten(bios, changes.clone(), bios[id as usize].ended, after);
             if legal {
                 break;
             }
@@ -105,16 +104,29 @@ impl History {
     }
 }
 
-/// Returns true if a change that began after `ended` was acknowledged before the read began.
+/// Acknowledged changes whose data, or newer data, must be found.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum After {
+    /// All changes acknowledged before this event.
+    Event(u64),
+    /// The change of this bio.
+    Bio(u32),
+}
+
+/// Returns true if a change of `after` began after `ended`.
 fn overwritten(
     bios: &[BioRecord],
     mut changes: impl Iterator<Item = u32>,
     ended: u64,
-    read: &BioRecord,
+    after: After,
 ) -> bool {
     changes.any(|id| {
         let later = &bios[id as usize];
-        later.status == Some(Status::Ok) && later.submitted > ended && later.ended < read.submitted
+        let counts = match after {
+            After::Event(event) => later.ended < event,
+            After::Bio(bio) => id == bio,
+        };
+        later.status == Some(Status::Ok) && later.submitted > ended && counts
     })
 }
 

@@ -28,8 +28,7 @@ impl SectorMap {
     }
 
     fn of_sizes(scenario: &Scenario, sectors: impl Fn(usize) -> u64) -> SectorMap {
-        let block = scenario.drives.iter().map(|d| u64::from(d.limits.block / 512));
-        let block = block.max().unwrap_or(1);
+        let block = u64::from(scenario.block_sectors());
         let mut used: Vec<u64> = Vec::new();
         for (number, drive) in scenario.drives.iter().enumerate() {
             let own = u64::from(drive.limits.block / 512);

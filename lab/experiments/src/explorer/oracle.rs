@@ -16,9 +16,9 @@ use millrace_block::{Op, OpFlags, Status};
 use serde::{Deserialize, Serialize};
 
 use super::disk_image::DiskImage;
-use super::history::History;
+use super::history::{After, History};
 use super::map::SectorMap;
-use super::scenario::Scenario;
+use super::scenario::{LimitSpec, Scenario};
 
 /// The first invariant that a run broke.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,15 +83,42 @@ struct Leftovers {
     may_time_out: bool,
 }
 
-/// Drives that complete nothing for a while, and the I/O that they hold up.
-struct StallPlan {
+/// Drives that fail, or complete nothing for a while, and the I/O that they hold up.
+struct FaultPlan {
+    /// True if a cache answers I/O: failures and stalls reach bios by other ways, too.
+    cached: bool,
+    /// For each drive, true if it fails at some time.
+    failing: Vec<bool>,
     /// For each drive, true if it stalls at some time.
-    drives: Vec<bool>,
+    stalling: Vec<bool>,
     /// All I/O waits for a stalled drive, also I/O to other drives.
     all: bool,
     longest_ns: u64,
     /// Bound on an I/O's time beyond any stall, in nanoseconds.
     bound_ns: u64,
+}
+
+/// Acknowledged changes, and the flushes that made them durable.
+#[derive(Default)]
+struct FlushLog {
+    /// Sectors of the changes, in the order of their acknowledgements.
+    sectors: Vec<u64>,
+    /// Length of the prefix that was found durable.
+    durable: usize,
+    /// Event at which the latest of all acknowledged flushes was submitted.
+    flushed: u64,
+}
+
+impl FlushLog {
+    /// Records an acknowledged flush, and returns the sectors that it made durable.
+    fn flush(&mut self, flush: &BioRecord) -> Vec<u64> {
+        let mut sectors = self.sectors[self.durable.min(flush.log_len)..flush.log_len].to_vec();
+        sectors.sort_unstable();
+        sectors.dedup();
+        self.durable = self.durable.max(flush.log_len);
+        self.flushed = self.flushed.max(flush.submitted);
+        sectors
+    }
 }
 
 /// The complete model of a run.
@@ -101,14 +128,11 @@ pub(super) struct Oracle {
     pub(super) bios: Vec<BioRecord>,
     live: Vec<u32>,
     history: History,
-    /// Acknowledged changes: drive, sector, and the drive's number of that change.
-    log: Vec<(u32, u32, u32)>,
-    /// Length of the prefix of `log` that was found durable.
-    durable: usize,
+    log: FlushLog,
     /// Memory that drives may access: last byte + 1, by first byte.
     held: BTreeMap<usize, usize>,
     events: u64,
-    stalls: StallPlan,
+    plan: FaultPlan,
     leftovers: Leftovers,
     /// For each channel, true if it is to be dropped.
     pub(super) stop: Vec<bool>,
@@ -132,13 +156,14 @@ impl Oracle {
             live: Vec::new(),
             history: History::new(map.capacity),
             map,
-            log: Vec::new(),
-            durable: 0,
+            log: FlushLog::default(),
             held: BTreeMap::new(),
             events: 1,
-            stalls: StallPlan {
+            plan: FaultPlan {
+                cached: scenario.cache.is_some(),
                 bound_ns: scenario.bound_ns(),
-                drives: scenario.drives.iter().map(|d| d.faults.stall_us.is_some()).collect(),
+                failing: scenario.drives.iter().map(|d| d.faults.fails()).collect(),
+                stalling: scenario.drives.iter().map(|d| d.faults.stalls()).collect(),
                 all: scenario.stalls_all(),
                 longest_ns: scenario.stall_ns(),
             },
@@ -174,13 +199,16 @@ impl Oracle {
         bio.submitted = self.events;
         bio.submitted_ns = now_ns;
         // Until the layer accepts it, the bio may wait for a stalled drive that it does not touch.
-        bio.bound_ns = self.stalls.bound_ns + self.stalls.longest_ns;
+        bio.bound_ns = self.plan.bound_ns + self.plan.longest_ns;
         bio.taken_bound_ns = match self.waits_for_stalled(&bio) {
             true => bio.bound_ns,
-            false => self.stalls.bound_ns,
+            false => self.plan.bound_ns,
         };
-        bio.log_len = self.log.len();
+        bio.log_len = self.log.sectors.len();
         bio.expects.unsupported = self.is_unsupported(&bio);
+        if self.plan.cached && self.touches(&bio, &self.plan.failing) {
+            bio.expects.may = u32::MAX;
+        }
         if bio.op.is_write() {
             self.history.add(bio.sector..bio.sector + bio.nr, id);
         }
@@ -200,25 +228,35 @@ impl Oracle {
     /// Returns true if the bio may wait for a drive that stalls: it touches one, it flushes all
     /// drives, or all I/O waits.
     fn waits_for_stalled(&self, bio: &BioRecord) -> bool {
-        let around = OpFlags::FUA.with(OpFlags::PREFLUSH);
-        let touches = |sector: u64| self.stalls.drives[self.map.place(sector).0];
-        self.stalls.all
-            || bio.op == Op::Flush
-            || around.without(bio.flags) != around
-            || (bio.sector..bio.sector + bio.nr).any(touches)
+        // A cache answers nothing but writes without the drives.
+        let waits = self.plan.all || self.plan.cached && bio.op != Op::Write;
+        waits || self.touches(bio, &self.plan.stalling)
     }
 
-    /// Returns true if a drive that the bio touches does not support its operation.
+    /// Returns true if the bio touches one of these drives, or flushes while there are any.
+    fn touches(&self, bio: &BioRecord, drives: &[bool]) -> bool {
+        let around = OpFlags::FUA.with(OpFlags::PREFLUSH);
+        let flushes = bio.op == Op::Flush || around.without(bio.flags) != around;
+        let touches = |sector: u64| drives[self.map.place(sector).0];
+        flushes && drives.contains(&true) || (bio.sector..bio.sector + bio.nr).any(touches)
+    }
+
+    /// Returns true if a drive that the bio touches does not support its operation. A cache offers
+    /// only operations that all drives support.
     fn is_unsupported(&self, bio: &BioRecord) -> bool {
-        let lacks = |sector: u64| {
-            let limits = &self.media[self.map.place(sector).0].limits;
-            match bio.op {
-                Op::Discard => limits.discard_sectors < limits.block / 512,
-                Op::WriteZeroes => limits.zeroes_sectors < limits.block / 512,
-                _ => false,
-            }
+        let lacks = |limits: &LimitSpec, block: u32| match bio.op {
+            Op::Discard => limits.discard_sectors < block,
+            Op::WriteZeroes => limits.zeroes_sectors < block,
+            _ => false,
         };
-        (bio.sector..bio.sector + bio.nr).any(lacks)
+        let lacks_one = |sector| {
+            let limits = &self.media[self.map.place(sector).0].limits;
+            lacks(limits, limits.block / 512)
+        };
+        match self.plan.cached {
+            true => self.media.iter().any(|media| lacks(&media.limits, self.map.block as u32)),
+            false => (bio.sector..bio.sector + bio.nr).any(lacks_one),
+        }
     }
 
     /// Removes a bio that the layer refused, as if it had never been submitted.
@@ -311,35 +349,36 @@ impl Oracle {
 
     fn check_durability(&mut self, name: &str, bio: &BioRecord, id: u64) {
         if bio.op == Op::Flush || bio.flags.has(OpFlags::PREFLUSH) {
-            for at in self.durable..bio.log_len {
-                let (drive, sector, number) = self.log[at];
-                if !self.media[drive as usize].is_durable(sector, number) {
-                    let text = format!(
-                        "{name} was acknowledged; sector {sector} of drive {drive}, acknowledged \
-                         before it was submitted, would be lost"
-                    );
-                    return self.accuse("flush", text);
-                }
+            let sectors = self.log.flush(bio);
+            self.check_power_cut(name, "flush", sectors, After::Event(bio.submitted));
+        }
+        if bio.op.is_write() {
+            let sectors = bio.sector..bio.sector + bio.nr;
+            if bio.flags.has(OpFlags::FUA) {
+                self.check_power_cut(name, "fua", sectors.clone(), After::Bio(id as u32));
             }
-            self.durable = self.durable.max(bio.log_len);
+            self.log.sectors.extend(sectors);
         }
-        if !bio.op.is_write() {
-            return;
-        }
-        for sector in bio.sector..bio.sector + bio.nr {
+    }
+
+    /// Checks that a power cut now would leave in these sectors the changes of `after` or newer.
+    fn check_power_cut(
+        &mut self,
+        name: &str,
+        kind: &str,
+        sectors: impl IntoIterator<Item = u64>,
+        after: After,
+    ) {
+        for sector in sectors {
             let (drive, place) = self.map.place(sector);
-            let number = self.media[drive].number(place);
-            let fua =
-                bio.flags.has(OpFlags::FUA) && self.history.is_alone(&self.bios, sector, id as u32);
-            if fua && self.media[drive].stamp(place) != stamp_of(bio.op, id, sector) {
-                let text = format!("{name} was acknowledged; sector {sector} is not changed");
-                return self.accuse("data", text);
+            let wrong = |stamp| self.history.wrong(&self.bios, after, sector, stamp);
+            let wrong = self.media[drive].survivors(place).find_map(wrong);
+            if let Some(wrong) = wrong {
+                let text = format!(
+                    "{name} was acknowledged; a power cut may leave in sector {sector} {wrong}"
+                );
+                return self.accuse(kind, text);
             }
-            if fua && !self.media[drive].is_durable(place as u32, number) {
-                let text = format!("{name} was acknowledged; sector {sector} would be lost");
-                return self.accuse("fua", text);
-            }
-            self.log.push((drive as u32, place as u32, number));
         }
     }
 
@@ -347,7 +386,8 @@ impl Oracle {
     pub(super) fn check_read(&mut self, id: u64, found: &[u64]) {
         let bio = self.bios[id as usize].clone();
         for (sector, stamp) in (bio.sector..).zip(found) {
-            if let Some(wrong) = self.history.wrong(&self.bios, &bio, sector, *stamp) {
+            let after = After::Event(bio.submitted);
+            if let Some(wrong) = self.history.wrong(&self.bios, after, sector, *stamp) {
                 let name = describe(id, &bio);
                 return self.accuse("data", format!("{name} found in sector {sector} {wrong}"));
             }
@@ -368,6 +408,10 @@ impl Oracle {
 
     /// Records a failed request: the bio that it belongs to must report the failure.
     pub(super) fn failed(&mut self, suspect: &FailedRequest<'_>, status: Status) {
+        if self.plan.cached {
+            // The cache tries again, or reports the failure to a later bio.
+            return;
+        }
         let (touched, exact) = self.owners(suspect);
         for id in &touched {
             let expects = &mut self.bios[*id as usize].expects;
@@ -446,8 +490,11 @@ impl Oracle {
         }
     }
 
-    /// Checks at the end of the run that every bio has come back.
+    /// Checks at the end of the run that every bio has come back, and that everything flushed is
+    /// still durable.
     pub(super) fn check_end(&mut self) {
+        let flushed = After::Event(self.log.flushed);
+        self.check_power_cut("the latest flush", "flush", self.history.changed(), flushed);
         if let Some(id) = self.live.first().copied() {
             let name = describe(id.into(), &self.bios[id as usize]);
             let count = self.live.len();

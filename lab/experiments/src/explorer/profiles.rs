@@ -16,9 +16,7 @@
 //! Called by generator.rs. Invariant: as there, a scenario is a pure function of its seed.
 
 use super::random::Random;
-use super::scenario::{
-    Disturbance, DisturbanceKind, FaultSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec,
-};
+use super::scenario::{DisturbanceKind, FaultSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec};
 use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
@@ -34,12 +32,6 @@ impl Scenario {
             11 | 12 => self.be_stopped(random),
             _ => {}
         }
-    }
-
-    fn disturb(&mut self, random: &mut Random, what: DisturbanceKind) {
-        let most = random.pick(&[20, 100, 500]);
-        let (at_us, cpu) = (random.within(0, most), random.within(0, self.machine.cpus() - 1));
-        self.disturbances.push(Disturbance { at_us, cpu, what });
     }
 
     /// Profile: the only channel goes away at once with I/O in flight on drives that have few tags.
@@ -67,7 +59,7 @@ impl Scenario {
         }
         self.disturbances
             .retain(|d| !matches!(d.what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown));
-        self.disturb(random, DisturbanceKind::Drop(0));
+        self.disturb(random, &[20, 100, 500], DisturbanceKind::Drop(0));
     }
 
     /// Profile: drives that are often busy and complete at once. Most of their queues belong to
@@ -147,7 +139,7 @@ impl Scenario {
                 drive.faults.stall_us = Some([random.within(0, 300), for_us + more_us]);
             }
         }
-        self.disturb(random, DisturbanceKind::Stop(for_us));
+        self.disturb(random, &[20, 100, 500], DisturbanceKind::Stop(for_us));
         if stops_all {
             // Nothing may drain the drives during their pause.
             let drains = |what: DisturbanceKind| {
@@ -170,13 +162,13 @@ impl Scenario {
         let modes = [ModeSpec::Inline, ModeSpec::PerDrive, ModeSpec::PerVolume];
         for _ in 0..random.within(2, 5) {
             let what = DisturbanceKind::Switch(random.pick(&modes));
-            self.disturb(random, what);
+            self.disturb(random, &[20, 100, 500], what);
         }
         for drive in 0..self.drives.len() {
             self.drives[drive].depth = random.pick(&[1, 2, 4, 64]);
             if random.per_mille(500) {
                 let what = DisturbanceKind::Quiesce(drive as u32, random.pick(&[1, 20, 200]));
-                self.disturb(random, what);
+                self.disturb(random, &[20, 100, 500], what);
             }
         }
     }

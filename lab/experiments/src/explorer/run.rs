@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::baseline::{BaselineConfig, Inside, Stack};
 use millrace_block::{
-    Controller, ControllerConfig, Disk, DiskConfig, Layout, OpSnapshot, QueueKind, Sharing,
-    TraceEvent, TraceSink, Volume,
+    Bio, Buffer, Channel, ChannelConfig, Controller, ControllerConfig, Disk, DiskConfig, IoThread,
+    Layout, OpSnapshot, QueueKind, Reject, Rejected, Sharing, TraceEvent, TraceSink, Volume,
 };
 use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread, Word};
 use millrace_simulator::{SimError, Simulated, Simulation};
@@ -19,9 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use super::disturbance::{disturb, watch};
 use super::drive::ModelDrive;
+use super::flusher::{FlusherThread, cached};
 use super::oracle::{Oracle, SharedOracle, Violation};
 use super::oracle_lock::lock_oracle;
-use super::scenario::{ChannelSpec, DisturbanceKind, LayoutSpec, Scenario};
+use super::scenario::{DisturbanceKind, LayoutSpec, Scenario};
 use super::scheduler_spec::SchedulerSpec;
 use super::sharing::GroupEnds;
 use super::submitter::{RunState, Submitter};
@@ -100,7 +101,7 @@ fn panic_text(error: &SimError) -> String {
 
 /// Runs the scenario; body of the first simulated thread.
 fn play(scenario: &Scenario, shared: &SharedOracle) {
-    let volume = build(scenario, shared);
+    let (volume, cache) = cached(scenario, build(scenario, shared));
     let (capacity, expected) = (volume.capacity(), lock_oracle(shared).map.told);
     if capacity != expected {
         lock_oracle(shared)
@@ -108,13 +109,15 @@ fn play(scenario: &Scenario, shared: &SharedOracle) {
         return;
     }
     let channels = scenario.channels.len();
-    let bells = if scenario.has_owned() { channels } else { 0 };
+    let bells = if scenario.has_io_threads() { channels } else { 0 };
     let bell = |_| Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+    let start_ns = Simulated::now();
     let state = Arc::new(RunState {
         scenario: scenario.clone(),
         volume,
         oracle: Arc::clone(shared),
         bells: (0..bells).map(bell).collect(),
+        start_ns,
         up: Word::new(0),
         busy: Word::new(channels as u64),
         watchdog: Parker::new(),
@@ -123,7 +126,6 @@ fn play(scenario: &Scenario, shared: &SharedOracle) {
         kept: Mutex::default(),
         group_ends: Mutex::new(GroupEnds::default()),
     });
-    let start_ns = Simulated::now();
     for (drive, media) in lock_oracle(shared).media.iter_mut().enumerate() {
         media.start(scenario.seed, drive, start_ns);
     }
@@ -131,7 +133,9 @@ fn play(scenario: &Scenario, shared: &SharedOracle) {
     let watch = || state.volume.watch_size(move |sectors| lock_oracle(&watcher).grown(sectors));
     let watch = scenario.grows().then(watch);
     let serving = workers::start(&state);
-    start_threads(&state, start_ns).into_iter().for_each(|thread| assert!(thread.join()));
+    let flusher = cache.map(|cache| FlusherThread::start(scenario, cache));
+    start_threads(&state).into_iter().for_each(|thread| assert!(thread.join()));
+    flusher.into_iter().for_each(|flusher| flusher.stop(&state));
     drop(watch);
     workers::stop(&state, serving);
     let ends = state.group_ends.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +148,7 @@ fn play(scenario: &Scenario, shared: &SharedOracle) {
 
 type SimThread = <Simulated as Machine>::Thread;
 
-fn start_threads(state: &Arc<RunState>, start_ns: u64) -> Vec<SimThread> {
+fn start_threads(state: &Arc<RunState>) -> Vec<SimThread> {
     let mut threads = Vec::new();
     let mut spawn = |name: &str, cpu, body: Box<dyn FnOnce() + Send>| {
         threads.push(Simulated::spawn(name, Some(CpuId(cpu)), body));
@@ -157,7 +161,7 @@ fn start_threads(state: &Arc<RunState>, start_ns: u64) -> Vec<SimThread> {
     }
     for disturbance in state.scenario.disturbances.iter().copied() {
         let on = Arc::clone(state);
-        let body = Box::new(move || disturb(&on, disturbance, start_ns));
+        let body = Box::new(move || disturb(&on, disturbance));
         spawn("disturbance", disturbance.cpu, body);
     }
     threads
@@ -165,15 +169,15 @@ fn start_threads(state: &Arc<RunState>, start_ns: u64) -> Vec<SimThread> {
 
 /// Checks after all threads have ended that no request, tag or bio is left.
 fn finish(state: &Arc<RunState>) {
-    let used = |state: &RunState| state.volume.disks().iter().any(|disk| disk.tags_in_use() > 0);
+    let used = |state: &RunState| state.disks().any(|disk| disk.tags_in_use() > 0);
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
-    if used(state) && keeps && !leaves {
+    // The channels of a cache are I/O threads, which serve the drives until they are idle.
+    if used(state) && keeps && !leaves && state.scenario.cache.is_none() {
         sweep(state);
     }
-    let disks = state.volume.disks().iter();
-    let leftovers: Vec<_> = disks.map(|disk| (disk.tags_in_use(), disk.stats())).collect();
+    let leftovers: Vec<_> = state.disks().map(|disk| (disk.tags_in_use(), disk.stats())).collect();
     let (waiting, handed_back) = (state.volume.waiting(), state.volume.stats().ios());
     let mut oracle = lock_oracle(&state.oracle);
     let (told, all) = (oracle.map.told, oracle.map.capacity);
@@ -182,17 +186,17 @@ fn finish(state: &Arc<RunState>) {
     }
     for (drive, (tags, stats)) in leftovers.into_iter().enumerate() {
         if tags > 0 && !(keeps && leaves) {
-            oracle.accuse("tags", format!("{tags} tags of drive {drive} were never freed"));
+            oracle.accuse("tags", format!("{tags} tags of disk {drive} were never freed"));
         }
         let (queued, ended) = (stats.queued(), stats.ios());
         if queued != ended && !keeps {
-            let text = format!("drive {drive}: {queued} bios were queued, {ended} completed");
+            let text = format!("disk {drive}: {queued} bios were queued, {ended} completed");
             oracle.accuse("accounting", text);
         }
         if !stats.ops.iter().all(adds_up) {
             oracle.accuse(
                 "accounting",
-                format!("drive {drive}: the stage times do not add up to the total"),
+                format!("disk {drive}: the stage times do not add up to the total"),
             );
         }
     }
@@ -236,44 +240,53 @@ fn sweep(state: &Arc<RunState>) {
     let disks = state.volume.disks();
     // A scheduler would let the sweepers' reads overtake the requests left behind.
     disks.iter().for_each(|disk| SchedulerSpec::None.set(disk));
-    let any: Vec<usize> =
-        (0..disks.len()).filter(|at| disks[*at].kind() == QueueKind::AnyThread).collect();
-    if any.is_empty() {
-        return;
-    }
-    let spec = ChannelSpec {
-        cpu: 0,
-        depth: any.len() as u32,
-        ios: any.len() as u32,
-        batch: any.len() as u32,
-        think_ns: 0,
-        mix: [1, 0, 0, 0, 0],
-        blocks: 1,
-        sequential: 0,
-        vectored: 0,
-        foreign: 0,
-        fua: 0,
-        preflush: 0,
-        away: 0,
-        drain_us: 5_000_000,
+    let map = lock_oracle(&state.oracle).map.clone();
+    let first = |drive: usize| {
+        let mut sectors = (0..map.capacity).step_by(map.block as usize);
+        sectors.find(|sector| map.place(*sector).0 == drive)
     };
+    let is_any = |drive: &usize| disks[*drive].kind() == QueueKind::AnyThread;
+    let sectors: Vec<u64> = (0..disks.len()).filter(is_any).filter_map(first).collect();
     // At least two rounds: a request that waits for a tag may be served by another thread. Sweepers
     // also dispatch requests that a dropped channel left in software queues; these may be in flight
     // when the last sweeper ends, so more rounds follow as long as tags are in use. A leaked tag
     // stays in use however often the queues are polled.
     let in_use = || disks.iter().any(|disk| disk.tags_in_use() > 0);
     for round in 0..SWEEPS_MAX {
-        if round >= 2 && !in_use() {
+        if sectors.is_empty() || round >= 2 && !in_use() {
             break;
         }
         let start = |cpu| {
-            let index = state.scenario.channels.len() + (round * 64 + cpu) as usize;
-            let sweeper = Submitter::sweeper(state, index, spec, &any);
-            Simulated::spawn("sweeper", Some(CpuId(cpu)), Box::new(move || sweeper.sweep()))
+            let (state, sectors, block) = (Arc::clone(state), sectors.clone(), map.block);
+            let body = Box::new(move || read_each(&state, cpu, &sectors, block as usize * 512));
+            Simulated::spawn("sweeper", Some(CpuId(cpu)), body)
         };
         let threads: Vec<_> = (0..state.scenario.machine.cpus()).map(start).collect();
         threads.into_iter().for_each(|thread| assert!(thread.join()));
     }
+}
+
+/// Reads one block at each of these sectors, so that the queues there are polled.
+fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
+    // A sweeper owns no queue, and sends nothing to drives whose queues belong to I/O threads.
+    let thread = state.scenario.has_owned().then(|| IoThread {
+        number: (state.scenario.channels.len() + cpu as usize) as u16,
+        owner: u64::MAX - 1,
+        bell: Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new())),
+        turn: None,
+    });
+    let config = ChannelConfig { depth: sectors.len() as u32, thread, ..ChannelConfig::default() };
+    let channel = Channel::open(&state.volume, config);
+    let mut channel = channel.expect("all queues of the volume are served");
+    for sector in sectors {
+        let mut bio = Bio::read(*sector, Buffer::new(block_bytes));
+        while let Err(Rejected { bio: back, reason: Reject::Full }) = channel.submit(bio) {
+            bio = back;
+            channel.poll(|_| ());
+            Simulated::charge(200_000);
+        }
+    }
+    channel.wait(usize::MAX, |_| ());
 }
 
 struct DigestSink(SharedOracle);
@@ -316,7 +329,7 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
                 },
                 ..Stack::from(layer.stack).into()
             },
-            io_threads: scenario.channels.len() as u16,
+            io_threads: scenario.channels.len() as u16 + u16::from(scenario.cache.is_some()),
             worker: workers::cpu_of(scenario, number),
             controller: shared.clone(),
             groups: groups.clone(),

@@ -9,7 +9,9 @@ use millrace_block::{Features, QueueLimits, Spread};
 use millrace_simulator::Model;
 use serde::{Deserialize, Serialize};
 
+use super::cache_spec::CacheSpec;
 use super::group_spec::GroupSpec;
+use super::random::Random;
 use super::scheduler_spec::SchedulerSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
@@ -33,6 +35,9 @@ pub struct Scenario {
     /// Serving mode and worker threads.
     #[serde(default, skip_serializing_if = "ServingSpec::is_inline")]
     pub serving: ServingSpec,
+    /// Page cache over the volume, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheSpec>,
     /// I/O groups beside the default group; bios are spread over all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupSpec>,
@@ -195,6 +200,11 @@ pub struct FaultSpec {
     pub stuck_us: u32,
     /// Time at which the drive dies, in microseconds.
     pub dead_us: Option<u32>,
+    /// Time until it works again, in microseconds; 0 for never.
+    pub dead_for_us: u32,
+    /// Time from which on exactly one write fails, in microseconds; with FUA if the drive has FUA.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub once_us: Option<u32>,
     /// Stall of the drive, in which it completes nothing: start and length in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_us: Option<[u32; 2]>,
@@ -204,6 +214,17 @@ impl FaultSpec {
     /// Returns true if the drive has no faults.
     pub fn is_none(&self) -> bool {
         *self == FaultSpec::default()
+    }
+
+    /// Returns true if the drive completes nothing, or fails everything, for a while.
+    pub(super) fn stalls(&self) -> bool {
+        self.stall_us.is_some() || self.dead_for_us > 0
+    }
+
+    /// Returns true if some request may fail.
+    pub(super) fn fails(&self) -> bool {
+        let once = self.dead_us.is_some() || self.once_us.is_some();
+        self.errors > 0 || self.bad.is_some() || once
     }
 }
 
@@ -356,6 +377,13 @@ impl Scenario {
         serde_json::to_string(self).expect("plain data always serializes")
     }
 
+    /// Adds a disturbance on some CPU, up to one of these times in microseconds.
+    pub(super) fn disturb(&mut self, random: &mut Random, until: &[u32], what: DisturbanceKind) {
+        let most = random.pick(until);
+        let (at_us, cpu) = (random.within(0, most), random.within(0, self.machine.cpus() - 1));
+        self.disturbances.push(Disturbance { at_us, cpu, what });
+    }
+
     /// Checks that the scenario can be run; the error says what it lacks.
     pub(super) fn check(&self) -> Result<(), String> {
         let cpus = self.machine.cpus();
@@ -394,7 +422,11 @@ impl Scenario {
         ];
         match wrong.iter().find(|(wrong, _)| *wrong) {
             Some((_, text)) => Err(format!("scenario needs {text}")),
-            None => self.serving.check(cpus).and_then(|()| self.check_drives()),
+            None => {
+                self.cache.map_or(Ok(()), |cache| cache.check(cpus))?;
+                self.serving.check(cpus)?;
+                self.check_drives()
+            }
         }
     }
 
@@ -402,11 +434,7 @@ impl Scenario {
         for drive in &self.drives {
             let limits = drive.limits.limits().validate();
             limits.map_err(|error| format!("scenario: a drive's limits: {error}"))?;
-            let chunk = match self.layout {
-                LayoutSpec::Stripe(chunk) => chunk,
-                LayoutSpec::Linear => 8,
-            };
-            let block = self.drives.iter().map(|d| d.limits.block / 512).max().unwrap_or(1);
+            let (chunk, block) = (self.least_sectors(), self.block_sectors());
             let sound = chunk.is_power_of_two() && chunk >= block.max(8) && drive.sectors >= chunk;
             if !sound || drive.depth == 0 || drive.queues == 0 || drive.sectors < block {
                 return Err(String::from(
@@ -418,13 +446,23 @@ impl Scenario {
         Ok(())
     }
 
+    /// Returns the largest block of all drives, in sectors.
+    pub(super) fn block_sectors(&self) -> u32 {
+        self.drives.iter().map(|drive| drive.limits.block / 512).max().unwrap_or(1)
+    }
+
+    /// Returns the smallest size that a drive may have, in sectors.
+    fn least_sectors(&self) -> u32 {
+        match self.layout {
+            LayoutSpec::Stripe(chunk) => chunk,
+            LayoutSpec::Linear => self.block_sectors().max(8),
+        }
+    }
+
     /// Returns the initial size of a drive in sectors.
     pub(super) fn sectors_at_first(&self, drive: usize) -> u64 {
         let sectors = u64::from(self.drives[drive].sectors);
-        let least = match self.layout {
-            LayoutSpec::Stripe(chunk) => chunk.into(),
-            LayoutSpec::Linear => 8,
-        };
+        let least = u64::from(self.least_sectors());
         let part = self.disturbances.iter().find_map(|d| match d.what {
             DisturbanceKind::Grow(grows, eighths) if grows as usize == drive => {
                 Some(u64::from(eighths))
@@ -447,6 +485,12 @@ impl Scenario {
     /// Returns true if some drive's queues belong to threads.
     pub(super) fn has_owned(&self) -> bool {
         self.drives.iter().any(|drive| drive.owned)
+    }
+
+    /// Returns true if submitters are I/O threads: some drive's queues belong to threads, or a
+    /// cache's do.
+    pub(super) fn has_io_threads(&self) -> bool {
+        self.has_owned() || self.cache.is_some()
     }
 
     /// Returns true if a request may exceed its timeout.
@@ -510,12 +554,12 @@ impl Scenario {
             + timeout_ns
             + stopped_ns
             + self.groups_hold_ns(requests)
+            + CacheSpec::holds_ns(self.cache)
     }
 
     /// Returns the most requests that can be in flight or waiting at a time.
     fn in_flight_max(&self) -> u64 {
-        let block = self.drives.iter().map(|d| u64::from(d.limits.block / 512)).max();
-        let block = block.unwrap_or(1);
+        let block = u64::from(self.block_sectors());
         let parts = |sectors: u64, most: u32| sectors.div_ceil(u64::from(most.max(1)));
         let parts_max = |c: &ChannelSpec| {
             let (data, [.., discards, zeroes]) = (u64::from(c.blocks) * block, c.mix);
@@ -534,6 +578,9 @@ impl Scenario {
             };
             self.drives.iter().map(of).max().unwrap_or(1)
         };
-        self.channels.iter().map(|c| u64::from(c.depth.min(c.ios)) * parts_max(c)).sum()
+        let parts: u64 =
+            self.channels.iter().map(|c| u64::from(c.depth.min(c.ios)) * parts_max(c)).sum();
+        // Each page of a cache may be a request of its own.
+        parts + self.cache.map_or(0, |cache| u64::from(cache.size_kib / 4))
     }
 }

@@ -131,14 +131,18 @@ impl Scenario {
             matches!(what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown)
         };
         self.disturbances.retain(|d| !drops(d.what));
-        let for_us = u32::try_from(self.bound_ns() / 800).unwrap_or(u32::MAX).min(4_000_000);
+        let longest_us = if self.cache.is_some() { 20_000_000 } else { 4_000_000 };
+        let for_us = u32::try_from(self.bound_ns() / 800).unwrap_or(u32::MAX).min(longest_us);
         let stalled = random.below(self.drives.len() as u64) as usize;
         self.drives[stalled].faults.stall_us = Some([random.within(0, 300), for_us]);
     }
 
     /// Returns the length of the longest stall, in nanoseconds.
     pub(super) fn stall_ns(&self) -> u64 {
-        let stall = |drive: &DriveSpec| drive.faults.stall_us.map_or(0, |[_, us]| us);
+        let stall = |drive: &DriveSpec| {
+            let stall_us = drive.faults.stall_us.map_or(0, |[_, us]| us);
+            stall_us.max(drive.faults.dead_for_us)
+        };
         u64::from(self.drives.iter().map(stall).max().unwrap_or(0)) * NS_PER_US
     }
 
@@ -153,7 +157,8 @@ impl Scenario {
     /// all of them, or all are drained by a mode switch.
     pub(super) fn stalls_all(&self) -> bool {
         let drains = |what: DisturbanceKind| matches!(what, DisturbanceKind::Switch(_));
-        self.layer.shared_tags
+        self.cache_waits()
+            || self.layer.shared_tags
             || self.serving.mode == ModeSpec::PerVolume
             || self.disturbances.iter().any(|d| drains(d.what))
     }

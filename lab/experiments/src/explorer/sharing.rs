@@ -31,12 +31,6 @@ impl Scenario {
             return;
         }
         self.groups = (0..random.within(1, 4)).map(|at| GroupSpec::draw(random, at)).collect();
-        let cpus = self.machine.cpus();
-        let mut disturb = |random: &mut Random, what| {
-            let most = random.pick(&[0, 20, 100, 500]);
-            let (at_us, cpu) = (random.within(0, most), random.within(0, cpus - 1));
-            self.disturbances.push(Disturbance { at_us, cpu, what });
-        };
         if self.layer.stack == StackSpec::Mq && random.per_mille(700) {
             for drive in 0..self.drives.len() as u32 {
                 let order = random.pick(&[
@@ -44,7 +38,7 @@ impl Scenario {
                     SchedulerSpec::Fair,
                     SchedulerSpec::Latency,
                 ]);
-                disturb(random, DisturbanceKind::Schedule(drive, order));
+                self.disturb(random, &[0, 20, 100, 500], DisturbanceKind::Schedule(drive, order));
             }
         }
         if random.per_mille(300) {
@@ -53,7 +47,7 @@ impl Scenario {
                 // A group keeps its parent.
                 let below = self.groups[group as usize].below;
                 let spec = GroupSpec { below, ..GroupSpec::draw(random, group) };
-                disturb(random, DisturbanceKind::Regroup(group, spec));
+                self.disturb(random, &[0, 20, 100, 500], DisturbanceKind::Regroup(group, spec));
             }
         }
     }
@@ -166,32 +160,6 @@ impl Scenario {
         // The scheduler serves one request of an idle group every 100 ms in any case.
         let idle_ns = if specs().any(|spec| spec.priority > 1) { 120_000_000 * waiting } else { 0 };
         limits_ns + idle_ns + if self.groups.is_empty() { 0 } else { 50_000_000 }
-    }
-}
-
-/// Appends variants of the scenario with fewer groups or plainer settings, for the shrinker.
-pub(super) fn plainer_groups(scenario: &Scenario, list: &mut Vec<Scenario>) {
-    let mut with = |change: &dyn Fn(&mut Scenario)| {
-        let mut candidate = scenario.clone();
-        change(&mut candidate);
-        list.push(candidate);
-    };
-    with(&|s| {
-        s.groups.clear();
-        s.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Regroup(..)));
-    });
-    with(&|s| {
-        s.groups.pop();
-    });
-    let plainer: [fn(&mut GroupSpec); 5] = [
-        |spec| spec.below = false,
-        |spec| spec.priority = 1,
-        |spec| spec.iops = 0,
-        |spec| spec.target_us = 0,
-        |spec| spec.weight = 100,
-    ];
-    for at in 0..scenario.groups.len() {
-        plainer.iter().for_each(|change| with(&|s| change(&mut s.groups[at])));
     }
 }
 

@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
-    Bio, Channel, ChannelConfig, Completion, IoThread, Op, QueueKind, Reject, Stamp, Status, Volume,
+    Bio, Channel, ChannelConfig, Completion, Disk, IoThread, Op, QueueKind, Reject, Stamp, Status,
+    Volume,
 };
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 use millrace_simulator::Simulated;
 
+use super::cache_spec::CacheSpec;
 use super::oracle::{MemoryFate, SharedOracle};
 use super::oracle_lock::lock_oracle;
 use super::random::Random;
@@ -34,6 +36,8 @@ pub(super) struct RunState {
     pub(super) oracle: SharedOracle,
     /// Doorbell of each submitter, if submitters are I/O threads; empty otherwise.
     pub(super) bells: Vec<SimDoorbell>,
+    /// Time at which the run started.
+    pub(super) start_ns: u64,
     /// Number of I/O threads that have brought up their queues.
     pub(super) up: SimWord,
     /// Number of submitters that are not done.
@@ -64,10 +68,17 @@ impl RunState {
         self.bells.iter().for_each(|bell| bell.ring());
     }
 
-    /// Returns true if a drive whose queues belong to threads has requests in flight.
+    /// Returns true if requests are in flight that only I/O threads can complete.
     fn owned_in_use(&self) -> bool {
-        let disks = self.volume.disks().iter();
-        disks.filter(|d| d.kind() == QueueKind::OwnerOnly).any(|d| d.tags_in_use() > 0)
+        let owned =
+            |d: &Disk<Simulated>| self.scenario.cache.is_some() || d.kind() == QueueKind::OwnerOnly;
+        self.disks().any(|disk| owned(disk) && disk.tags_in_use() > 0)
+    }
+
+    /// Returns the disks of the volume and, if they are over a cache, its drives.
+    pub(super) fn disks(&self) -> impl Iterator<Item = &Arc<Disk<Simulated>>> {
+        let below = self.volume.below().map_or(&[][..], |below| below.disks());
+        self.volume.disks().iter().chain(below)
     }
 
     /// Returns true if a submitter has been told to stop.
@@ -95,8 +106,10 @@ impl Submitter {
         let seed = state.scenario.seed;
         let map = lock_oracle(&state.oracle).map.clone();
         let channels = state.scenario.channels.len();
+        let mut workload = Workload::new(seed, (index, channels), spec, &map);
+        workload.close_with(CacheSpec::closing_flushes(state.scenario.cache));
         Submitter {
-            workload: Workload::new(seed, (index, channels), spec, &map),
+            workload,
             random: Random::new(seed, 2_000 + index as u64),
             groups: Random::new(seed, 3_000 + index as u64),
             foreign: BTreeMap::new(),
@@ -106,20 +119,6 @@ impl Submitter {
             index,
             spec,
         }
-    }
-
-    /// Creates a thread that reads one block from each of these drives.
-    pub(super) fn sweeper(
-        state: &Arc<RunState>,
-        index: usize,
-        spec: ChannelSpec,
-        drives: &[usize],
-    ) -> Submitter {
-        let mut sweeper = Submitter::new(state, index, spec);
-        let map = lock_oracle(&state.oracle).map.clone();
-        sweeper.workload.visit(&map, drives);
-        sweeper.bell = None;
-        sweeper
     }
 
     /// Runs the thread: submits the workload, then ends or serves the others.
@@ -147,26 +146,10 @@ impl Submitter {
         }
     }
 
-    fn owner(&self) -> u64 {
-        self.index as u64 + 1
-    }
-
-    /// Reads one block from each drive whose queues any thread may run, so that these are polled.
-    pub(super) fn sweep(mut self) {
-        let mut channel = self.open();
-        while self.has_more() {
-            self.submit(&mut channel);
-            let most = channel.in_flight() as usize;
-            channel.wait(most, |done| self.end(done));
-        }
-        drop(channel);
-        self.forget();
-    }
-
     /// Returns the thread's identity if it is an I/O thread.
     fn io_thread(&self) -> Option<IoThread<Simulated>> {
         let bell = Arc::clone(self.bell.as_ref()?);
-        Some(IoThread { number: self.index as u16, owner: self.owner(), bell, turn: None })
+        Some(IoThread { number: self.index as u16, owner: self.index as u64 + 1, bell, turn: None })
     }
 
     /// Brings up this I/O thread's queues, and waits until all I/O threads have done so.
@@ -182,17 +165,8 @@ impl Submitter {
     }
 
     fn open(&self) -> Channel<Simulated> {
-        // A sweeper owns no queue, and sends nothing to drives whose queues belong to I/O threads.
-        let owner = if self.bell.is_some() { self.owner() } else { u64::MAX - 1 };
-        let new_bell = || Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
-        let thread = self.state.scenario.has_owned().then(|| IoThread {
-            number: self.index as u16,
-            owner,
-            bell: self.bell.clone().unwrap_or_else(new_bell),
-            turn: None,
-        });
         let stamp = if self.state.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
-        let config = ChannelConfig { depth: self.spec.depth, stamp, thread };
+        let config = ChannelConfig { depth: self.spec.depth, stamp, thread: self.io_thread() };
         let mut channel =
             Channel::open(&self.state.volume, config).expect("all queues of the volume are served");
         channel.set_drain_ns(u64::from(self.spec.drain_us) * NS_PER_US);
@@ -201,9 +175,13 @@ impl Submitter {
 
     fn work(&mut self, channel: &mut Channel<Simulated>) {
         while !self.state.stops(self.index) {
-            let mut batch = self.spec.batch;
+            let closes = self.workload.closes();
+            if closes {
+                self.await_recovery(channel);
+            }
+            let mut batch = if closes { 1 } else { self.spec.batch };
             while batch > 0 && self.has_more() && channel.in_flight() < self.spec.depth {
-                if !self.submit(channel) {
+                if self.workload.closes() != closes || !self.submit(channel) {
                     break;
                 }
                 batch -= 1;
@@ -222,6 +200,23 @@ impl Submitter {
             if self.spec.think_ns > 0 {
                 Simulated::charge(self.random.below(u64::from(self.spec.think_ns)) + 1);
             }
+        }
+    }
+
+    /// Serves this thread's queues until all drives work again and its own I/O is done.
+    fn await_recovery(&mut self, channel: &mut Channel<Simulated>) {
+        let Some(bell) = self.bell.clone() else { return };
+        let back_ns = self.state.start_ns + self.state.scenario.recovered_ns();
+        while !self.state.stops(self.index) {
+            channel.poll(|done| self.end(done));
+            let is_early = Simulated::now() < back_ns;
+            if !is_early && channel.in_flight() == 0 {
+                return;
+            }
+            let wake_ns = channel.sleep_until().unwrap_or(u64::MAX);
+            let deadline_ns = if is_early { wake_ns.min(back_ns) } else { wake_ns };
+            bell.sleep_unless(Some(deadline_ns), || channel.has_work());
+            channel.tick();
         }
     }
 

@@ -84,7 +84,7 @@ fn work(state: &RunState, number: usize, up: &SimWord) {
         let owner = FIRST_OWNER + number as u64;
         let bell = Arc::clone(&handle.bell);
         let mut worker = Worker::new(&IoThread { number: 0, owner, bell, turn: None });
-        for disk in state.volume.disks().iter().skip(number).step_by(state.workers.len()) {
+        for disk in state.volume.drives().iter().skip(number).step_by(state.workers.len()) {
             worker
                 .serve(disk)
                 .expect("no other worker serves the disk, and its driver opens every queue");

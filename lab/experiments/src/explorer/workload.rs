@@ -27,8 +27,8 @@ pub(super) struct Workload {
     region: (u64, u64),
     last_end: u64,
     left: u32,
-    /// Blocks that a sweeper reads, instead of random ones.
-    visits: Vec<u64>,
+    /// Number of flushes after everything else.
+    closing: u32,
 }
 
 /// Memory of a foreign bio, which its submitter owns, and the list of its segments.
@@ -68,16 +68,19 @@ impl Workload {
             region: (start, length),
             last_end: start,
             left: spec.ios,
-            visits: Vec::new(),
+            closing: 0,
         }
     }
 
-    /// Restricts the workload to one read of the first block of each of these drives.
-    pub(super) fn visit(&mut self, map: &SectorMap, drives: &[usize]) {
-        let first =
-            |drive: &usize| (0..self.blocks).find(|block| map.place(block * map.block).0 == *drive);
-        self.visits = drives.iter().filter_map(first).collect();
-        self.left = self.visits.len() as u32;
+    /// Appends flushes to the workload.
+    pub(super) fn close_with(&mut self, flushes: u32) {
+        self.closing = flushes;
+        self.left += flushes;
+    }
+
+    /// Returns true if only closing flushes are left.
+    pub(super) fn closes(&self) -> bool {
+        (1..=self.closing).contains(&self.left)
     }
 
     /// Returns the number of bios still to come.
@@ -87,8 +90,8 @@ impl Workload {
 
     /// Returns the next bio; `id` is its number and user data.
     pub(super) fn next(&mut self, id: u64) -> PreparedBio {
+        let op = if self.closes() { Op::Flush } else { self.op() };
         self.left -= 1;
-        let op = self.op();
         let (block, count) = self.place(op);
         let (sector, nr) = (block * self.block_sectors, count * self.block_sectors);
         let mut flags = OpFlags::NONE;
@@ -129,9 +132,6 @@ impl Workload {
 
     /// Draws the first block and the length in blocks.
     fn place(&mut self, op: Op) -> (u64, u64) {
-        if let Some(block) = self.visits.pop() {
-            return (block, 1);
-        }
         let (start, length) = self.region;
         let longest = if op.has_data() { self.spec.blocks } else { self.spec.blocks * 4 };
         let count = u64::from(self.random.within(1, longest)).min(self.blocks);

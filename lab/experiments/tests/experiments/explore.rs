@@ -1,6 +1,6 @@
 //! The explorer itself: that it repeats, that scenarios survive being printed, and a short run.
 
-use millrace_experiments::explorer::{Scenario, run, smaller};
+use millrace_experiments::explorer::{Disturbance, DisturbanceKind, Scenario, run, smaller};
 
 #[test]
 fn scenario_survives_being_printed() {
@@ -30,6 +30,32 @@ fn some_seeds_run_without_a_violation() {
 }
 
 #[test]
+fn some_cached_seeds_run_without_a_violation() {
+    for seed in 0..100 {
+        let scenario = Scenario::cached_of_seed(seed);
+        assert!(scenario.cache.is_some());
+        let outcome = run(&scenario).expect("a derived scenario is valid");
+        assert_eq!(outcome.violation, None, "seed {seed}: {}", scenario.line());
+    }
+}
+
+#[test]
+fn caches_meet_schedulers_groups_growth_and_faults() {
+    let count = |has: &dyn Fn(&Scenario) -> bool| {
+        (0..300).filter(|seed| has(&Scenario::cached_of_seed(*seed))).count()
+    };
+    let is_scheduled = |d: &Disturbance| matches!(d.what, DisturbanceKind::Schedule(..));
+    let shared = count(&|s| s.groups.len() > 1 && s.disturbances.iter().any(is_scheduled));
+    let grown = |d: &Disturbance| matches!(d.what, DisturbanceKind::Grow(..));
+    assert!(shared > 15 && count(&|s| s.disturbances.iter().any(grown)) > 15);
+    let blocks = |s: &Scenario, block| s.drives.iter().any(|d| d.limits.block == block);
+    assert!(count(&|s| blocks(s, 65_536)) > 15 && count(&|s| blocks(s, 512)) > 100);
+    assert!(count(&|s| s.drives.iter().any(|d| d.faults.dead_for_us > 1_000_000)) > 10);
+    assert!(count(&|s| s.drives.iter().any(|d| d.faults.stall_us.is_some())) > 10);
+    assert!(count(&|s| s.drives.iter().any(|d| d.faults.once_us.is_some())) > 20);
+}
+
+#[test]
 fn every_smaller_scenario_is_another_valid_one() {
     for seed in 0..50 {
         let scenario = Scenario::of_seed(seed);
@@ -46,8 +72,10 @@ fn every_smaller_scenario_is_another_valid_one() {
 /// threads that passed a wake on to each other for ever, the judge held over a call to the machine,
 /// a wait for a tag without a look at the queue that has it, a request that a busy drive refused
 /// and nobody tried again, parts for a stalled drive that took all slots from those of others,
-/// a thread that slept for a millisecond since another was inside its queue when it looked; and two
-/// groups of weights 10000 to 1 that waited for each other.
+/// a thread that slept for a millisecond since another was inside its queue when it looked, two
+/// groups of weights 10000 to 1 that waited for each other, a durable write to a cache that was
+/// acknowledged while another write's data on its way to the drive replaced its own; and a page
+/// whose failed write was dropped while an older read of it was on its way to the cache.
 #[test]
 fn what_was_found_once_stays_away() {
     for line in include_str!("../found.jsonl").lines() {

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use millrace_console::words::{duration, whole};
 use millrace_experiments::explorer::Scenario;
 
-/// Search for bugs in the block layer with random machines, volumes, workloads and faults, in
-/// simulation
+/// Search for bugs in the block layer and the page cache with random machines, volumes, workloads and
+/// faults, in simulation
 #[derive(Debug, clap::Args)]
 pub struct ExploreArgs {
     /// Number of seeds to run [default: 1000; 1 with --seed]
@@ -29,8 +29,7 @@ pub struct ExploreArgs {
     /// Run one scenario, given as JSON or as a file that contains the JSON
     #[arg(long, value_name = "FILE|JSON", conflicts_with_all = ["seeds", "for_time", "seed"])]
     pub scenario: Option<String>,
-    /// Explore the page cache instead: a cached volume on drives that answer late, fail, and lose
-    /// unflushed writes at a power cut
+    /// Give every scenario a page cache over its volume, instead of one in twenty
     #[arg(long, conflicts_with = "scenario")]
     pub cache: bool,
     /// Stop at the first violation
@@ -63,8 +62,18 @@ pub enum ExploreTask {
 pub struct WorkerTask<'a> {
     /// Name of a bug to seed.
     pub plant: Option<&'a str>,
-    /// True if seeds are scenarios of the cache.
+    /// True if all scenarios of seeds have a cache.
     pub cache: bool,
+}
+
+impl WorkerTask<'_> {
+    /// Derives the scenario of a seed.
+    pub fn scenario_of(&self, seed: u64) -> Scenario {
+        match self.cache {
+            true => Scenario::cached_of_seed(seed),
+            false => Scenario::of_seed(seed),
+        }
+    }
 }
 
 impl ExploreArgs {

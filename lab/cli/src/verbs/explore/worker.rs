@@ -13,7 +13,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use millrace_experiments::explorer::cache;
 use millrace_experiments::explorer::{self, Scenario, ScenarioOutcome, Violation};
 use nix::time::ClockId;
 use nix::unistd::Pid;
@@ -41,7 +40,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub enum WorkerOrder {
     /// Run the scenarios of seeds (first, count), up to the first violation.
     Seeds(u64, u64),
-    /// Run the cache scenarios of seeds (first, count), up to the first violation.
+    /// Run the scenarios of seeds (first, count), all with a cache, up to the first violation.
     Cache(u64, u64),
     /// Run this scenario.
     Scenario(Box<Scenario>),
@@ -75,14 +74,10 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
         for line in std::io::stdin().lock().lines() {
             match serde_json::from_str(&line?).context("an order")? {
                 WorkerOrder::Seeds(first, count) => {
-                    let end = first.saturating_add(count);
-                    let mut seeds = first..end;
-                    while seeds.next().is_some_and(|seed| play(&Scenario::of_seed(seed))) {}
+                    play_seeds(first, count, Scenario::of_seed);
                 }
                 WorkerOrder::Cache(first, count) => {
-                    let end = first.saturating_add(count);
-                    let mut seeds = first..end;
-                    while seeds.next().is_some_and(|seed| say(Ok(cache::run(seed)))) {}
+                    play_seeds(first, count, Scenario::cached_of_seed);
                 }
                 WorkerOrder::Scenario(scenario) => {
                     play(&scenario);
@@ -94,14 +89,15 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
     .map_err(|text| anyhow!(text))?
 }
 
-/// Runs a scenario and sends the reply; returns true if there was no violation.
-fn play(scenario: &Scenario) -> bool {
-    say(explorer::run(scenario))
+/// Runs the scenarios of seeds, up to the first violation.
+fn play_seeds(first: u64, count: u64, of_seed: fn(u64) -> Scenario) {
+    let mut seeds = first..first.saturating_add(count);
+    while seeds.next().is_some_and(|seed| play(&of_seed(seed))) {}
 }
 
-/// Sends the reply about a scenario; returns true if there was no violation.
-fn say(ran: Result<ScenarioOutcome, String>) -> bool {
-    let reply = match ran {
+/// Runs a scenario and sends the reply; returns true if there was no violation.
+fn play(scenario: &Scenario) -> bool {
+    let reply = match explorer::run(scenario) {
         Ok(outcome) => WorkerReply::Outcome(outcome),
         Err(text) => WorkerReply::Invalid(text),
     };
@@ -159,7 +155,7 @@ impl WorkerProcess {
 /// A worker process, started on demand.
 pub struct Worker {
     plant: Option<String>,
-    /// True if seeds are scenarios of the cache.
+    /// True if all scenarios of seeds have a cache.
     cache: bool,
     running: Option<WorkerProcess>,
 }
