@@ -7,7 +7,6 @@ use std::time::Duration;
 use millrace_cache::{CacheConfig, CacheMode};
 use serde::{Deserialize, Serialize};
 
-use super::time::NS_PER_US;
 
 /// Longest time that a write may wait beside a drive that hangs, in nanoseconds: the cache needs
 /// one to two seconds to notice the drive, and one more for pages given to it meanwhile.
