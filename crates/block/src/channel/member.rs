@@ -125,7 +125,7 @@ impl<M: Machine> VolumeMember<M> {
         if self.is_direct && self.plug.is_short() {
             let Some(bio) = self.plug.take_last() else { return 0 };
             self.count();
-            match direct::issue_single(&self.disk, self.hctx(), run, &self.stats, bio) {
+            match direct::issue_single(&self.disk, self.hctx(), (run, &self.stats), bio) {
                 Ok(()) => return 0,
                 Err(bio) => self.plug.put_back(bio),
             }

@@ -121,14 +121,13 @@ fn issue_recorded<M: Machine>(
 /// completes it at once. Returns the bio if it is a chain or a flush, or this thread cannot serve
 /// the queue. The disk must use the fast path.
 ///
-/// Inlined, because with one I/O in flight a call costs as much as a clock read. For the same reason
-/// it makes a `QueueContext` only where it leaves the fast path.
+/// Inlined, because with one I/O in flight a call costs as much as a clock read. For the same
+/// reason it makes a `QueueContext` only where it leaves the fast path.
 #[inline(always)]
 pub(crate) fn issue_single<M: Machine>(
     disk: &Disk<M>,
     hctx: &HardwareQueue<M>,
-    run: &mut SubmitContext<M>,
-    stats: &DiskStats<M>,
+    (run, stats): (&mut SubmitContext<M>, &DiskStats<M>),
     bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
     if bio.op() == Op::Flush || bio.chained.is_some() || !hctx.may_serve(run.owner) {
