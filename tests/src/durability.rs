@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fua_write_that_is_lost_is_found_and_its_successor_is_not_required() {
+    fn lost_fua_write_is_found_and_its_successor_is_not_required() {
         let mut model = Model::new(1);
         let old = written(&mut model, 0..1, false);
         let fua = written(&mut model, 0..1, true);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_may_be_there_and_a_failed_flush_covers_nothing() {
+    fn failed_write_may_be_there_and_failed_flush_covers_nothing() {
         let mut model = Model::new(1);
         let write = model.begin_write(0..1, true);
         model.end_write(&write, Outcome::Failed);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_leaves_a_grandchild_behind_does_not_hold_the_test() {
+    fn child_that_leaves_grandchild_behind_does_not_hold_test() {
         let start = Instant::now();
         let output = run(&mut shell("sleep 20 & echo $!"));
         assert!(start.elapsed() < Duration::from_secs(10));

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_has_a_terminal_of_80_by_24_reads_keys_and_its_status_comes_back() {
+    fn program_in_a_terminal_reads_keys_and_returns_its_status() {
         crate::require_clients!("script", "stty");
         let mut command = Command::new("sh");
         command.args(["-c", "test -t 0 && stty size; read line; echo \"got $line\"; exit 3"]);

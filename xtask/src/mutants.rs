@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_counts_as_killed_and_what_does_not_build_not_at_all() {
+    fn timeout_counts_as_killed_and_what_does_not_build_not_at_all() {
         let names = |count: usize| vec![String::new(); count];
         let outcome = MutantOutcome {
             caught: names(7),

@@ -24,6 +24,7 @@ mod places;
 mod products;
 mod size;
 mod source;
+mod test_names;
 mod unsafety;
 mod walk_table;
 
@@ -91,8 +92,8 @@ pub fn run(root: &Path) -> Result<bool> {
 }
 
 /// Rules for one file at a time.
-const FILE_RULES: [fn(&Source) -> Vec<Finding>; 5] =
-    [header::check, layout::check, banned::check, unsafety::check, block::check];
+const FILE_RULES: [fn(&Source) -> Vec<Finding>; 6] =
+    [header::check, layout::check, banned::check, unsafety::check, block::check, test_names::check];
 
 /// A rule for all files with exceptions.
 type ListRule = fn(&[Source], &AllowList) -> Vec<Finding>;

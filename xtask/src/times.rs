@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_of_children_is_read_behind_a_name_with_spaces_and_parentheses() {
+    fn cpu_time_of_children_is_read_behind_odd_program_names() {
         let stat = "7 (a b) c) S 1 7 7 0 -1 4194304 1 2 0 0 10 20 1250 250 20 0 1 0 5 0 0";
         assert_eq!(cpu_of(stat), Some(Duration::from_secs(15)));
         assert_eq!(cpu_of("7 (a) S 1"), None);

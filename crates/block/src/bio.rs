@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_have_names_and_say_whether_they_carry_data_or_change_the_device() {
+    fn operations_have_names_and_know_data_and_changes() {
         let table = [
             (Op::Read, "read", true, false),
             (Op::Write, "write", true, true),

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_is_old_after_each_change_and_knows_only_what_was_opened() {
+    fn view_is_old_after_each_change_and_knows_only_what_was_opened() {
         let groups = Groups::<Native>::new();
         let mut view = view::GroupView::new();
         assert!(view.is_old(&groups));

@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn bios_for_different_hardware_queues_wait_apart_unless_queues_are_pairs() {
+    fn bios_of_hardware_queues_wait_apart_unless_in_pairs() {
         assert_eq!(lists(3, None, 3), [0, 1, 2]);
         assert_eq!(lists(3, Some(1), 3), [0, 1, 2]);
         assert_eq!(lists(1, None, 3), [0, 0, 0]);

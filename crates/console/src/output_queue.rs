@@ -193,7 +193,7 @@ mod tests {
     const SHORT: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(20)];
 
     #[test]
-    fn nobody_waits_for_a_reader_and_the_end_waits_for_one_that_reads_only() {
+    fn nobody_waits_for_a_reader_but_its_own_end() {
         let queue = Arc::new(OutputQueue::new());
         let (go_on, wait) = channel::<()>();
         let (theirs, written) = (Arc::clone(&queue), Arc::new(Mutex::new(Vec::new())));

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn drives_inside_each_other_have_a_limit_and_no_depth_overflows_the_stack() {
+    fn nested_drives_have_a_limit_and_never_overflow_the_stack() {
         let nested = |depth| "fault:drive=(".repeat(depth) + "null:" + &")".repeat(depth);
         let plain = |depth| "fault:drive=".repeat(depth) + "null:";
         let spec: Spec = nested(NESTING_MAX).parse().unwrap();
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_paths_are_put_into_the_folder_and_absolute_ones_stay() {
+    fn relative_paths_are_put_into_folder_and_absolute_ones_stay() {
         for (text, base, expected) in [
             ("file:path=d0,size=1g", "conf", "file:path=conf/d0,size=1g"),
             ("file:path=/x/d0", "conf", "file:path=/x/d0"),

@@ -281,7 +281,7 @@ fn vectored_io_to_a_file_allocates_nothing() {
 }
 
 #[test]
-fn merged_io_to_a_file_allocates_nothing_once_each_tag_had_a_long_list_of_memory() {
+fn merged_file_io_allocates_nothing_once_tags_had_long_lists() {
     for way in ways() {
         for stack in [Stack::Mq, Stack::Sq] {
             for buffers in [single, vectored] {

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_a_group_of_its_own_and_leaves_it_to_the_next_one() {
+    fn client_has_group_of_its_own_and_leaves_it_to_next_one() {
         let (groups, clients, seats) = seats();
         let name = |seat: &GroupMembership| groups.config(seat.group()).unwrap().name;
         let (one, two) = (clients.enter(), clients.enter());

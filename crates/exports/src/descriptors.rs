@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortage_is_foreseen_with_its_numbers_and_none_where_there_is_room() {
+    fn shortage_is_foreseen_with_numbers_and_not_with_room_left() {
         let (limit, used) = (limit().unwrap(), in_use().unwrap());
         assert_eq!((shortage(), foreseen_shortage("2 exports", 1)), (None, None));
         let text = foreseen_shortage("2 exports", limit).unwrap();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_room_for_the_connections_and_no_descriptor_stays_open() {
+    fn table_has_room_for_connections_and_no_descriptor_stays_open() {
         make_room(500);
         assert!(table_size() >= 512, "{}", table_size());
         make_room(u32::MAX);

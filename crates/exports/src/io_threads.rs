@@ -245,7 +245,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_or_fails_says_so_and_the_others_report_nevertheless() {
+    fn panicking_or_failing_thread_says_so_and_others_report() {
         for (services, whole, fails, reports) in [
             (vec![Played::Serves, Played::FallsBack], true, false, vec![0, 0]),
             (vec![Played::Fails, Played::Serves], true, true, vec![0, 1]),
@@ -263,7 +263,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_thread_that_cannot_start_is_told_of_and_no_failure_of_the_server() {
+    fn thread_that_cannot_start_is_told_of_and_no_failure_of_server() {
         let (failed, place) =
             (FailedFlag::default(), ThreadPlace { name: "t".to_owned(), cpu: None });
         let make = || Err::<Played, _>(Error::new(ErrorKind::System, "no ring"));

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drive_does_not_answer_once_it_has_completed_nothing_for_a_while() {
+    fn drive_without_completions_for_a_while_does_not_answer() {
         let ram = open(&"ram:size=1m".parse().unwrap(), 1).unwrap();
         let driver = FaultDriver::new(ram.driver, FaultConfig::default()).unwrap();
         let control = driver.control();

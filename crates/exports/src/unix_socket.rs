@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_of_a_live_server_is_refused_and_that_of_a_dead_one_replaced() {
+    fn socket_of_a_live_server_is_refused_and_a_dead_one_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let live = UnixSocket::bind_private(&path).unwrap();

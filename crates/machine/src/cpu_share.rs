@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_on_a_shared_cpu_ends_long_before_its_deadline_and_the_next_does_not_begin() {
+    fn poll_on_a_shared_cpu_ends_long_before_its_deadline() {
         beside_a_hog(|| {
             let mut share = CpuShare::new();
             let deadline_ns = Native::now() + 60_000_000_000;
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_came_while_another_kept_the_cpu_is_reported_and_the_cpu_is_shared() {
+    fn work_beside_a_busy_cpu_is_reported_and_cpus_are_shared() {
         beside_a_hog(|| {
             let mut share = CpuShare::new();
             // The work comes as late as an interruption does.
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_is_offered_ever_more_rarely_while_nobody_takes_it_and_at_once_while_somebody_does() {
+    fn cpu_is_offered_rarely_when_refused_and_at_once_when_taken() {
         let (mut poll, mut now_ns, mut offers) = (Poll::at(0, 1_000_000), 0, [0, 0]);
         for (taken, until_ns) in [(0, 500_000), (1, 900_000)] {
             while now_ns < until_ns {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_keeps_the_cpu_for_long_ends_the_poll_with_or_without_work() {
+    fn whoever_keeps_cpu_for_long_ends_poll_with_or_without_work() {
         let mut poll = Poll::at(0, u64::MAX);
         assert_eq!(poll.next(OFFER_NS), PollStep::Offer);
         assert_eq!(poll.next(OFFER_NS + KEPT_NS + 1), PollStep::End { kept: true });

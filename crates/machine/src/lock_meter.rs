@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_without_a_meter_and_each_starts_from_nothing() {
+    fn nothing_is_counted_without_a_meter_and_each_starts_at_zero() {
         let lock = NativeLock::new("switched-test", 0u32);
         *lock.lock() += 1;
         let guard = lock.lock();

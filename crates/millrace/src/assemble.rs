@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn only_drives_that_share_a_volume_and_have_a_mode_for_it_get_workers() {
+    fn only_drives_that_share_a_volume_and_allow_it_get_workers() {
         let worker_cpus = vec![CpuId(0)];
         let workers = |serving, drives: usize| {
             let (serving, worker_cpus) = (ServingConfig::of(serving), worker_cpus.clone());
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_for_workers_is_refused_on_a_stack_without_places_for_them() {
+    fn mode_for_workers_is_refused_on_stack_without_places_for_them() {
         let drive = DriveOptions { stack: Stack::Sq, ..DriveOptions::default() };
         let serving = ServingConfig::of(Serving::PerDrive);
         let options = VolumeOptions { drive, serving, ..VolumeOptions::default() };

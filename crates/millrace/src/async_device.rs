@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn more_bios_than_the_channel_takes_are_all_answered_with_their_own_numbers() {
+    fn excess_bios_of_a_channel_are_answered_with_their_numbers() {
         let disk = device(&["ram:size=8m", "ram:size=8m"]);
         let count = u64::from(DEPTH) * 3;
         let bio = |number| Bio::write(number * 8, Buffer::new(4096)).with_user_data(number);
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_has_a_size_a_block_and_zeroes_where_they_are_written() {
+    fn stripe_has_size_block_and_zeroes_where_they_are_written() {
         let disk = device(&["ram:size=1m,block=4k", "ram:size=2m"]);
         assert_eq!((disk.size_bytes(), disk.block_bytes()), (2 << 20, 4096));
         assert!(disk.warnings()[0].contains("not served: 1 MiB"), "{:?}", disk.warnings());
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_submitted_is_answered_although_the_device_is_dropped() {
+    fn what_was_submitted_is_answered_although_device_is_dropped() {
         let disk = device(&["null:size=1m,delay=20ms"]);
         let pending = disk.submit(Bio::read(0, Buffer::new(4096)));
         drop(disk);

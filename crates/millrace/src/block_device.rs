@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_are_not_of_whole_blocks_are_refused_with_the_block() {
+    fn ranges_that_are_not_of_whole_blocks_are_refused_with_block() {
         let mut disk = BlockDevice::stripe(&["ram:size=1m,block=4k"]).unwrap();
         let text = |result: io::Result<()>| {
             let error = result.unwrap_err();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_a_drive_has_its_status_and_leaves_the_device_usable() {
+    fn error_of_drive_has_its_status_and_leaves_device_usable() {
         let faulty = "fault:drive=(ram:size=4m),dead=on";
         let mut disk = BlockDevice::stripe(&["ram:size=4m", faulty]).unwrap();
         let error = disk.write_at(0, &[1; 1 << 20]).unwrap_err();

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_does_not_go_with_a_design_is_refused_at_its_volume() {
+    fn mode_that_does_not_go_with_design_is_refused_at_its_volume() {
         let mut volume = volume("v", &["a", "b"]);
         assert_eq!(volume.serving.serving, Serving::Auto);
         volume.drives[1].options.stack = Stack::Raw;

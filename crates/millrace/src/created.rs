@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripe_that_fails_removes_the_files_that_it_has_made_and_no_others() {
+    fn failed_stripe_removes_only_files_that_it_made() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("old"), []).unwrap();
         // The last drive cannot be opened, or does not go with the others.

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_device_takes_no_more_and_no_position_is_before_its_start() {
+    fn device_end_takes_no_more_and_positions_start_at_zero() {
         let mut cursor = DeviceCursor::new(BlockDevice::open_drive("ram:size=4k").unwrap());
         assert_eq!(cursor.seek(SeekFrom::End(-10)).unwrap(), 4086);
         let error = cursor.write_all(&[7; 20]).unwrap_err();

@@ -395,7 +395,7 @@ mod tests {
     use crate::config::VolumeConfig;
 
     #[test]
-    fn workers_are_pinned_only_beside_threads_that_are_and_where_a_cpu_is_left() {
+    fn workers_are_pinned_only_beside_threads_with_cpus_left() {
         let topology = Topology::uniform(1, 2);
         let ids = |cpus: &[u32]| cpus.iter().copied().map(CpuId).collect::<Vec<_>>();
         let place = |busy: &[u32]| {

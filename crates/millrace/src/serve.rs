@@ -191,7 +191,7 @@ mod tests {
     use crate::{DriveConfig, VolumeConfig};
 
     #[test]
-    fn a_server_that_cannot_listen_removes_the_files_that_it_has_made() {
+    fn server_that_cannot_listen_removes_files_that_it_has_made() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("d");
         let spec = format!("file:path={},size=1m", path.display()).parse().unwrap();

@@ -105,7 +105,7 @@ fn a_panic_in_the_closure_of_any_call_leaves_the_channel_usable() {
 }
 
 #[test]
-fn a_panic_in_poll_again_while_other_bios_are_sent_off_again_lets_these_end() {
+fn panic_in_poll_again_lets_resubmitted_bios_end() {
     within(|| {
         let folder = tempfile::tempdir().unwrap();
         for spec in ["ram:size=1m".to_owned(), file(&folder.path().join("d"), "1m")] {
@@ -180,7 +180,7 @@ fn a_channel_of_a_thread_local_ends_its_io_when_the_thread_ends() {
 }
 
 #[test]
-fn a_thread_that_panics_with_io_in_flight_leaves_its_queue_to_the_next() {
+fn panicking_thread_with_io_in_flight_leaves_its_queue() {
     within(|| {
         let folder = tempfile::tempdir().unwrap();
         let volume = volume_of(&file(&folder.path().join("d"), "1m"), 1);
@@ -264,7 +264,7 @@ impl Scheduler<Native> for CommonQueue {
 }
 
 #[test]
-fn a_chain_that_the_scheduler_of_another_drive_names_goes_to_no_drive() {
+fn chain_that_scheduler_of_another_drive_names_goes_to_no_drive() {
     within(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("small");
@@ -392,7 +392,7 @@ impl DriverQueue<Native> for FaultyQueue {
 }
 
 #[test]
-fn a_panic_of_a_driver_goes_to_the_caller_and_loses_that_batch_only() {
+fn panic_of_driver_goes_to_caller_and_loses_that_batch_only() {
     for fault in [PANICS_AT_REQUESTS, PANICS_AFTER_NAMING] {
         // A single bio takes another path than several that are no neighbours.
         for bios in [1, 3] {
@@ -418,7 +418,7 @@ fn a_panic_of_a_driver_goes_to_the_caller_and_loses_that_batch_only() {
 }
 
 #[test]
-fn a_driver_that_panics_at_every_poll_ends_its_thread_and_not_the_process() {
+fn driver_panicking_in_polls_ends_its_thread_only() {
     within(|| {
         let thread = thread::spawn(|| {
             let faults = Arc::new(AtomicU8::new(HOLDS));
@@ -433,7 +433,7 @@ fn a_driver_that_panics_at_every_poll_ends_its_thread_and_not_the_process() {
 }
 
 #[test]
-fn tags_that_a_driver_named_before_it_panicked_are_not_taken_for_those_of_another_drive() {
+fn tags_named_before_a_panic_are_not_taken_for_other_drives() {
     within(|| {
         let (panicking, holding) = (Arc::new(AtomicU8::new(HOLDS)), Arc::new(AtomicU8::new(HOLDS)));
         let disks = vec![Faulty::disk(&panicking), Faulty::disk(&holding)];
@@ -452,7 +452,7 @@ fn tags_that_a_driver_named_before_it_panicked_are_not_taken_for_those_of_anothe
 }
 
 #[test]
-fn a_driver_that_panics_on_a_workers_thread_is_served_by_its_submitters_from_then_on() {
+fn driver_panicking_on_a_worker_is_then_served_by_submitters() {
     within(|| {
         let faults = Arc::new(AtomicU8::new(PANICS_AT_REQUESTS));
         let disk = || {

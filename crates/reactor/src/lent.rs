@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_given_out_to_be_registered_until_all_are_or_one_is_refused() {
+    fn pieces_are_given_out_for_registration_until_one_fails() {
         let mut lent = LentRegions::default();
         assert_eq!(lent.unregistered(ALL), None);
         lent.lend(ALL, 0x1000);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn indexes_are_free_when_the_last_lender_has_taken_the_region_back() {
+    fn indexes_are_free_when_last_lender_has_taken_region_back() {
         let mut lent = LentRegions::default();
         lent.lend(ALL, 0x1000);
         lent.lend(ALL, 0x1000);

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_no_other_thread_had_neither_ends_a_spin_nor_makes_it_rarer() {
+    fn time_without_other_threads_neither_ends_nor_slows_spins() {
         let mut spin = warm();
         for _ in 1..VAIN {
             assert!(spin.start(0, None));

@@ -136,7 +136,7 @@ fn limit_threads(most: libc::rlim_t) {
 }
 
 #[test]
-fn without_a_worker_of_the_kernel_the_pool_serves_files_or_says_why_it_cannot() {
+fn kernel_pool_serves_files_without_a_worker_or_says_why() {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
         return millrace_require::skip("a thread that is another user takes root");

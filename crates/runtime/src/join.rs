@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_end_are_joined_and_one_that_hangs_is_left_behind() {
+    fn ended_threads_are_joined_and_a_hung_one_is_left() {
         let spawn = |body: Box<dyn FnOnce() + Send>| Native::spawn("t", None, body);
         let limit = Duration::from_secs(20);
         assert_eq!(join_within(Vec::new(), limit), JoinOutcome::Ended);

@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_that_is_refused_touches_no_file_of_the_one_under_way() {
+    fn recording_that_is_refused_touches_no_file_of_one_under_way() {
         let (dir, tracer) = (tempfile::tempdir().unwrap(), Tracer::new(16));
         let (name, other) = (dir.path().join("t"), dir.path().join("u"));
         let first = Recorder::start(&tracer, &[], config(&name)).unwrap();
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_whose_file_cannot_be_created_leaves_the_tracer_free() {
+    fn recording_whose_file_cannot_be_created_leaves_tracer_free() {
         let (dir, tracer) = (tempfile::tempdir().unwrap(), Tracer::new(16));
         let error = Recorder::start(&tracer, &[], config(&dir.path().join("no/t"))).err().unwrap();
         assert!(error.to_string().ends_with("its directory does not exist; create it"), "{error}");

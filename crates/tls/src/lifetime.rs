@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_warns_in_its_last_week_or_third_and_when_it_is_over() {
+    fn certificate_warns_near_its_end_and_after_it() {
         let day = DAY_S as i64;
         assert_eq!(said(365, 7 * day), "is valid");
         assert_eq!(said(365, 7 * day - 1), "expires in 6 days, at T");

@@ -107,7 +107,7 @@ fn bytes_arrive_as_they_were_sent_however_the_ciphertext_is_cut() {
 }
 
 #[test]
-fn small_writes_share_a_record_and_a_reader_without_room_loses_nothing() {
+fn small_writes_share_records_and_a_full_reader_loses_none() {
     let (mut client, mut server) = Sides::new().sessions();
     shake(&mut client, &mut server).unwrap();
     for byte in 0..200u8 {
@@ -134,7 +134,7 @@ fn small_writes_share_a_record_and_a_reader_without_room_loses_nothing() {
 }
 
 #[test]
-fn records_come_one_at_a_time_to_whoever_asks_and_none_before_the_handshake_is_over() {
+fn records_come_one_at_a_time_and_none_before_a_handshake() {
     let (mut client, mut server) = Sides::new().sessions();
     // The end of the client's handshake and its first records reach the server together.
     while !client.is_established() {
@@ -228,7 +228,7 @@ fn clients_are_refused_with_the_reason() {
 }
 
 #[test]
-fn clients_of_a_ca_are_refused_once_its_own_certificate_expires_and_those_of_others_are_not() {
+fn clients_of_an_expired_ca_are_refused_and_others_are_not() {
     let servers = Authority::new("servers");
     let cas = [Authority::valid("old CA", Validity::Seconds(3)), Authority::new("new CA")];
     let bundle = servers.folder().join("bundle.pem");
@@ -329,7 +329,7 @@ fn odd_ca(folder: &Path, name: &str, key: &str) -> Option<(Identity, Identity)> 
 
 /// Before version 3.4, openssl makes certificates of version 1 if no extensions are asked for.
 #[test]
-fn a_certificate_of_version_1_is_named_with_what_to_do_on_either_side() {
+fn version_1_certificate_is_named_with_a_remedy_for_both_sides() {
     let folder = tempfile::tempdir().unwrap();
     let good = "ec -pkeyopt ec_paramgen_curve:P-256";
     let Some((ca, signed)) = odd_ca(folder.path(), "one", good) else { return };
@@ -436,7 +436,7 @@ fn a_message_without_end_is_refused_when_the_buffer_is_full() {
 }
 
 #[test]
-fn new_files_are_used_by_the_next_session_and_half_of_them_is_not() {
+fn new_files_are_used_by_next_session_and_half_of_them_is_not() {
     let sides = Sides::new();
     let identity = identity_of(sides.authority.issue("rotated", &["localhost"], Validity::Now));
     let files = ServerFiles { identity: identity.clone(), client_ca: None };

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_files_first_record_says_whose_it_is_and_a_pipe_has_those_of_all() {
+    fn first_record_of_a_file_names_its_owner_and_a_pipe_has_all() {
         let of =
             |cpu| Record { cpu, action: EventCode::Plug.with(0), ..Record::default() }.encode();
         let bytes = [of(7), of(7)].concat();

@@ -124,7 +124,7 @@ mod tests {
     use EventCode::{BackMerge, Complete, Issue, Queue};
 
     #[test]
-    fn flushes_that_joined_another_are_done_with_it_also_when_that_joins_a_third() {
+    fn joined_flushes_end_with_another_that_joins_a_third() {
         let events = [
             (Queue, 10, 0),
             (Issue, 10, 0),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn without_sectors_a_request_is_of_the_oldest_and_of_those_that_joined() {
+    fn request_without_sectors_is_of_the_oldest_and_its_joiners() {
         let acts = [Queue, Issue, Queue, Queue, Complete, BackMerge, Issue, Queue, Complete];
         let events = acts.map(|act| (act, 0, 0));
         assert_eq!(completed(&events), [(1, 4), (2, 8), (3, 8)]);

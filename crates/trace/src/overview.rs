@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn from_its_insertion_an_io_waits_for_the_scheduler_and_from_s_on_for_a_tag() {
+    fn io_waits_for_the_scheduler_first_and_for_a_tag_from_s_on() {
         let mut spans = Spans::new();
         let mut step = |act: EventCode, time_ns: u64, sector: u64| {
             let action = act.with(category::READ);

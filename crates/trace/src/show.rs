@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_end_before_their_last_zeroes_and_drivers_data_are_not_shown() {
+    fn commands_end_before_last_zeroes_and_driver_data_are_hidden() {
         let issue = of(EventCode::Issue, category::PC);
         assert!(shown_line(issue, &[1, 2, 0, 0]).ends_with("D   R 4096 (01 02 00 ..) [fio]\n"));
         assert!(shown_line(issue, &[1, 2]).ends_with("D   R 4096 (01 02) [fio]\n"));

@@ -125,7 +125,7 @@ fn store_buffering_is_excluded_by_seqcst_only() {
 }
 
 #[test]
-fn store_buffering_with_a_fence_on_one_side_needs_seqcst_on_the_other() {
+fn store_buffering_with_fence_on_one_side_needs_seqcst_on_other() {
     let access = |store, load| {
         let fenced = store_buffering(Relaxed, Relaxed, Some(SeqCst)).swap_remove(0);
         let plain = store_buffering(store, load, None).swap_remove(1);
@@ -276,7 +276,7 @@ fn release_sequence(middle: impl Fn(&CheckedWord) + Send + Sync + 'static) -> BT
 }
 
 #[test]
-fn read_modify_writes_continue_a_release_sequence_and_stores_break_it() {
+fn read_modify_writes_continue_a_release_sequence() {
     let by_rmw = release_sequence(|flag| {
         let _ = flag.compare_exchange(1, 2, Relaxed, Relaxed);
     });
@@ -290,7 +290,7 @@ fn read_modify_writes_continue_a_release_sequence_and_stores_break_it() {
 }
 
 #[test]
-fn a_store_of_the_releasing_thread_itself_breaks_the_sequence_too() {
+fn store_of_releasing_thread_itself_breaks_sequence_too() {
     let write = body(|w| {
         w[0].store(1, Relaxed);
         w[1].store(1, Release);
@@ -325,7 +325,7 @@ fn a_read_modify_write_may_stand_before_a_store_that_ran_first() {
 }
 
 #[test]
-fn an_exchange_succeeds_once_and_its_failure_may_read_an_old_value() {
+fn exchange_succeeds_once_and_its_failure_may_read_old_value() {
     let take = || body(|w| w[0].compare_exchange(0, 1, Acquire, Relaxed).is_ok().into());
     assert_eq!(returned("cas", &[take(), take()]), set([[0, 1], [1, 0]]));
     let write = body(|w| {

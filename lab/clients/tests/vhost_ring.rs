@@ -292,7 +292,7 @@ fn all_options() -> impl Iterator<Item = RingOptions> {
 
 proptest! {
     #[test]
-    fn a_device_finds_each_request_and_neither_side_sleeps_through_what_it_waits_for(
+    fn device_finds_each_request_and_neither_side_oversleeps(
         steps in proptest::collection::vec(step(), 1..400),
     ) {
         for options in all_options() {
@@ -341,7 +341,7 @@ fn a_device_that_never_sleeps_is_kicked_once_a_lap_at_most() {
 }
 
 #[test]
-fn a_device_that_fell_asleep_unseen_is_kicked_when_asked_again_and_once() {
+fn device_that_fell_asleep_is_kicked_once_when_asked_again() {
     for event_idx in [true, false] {
         let mut pair = Pair::new(options(Descriptors::Chained, event_idx, Wait::Poll));
         pair.device.disable_notification(&pair.memory).unwrap();
@@ -360,7 +360,7 @@ fn a_device_that_fell_asleep_unseen_is_kicked_when_asked_again_and_once() {
 }
 
 #[test]
-fn a_device_whose_event_follows_its_work_is_not_kicked_while_it_works() {
+fn device_with_a_late_event_is_not_kicked_while_working() {
     let mut pair = Pair::new(options(Descriptors::Chained, true, Wait::Poll));
     (0..5).for_each(|slot| pair.submit(slot, Request::write(0, 512)));
     assert!(pair.ring.publish(), "it waits for the first");

@@ -8,7 +8,7 @@ mod simulate;
 use millrace::Stack;
 
 #[test]
-fn simulate_gives_the_same_rate_twice_and_scales_with_queues_only() {
+fn simulate_gives_same_rate_twice_and_scales_with_queues_only() {
     let rate = |cpus, stack| simulate::simulate(cpus, stack).unwrap();
     assert_eq!(rate(4, Stack::Mq).to_bits(), rate(4, Stack::Mq).to_bits());
     assert!(rate(16, Stack::Mq) > 8.0 * rate(1, Stack::Mq));

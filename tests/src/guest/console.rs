@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_gives_its_output_and_status_with_and_without_a_newline() {
+    fn command_gives_its_output_and_status_with_and_without_newline() {
         let (mut console, mut child) = stand_in();
         console.ready_within(LIMIT).unwrap();
         let answer = console.run("echo a; echo b >&2; exit 3", LIMIT);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_aligned_and_folders_come_once_and_before_what_they_hold() {
+    fn entries_are_aligned_and_folders_precede_their_content() {
         let mut archive = Archive::new(Vec::new());
         archive.file("/a/b/one", b"12345").unwrap();
         archive.file("/a/two", b"").unwrap();

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_is_built_in_is_not_loaded_and_a_missing_one_is_named() {
+    fn built_in_module_is_not_loaded_and_a_missing_one_is_named() {
         let list = LIST.replace("k/virtio_pci.ko: ", "k/other.ko: ");
         assert_eq!(in_order(&list, "k/virtio-pci.ko\n").unwrap().len(), 6);
         assert_eq!(in_order(&list, "").unwrap_err(), "this kernel has no module virtio_pci");

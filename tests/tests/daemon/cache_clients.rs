@@ -40,7 +40,7 @@ fn verified(daemon: &Daemon, more: &[&str]) {
 }
 
 #[test]
-fn random_writes_verify_through_a_cache_smaller_than_the_data_and_are_in_the_files_afterwards() {
+fn random_writes_through_a_small_cache_reach_their_files() {
     require_clients!("fio");
     for backend in backends() {
         let drives = tempdir();
@@ -59,7 +59,7 @@ fn random_writes_verify_through_a_cache_smaller_than_the_data_and_are_in_the_fil
 }
 
 #[test]
-fn drives_of_64_kib_blocks_get_whole_blocks_whatever_is_read_and_written() {
+fn drives_of_64_kib_blocks_get_whole_blocks_only() {
     require_clients!("fio");
     let daemon = Daemon::start(&config(&["ram:size=8m,block=64k"], "size = \"64m\""), &["s", "c"]);
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
@@ -84,7 +84,7 @@ fn drives_of_64_kib_blocks_get_whole_blocks_whatever_is_read_and_written() {
 }
 
 #[test]
-fn a_server_that_takes_blocks_of_64_kib_only_fails_nothing_below_a_cache() {
+fn server_with_64_kib_blocks_fails_nothing_below_a_cache() {
     require_clients!("fio", "nbdkit");
     let modes = ["write-back", "write-through"];
     let layouts = ["layout = \"linear\"", "chunk = \"64k\""];
@@ -108,7 +108,7 @@ fn a_server_that_takes_blocks_of_64_kib_only_fails_nothing_below_a_cache() {
 }
 
 #[test]
-fn sequential_writes_of_4_kib_reach_the_drives_in_requests_of_128_kib_and_more() {
+fn sequential_4_kib_writes_reach_drives_as_128_kib_or_more() {
     require_clients!("fio");
     let drives = tempdir();
     let one = format!("file:path={}/d0,size=64m", drives.path().display());
@@ -126,7 +126,7 @@ fn sequential_writes_of_4_kib_reach_the_drives_in_requests_of_128_kib_and_more()
 }
 
 #[test]
-fn discards_and_zeroes_are_seen_at_once_and_in_the_file_at_the_end() {
+fn discards_and_zeroes_are_seen_at_once_and_in_file_at_end() {
     require_clients!("qemu-io", "nbdkit");
     let all = backends().iter().flat_map(|backend| [(backend, false), (backend, true)]);
     for (backend, has_large_blocks) in all {
@@ -172,7 +172,7 @@ fn discards_and_zeroes_are_seen_at_once_and_in_the_file_at_the_end() {
 }
 
 #[test]
-fn nbdinfo_is_told_of_flush_and_fua_and_that_what_is_dirty_is_data() {
+fn nbdinfo_sees_flush_and_fua_and_dirty_ranges_as_data() {
     require_clients!("nbdinfo");
     let drives = tempdir();
     let one = format!("file:path={}/d0,size=4m", drives.path().display());
@@ -210,7 +210,7 @@ fn nbdinfo_is_told_of_flush_and_fua_and_that_what_is_dirty_is_data() {
 }
 
 #[test]
-fn a_virtual_machine_is_told_of_flush_and_its_flush_brings_data_to_the_file() {
+fn virtual_machine_sees_flush_and_its_flush_reaches_the_file() {
     for backend in backends() {
         let drives = tempdir();
         let path = drives.path().join("d0");

@@ -50,7 +50,7 @@ fn flush(client: &mut Client) -> Option<Errno> {
 }
 
 #[test]
-fn what_was_flushed_survives_10_kills_and_nothing_foreign_appears() {
+fn flushed_data_survive_10_kills_and_nothing_foreign_appears() {
     let dir = tempdir();
     let files = four_files(dir.path(), 1, "");
     let (mut load, mut dice) = (Load::new(SECTORS, 5), SplitMix64::new(12));
@@ -165,7 +165,7 @@ fn what_was_flushed_survives_kills_over_drives_of_64_kib_blocks() {
 }
 
 #[test]
-fn a_flush_brings_to_the_file_what_was_written_before_it_on_any_connection() {
+fn flush_covers_earlier_writes_of_every_connection() {
     for backend in backends() {
         let dir = tempdir();
         let text = format!(
@@ -197,7 +197,7 @@ fn a_flush_brings_to_the_file_what_was_written_before_it_on_any_connection() {
 }
 
 #[test]
-fn a_write_with_fua_is_in_the_file_when_it_is_answered_and_its_neighbours_need_not_be() {
+fn fua_write_is_in_the_file_when_answered() {
     let dir = tempdir();
     let mut daemon = Daemon::start(&config(&[file(dir.path(), "")], LAZY), &["s"]);
     let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
@@ -210,7 +210,7 @@ fn a_write_with_fua_is_in_the_file_when_it_is_answered_and_its_neighbours_need_n
 }
 
 #[test]
-fn a_write_with_fua_is_one_write_with_fua_to_a_drive_that_has_such() {
+fn write_with_fua_is_one_write_with_fua_to_drive_that_has_such() {
     require_clients!("nbdkit");
     let dir = tempdir();
     let (socket, log) = (dir.path().join("n"), dir.path().join("log"));
@@ -280,7 +280,7 @@ fn hang_up_after_writes(daemon: &Daemon, count: u64) {
 }
 
 #[test]
-fn a_stop_loses_nothing_of_a_cache_that_is_full_while_more_is_written() {
+fn stop_loses_nothing_of_a_full_cache_under_writes() {
     let dir = tempdir();
     let path = dir.path().display();
     // The amount of dirty data stays at its limit for longer than a drive may go without a
@@ -316,7 +316,7 @@ fn a_stop_loses_nothing_of_a_cache_that_is_full_while_more_is_written() {
 }
 
 #[test]
-fn a_stop_of_a_cache_that_writes_through_waits_for_a_drive_that_is_slow() {
+fn stop_of_a_write_through_cache_waits_for_a_slow_drive() {
     let slow = "fault:drive=(ram:size=64m),latency=200ms,op=write";
     let through = "size = \"1m\"\nmode = \"write-through\"";
     let mut daemon = Daemon::start(&config(&[slow.to_owned()], through), &["s", "c"]);
@@ -328,7 +328,7 @@ fn a_stop_of_a_cache_that_writes_through_waits_for_a_drive_that_is_slow() {
 }
 
 #[test]
-fn a_cache_that_writes_through_has_in_the_file_what_it_acknowledged() {
+fn cache_that_writes_through_has_in_file_what_it_acknowledged() {
     let dir = tempdir();
     let through = "size = \"4m\"\nmode = \"write-through\"";
     let mut daemon = Daemon::start(&config(&[file(dir.path(), "")], through), &["s", "c"]);
@@ -343,7 +343,7 @@ fn a_cache_that_writes_through_has_in_the_file_what_it_acknowledged() {
 }
 
 #[test]
-fn a_write_that_the_drive_fails_fails_the_flush_and_reaches_the_drive_later() {
+fn write_that_drive_fails_fails_flush_and_reaches_drive_later() {
     let dir = tempdir();
     let path = dir.path().display();
     let bad = format!("fault:drive=(file:path={path}/d0,size=4m),every=2,op=write");
@@ -365,7 +365,7 @@ fn a_write_that_the_drive_fails_fails_the_flush_and_reaches_the_drive_later() {
 }
 
 #[test]
-fn a_drive_that_takes_no_writes_fails_them_once_memory_is_full_and_the_stop_says_so() {
+fn read_only_drive_fails_writes_once_memory_fills_up() {
     let dir = tempdir();
     let path = dir.path().display();
     let bad = format!("fault:drive=(file:path={path}/d0,size=4m),status=eio,op=write");
@@ -422,7 +422,7 @@ fn a_stop_writes_all_but_what_the_drive_refuses_to_the_end() {
 }
 
 #[test]
-fn a_stop_ends_though_a_page_is_half_refused_and_a_drive_of_another_volume_is_stuck() {
+fn stop_ends_with_a_refused_half_page_and_a_stuck_neighbour() {
     let dir = tempdir();
     let path = dir.path().display();
     // Sector 0 of the page is taken, sector 2 is not.
@@ -547,7 +547,7 @@ fn reads_that_a_drive_leaves_unanswered_hold_nobody_of_another() {
 }
 
 #[test]
-fn zeroes_that_a_drive_of_several_fails_leave_memory_and_drives_alike() {
+fn zeroes_failed_by_one_of_several_drives_change_nothing() {
     let dir = tempdir();
     let path = dir.path().display();
     let bad =
@@ -614,7 +614,7 @@ fn a_flush_does_not_wait_for_what_is_written_to_again_after_it() {
 }
 
 #[test]
-fn a_drive_that_is_stuck_with_old_pages_keeps_those_of_others_from_no_drive() {
+fn stuck_drive_with_old_pages_does_not_delay_other_pages() {
     for chunk in ["layout = \"linear\"", "chunk = \"64k\"", "chunk = \"4k\""] {
         let dir = tempdir();
         let path = dir.path().display();
@@ -662,7 +662,7 @@ fn a_stop_that_fails_flushes_what_the_other_drives_took() {
 }
 
 #[test]
-fn a_stop_blames_the_drives_that_fail_then_and_not_one_that_has_failed_before() {
+fn stop_blames_drives_failing_then_and_not_earlier_ones() {
     let dir = tempdir();
     let path = dir.path().display();
     // Fails one write at the beginning, and another one after more writes than there are.
@@ -708,7 +708,7 @@ fn a_second_signal_ends_a_stop_and_says_what_is_lost_with_it() {
 }
 
 #[test]
-fn a_drive_of_a_stripe_that_takes_no_writes_leaves_the_others_theirs() {
+fn drive_of_stripe_that_takes_no_writes_leaves_others_theirs() {
     let dir = tempdir();
     let path = dir.path().display();
     let good = format!("file:path={path}/d0,size=4m");
@@ -740,7 +740,7 @@ fn a_drive_of_a_stripe_that_takes_no_writes_leaves_the_others_theirs() {
 }
 
 #[test]
-fn a_drive_without_space_says_so_at_the_flush_and_at_a_durable_write() {
+fn drive_without_space_says_so_at_flush_and_at_durable_write() {
     let dir = tempdir();
     let path = dir.path().display();
     let full = format!("fault:drive=(file:path={path}/d0,size=4m),status=enospc,op=write");
@@ -764,7 +764,7 @@ fn a_drive_without_space_says_so_at_the_flush_and_at_a_durable_write() {
 }
 
 #[test]
-fn writes_through_that_fail_take_no_room_of_others_and_are_not_read_back() {
+fn failed_writes_through_take_no_room_and_are_not_read_back() {
     let dir = tempdir();
     let path = dir.path().display();
     let bad =

@@ -107,7 +107,7 @@ fn soon(holds: impl Fn() -> bool, is_expected: bool) -> bool {
 }
 
 #[test]
-fn memory_of_a_cache_is_registered_before_the_first_io_where_that_is_asked_for() {
+fn cache_memory_is_registered_before_the_first_io_if_asked() {
     if backends() == ["epoll"] {
         return;
     }

@@ -78,7 +78,7 @@ fn as_stranger(program: &Path, groups: &str) -> Option<Command> {
 }
 
 #[test]
-fn a_verb_finds_the_daemon_by_option_by_variable_and_in_each_folder() {
+fn verb_finds_daemon_by_option_by_variable_and_in_each_folder() {
     let named = serve("named", "c", "");
     let near = serve("near", "millrace-data/control.sock", "");
     let beside = serve("beside", "x.sock.control", "");
@@ -108,7 +108,7 @@ fn a_verb_finds_the_daemon_by_option_by_variable_and_in_each_folder() {
 }
 
 #[test]
-fn without_a_daemon_each_place_is_listed_and_two_at_one_place_are_a_choice() {
+fn places_are_listed_without_a_daemon_and_ambiguous_if_equal() {
     let mut dead = serve("dead", "millrace-data/control.sock", "");
     dead.kill9();
     for words in [&["stat"][..], &["top"], &["locks"], &["trace", "record"], &["ctl", "get"]] {
@@ -164,7 +164,7 @@ fn a_server_of_another_user_is_not_trusted_unless_it_is_named() {
 }
 
 #[test]
-fn a_user_of_the_control_group_reads_and_is_refused_changes_with_the_reason() {
+fn control_group_user_reads_and_is_refused_changes() {
     let (_folder, program) = program_for_all();
     let (monitor, admin) = ("54001", "54002");
     let Some(_) = as_stranger(&program, "") else { return };
@@ -213,7 +213,7 @@ fn a_user_of_the_control_group_reads_and_is_refused_changes_with_the_reason() {
 }
 
 #[test]
-fn the_daemon_s_own_user_may_change_it_and_an_admin_group_alone_may_open_the_socket() {
+fn daemon_user_may_change_it_and_admins_may_open_its_socket() {
     let (_folder, program) = program_for_all();
     let Some(mut command) = as_stranger(&program, "54002") else { return };
     let dir = tempdir();
@@ -233,7 +233,7 @@ fn the_daemon_s_own_user_may_change_it_and_an_admin_group_alone_may_open_the_soc
 }
 
 #[test]
-fn the_log_level_changes_while_the_daemon_serves_and_versions_are_told() {
+fn log_level_changes_while_daemon_serves_and_versions_are_told() {
     let daemon = serve("v", "c", "");
     let ctl = |words: &[&str]| {
         let mut command = verb(daemon.dir(), &["ctl"]);

@@ -64,7 +64,7 @@ fn told_size(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-fn a_file_that_grew_is_served_whole_to_who_comes_later_and_old_connections_go_on() {
+fn grown_file_is_served_whole_to_new_clients_only() {
     require_clients!("nbdinfo");
     for backend in backends() {
         let daemon = served(&["d0"], "", backend, &[]);
@@ -97,7 +97,7 @@ fn a_file_that_grew_is_served_whole_to_who_comes_later_and_old_connections_go_on
 }
 
 #[test]
-fn a_cached_volume_grows_with_what_is_dirty_in_the_page_at_its_old_end() {
+fn cached_volume_grows_with_a_dirty_page_at_its_end() {
     const CACHE: &str = "[volume.cache]\nsize = \"4m\"\ndirty-age = \"1h\"\n";
     for backend in backends() {
         let daemon = served(&["d0"], CACHE, backend, &[]);
@@ -209,7 +209,7 @@ fn a_volume_that_has_not_grown_says_so_and_that_is_no_error() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_what_to_do_and_changes_nothing() {
+fn impossible_request_is_refused_with_advice() {
     let daemon = served(&["d0", "d1"], "layout = \"linear\"\n", backends()[0], &[]);
     let size = || RawNbd::connect(&daemon.dir().join("s"), "v").unwrap().size_bytes();
     let said = refused(&daemon, "w");

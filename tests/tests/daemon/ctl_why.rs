@@ -38,7 +38,7 @@ fn named<'a>(list: &'a Value, key: &str, name: &str) -> &'a Value {
 }
 
 #[test]
-fn a_limited_client_is_slow_since_its_limit_holds_it_and_the_other_one_is_at_the_drive() {
+fn limited_client_waits_for_its_limit_and_the_other_for_a_drive() {
     let daemon = Daemon::start(CONFIG, &["s", "c"]);
     beside_readers(&daemon.dir().join("s"), &["a", "b"], || {
         let why = json(&daemon, "ctl why vol0 1 --json");
@@ -85,7 +85,7 @@ fn stat_and_metrics_say_what_groups_got_and_what_held_them() {
 }
 
 #[test]
-fn what_waits_in_a_socket_that_is_not_read_further_waits_for_back_pressure() {
+fn unread_bytes_of_a_socket_wait_for_back_pressure() {
     let config = CONFIG.replace("iops = 100", "iops = 1000");
     let daemon = Daemon::start(&config, &["s", "c"]);
     // More I/O than the layer admits of a group whose limit is a thousand a second.

@@ -109,7 +109,7 @@ fn limits_are_named_with_their_keys_also_those_of_a_parent() {
 }
 
 #[test]
-fn weights_priorities_targets_and_the_drives_bound_are_told_apart() {
+fn weights_priorities_targets_and_drives_bound_are_told_apart() {
     let (small, deep) = (ClientIo::read(4096, 1), ClientIo::read(4096, 64));
     let fair = "scheduler = \"fair\"";
     let weights = Setup { volume: fair, a: "weight = 10", b: "weight = 1000", ..PLAIN };
@@ -187,7 +187,7 @@ fn a_server_that_is_stuck_or_gone_is_named() {
 }
 
 #[test]
-fn a_cache_that_is_full_and_one_that_has_nothing_of_what_is_read_are_named() {
+fn full_cache_and_useless_cache_are_named() {
     let volume = "[volume.cache]\nsize = \"4m\"\ndirty-max = \"1m\"";
     let cached = Setup { volume, ..PLAIN };
     let why = cached.why(&[("a", ClientIo::write(4096, 64))]);
@@ -197,7 +197,7 @@ fn a_cache_that_is_full_and_one_that_has_nothing_of_what_is_read_are_named() {
 }
 
 #[test]
-fn requests_within_blocks_and_those_that_wait_for_memory_are_named() {
+fn requests_within_blocks_and_waiting_for_memory_are_named() {
     let unaligned = ClientIo { align: 4096, skew: 512, ..ClientIo::write(1024, 4) };
     let why = Setup { drives: &["fault:drive=(ram:size=1g,block=4k),latency=1ms"], ..PLAIN }
         .why(&[("a", unaligned)]);

@@ -117,13 +117,13 @@ fn a_full_file_system_is_enospc_until_a_trim_makes_room() {
 }
 
 #[test]
-fn a_full_file_system_is_enospc_until_a_trim_makes_room_on_epoll() {
+fn full_file_system_is_enospc_until_trim_makes_room_on_epoll() {
     fills_up_and_recovers("epoll");
 }
 
 /// The daemon's limit on file size is 1 MiB, and its drive's file has 4 MiB.
 #[test]
-fn a_write_behind_the_limit_on_files_fails_and_the_daemon_goes_on() {
+fn write_behind_limit_on_files_fails_and_daemon_goes_on() {
     let dir = tempdir();
     for aio in ["auto", "threads", "inline"] {
         let path = dir.path().join(aio);

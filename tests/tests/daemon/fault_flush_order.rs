@@ -217,7 +217,7 @@ fn a_fua_write_is_on_its_drive_before_it_is_answered() {
 }
 
 #[test]
-fn calls_in_two_lines_count_when_they_return_and_replies_when_they_begin() {
+fn calls_on_two_lines_count_at_return_and_replies_at_start() {
     let cookie: String = COOKIE.to_be_bytes()[..6].iter().map(|b| format!("\\x{b:02x}")).collect();
     let trace = format!(
         "7 fdatasync(9</t/d0.img>) = 0\n\

@@ -160,7 +160,7 @@ fn a_dead_drive_fails_what_touches_it_and_nothing_else() {
 }
 
 #[test]
-fn errors_in_a_range_of_one_drive_fail_only_what_touches_the_range() {
+fn errors_in_range_of_one_drive_fail_only_what_touches_range() {
     // The third and fourth chunk of drive 2: chunks 10 and 14 of the volume.
     let spec = "fault:drive=(ram:size=1m),volatile=on,every=1,range=8k-16k";
     let (mut daemon, mut client) = start(spec);
@@ -206,7 +206,7 @@ fn a_drive_that_cannot_flush_fails_flushes_and_no_writes() {
 }
 
 #[test]
-fn a_drive_whose_file_is_cut_short_while_it_serves_fails_reads_of_what_is_gone() {
+fn drive_fails_reads_of_a_file_cut_short_while_serving() {
     let (mut daemon, mut client) = start("file:path=d2.img,size=1m");
     assert_eq!(write(&mut client, 0, CHUNKS), None);
     assert_eq!(flush(&mut client), None);
@@ -222,7 +222,7 @@ fn a_drive_whose_file_is_cut_short_while_it_serves_fails_reads_of_what_is_gone()
 }
 
 #[test]
-fn a_flush_that_waits_for_one_of_another_thread_on_a_slow_drive_is_answered() {
+fn flush_waiting_for_another_thread_on_a_slow_drive_is_answered() {
     let slow = "fault:drive=(ram:size=1m),volatile=on,latency=1ms";
     let threads = format!("{}[server]\nthreads = 2\n", config(slow));
     // Losing a flush depends on timing, so the test runs several daemons.
@@ -258,7 +258,7 @@ fn stuck_read(daemon: &Daemon) -> Client {
 }
 
 #[test]
-fn a_stuck_drive_blocks_neither_other_drives_nor_the_end_of_the_daemon() {
+fn stuck_drive_blocks_neither_other_drives_nor_end_of_daemon() {
     let spec = "fault:drive=(ram:size=1m),volatile=on,stuck=on,op=read";
     let (mut daemon, mut client) = start(spec);
     let mut stuck: Vec<Client> = (0..4).map(|_| stuck_read(&daemon)).collect();
@@ -283,7 +283,7 @@ fn a_stuck_drive_blocks_neither_other_drives_nor_the_end_of_the_daemon() {
 }
 
 #[test]
-fn requests_that_a_drive_never_answers_sleep_and_a_second_signal_ends_the_daemon_at_once() {
+fn unanswered_requests_sleep_and_a_second_signal_ends_it() {
     let (mut daemon, _) = start("fault:drive=(ram:size=1m),volatile=on,stuck=on,op=read");
     let stuck = stuck_read(&daemon);
     thread::sleep(Duration::from_millis(300));

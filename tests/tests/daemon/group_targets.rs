@@ -38,7 +38,7 @@ fn warned(daemon: &Daemon, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_target_below_what_a_modelled_drive_takes_is_a_warning_with_its_line_and_the_drives_figure() {
+fn target_below_the_model_warns_with_line_and_figure() {
     let keys = "latency-target = \"p99 10us\"";
     let daemon = Daemon::start(&config(keys, "model:preset=850evo"), &["s", "c"]);
     let said = "group gold: latency-target p99 10us: drive d0 of volume vol0 itself takes 98us for \
@@ -68,7 +68,7 @@ fn a_target_below_what_a_modelled_drive_takes_is_a_warning_with_its_line_and_the
 }
 
 #[test]
-fn what_is_known_of_any_drive_by_measuring_is_said_when_a_target_is_set() {
+fn measured_facts_of_a_drive_are_reported_with_its_target() {
     // A fault drive has no latency of its own to warn about.
     let drive = "fault:drive=(model:preset=850evo)";
     let daemon = Daemon::start(&config("weight = 100", drive), &["s", "c"]);
@@ -82,7 +82,7 @@ fn what_is_known_of_any_drive_by_measuring_is_said_when_a_target_is_set() {
 }
 
 #[test]
-fn a_target_that_is_missed_at_the_drive_itself_is_said_until_it_is_met_or_changed() {
+fn target_missed_at_the_drive_is_reported_until_met_or_changed() {
     let keys = "latency-target = \"p99 60us\"";
     // Its p99 is the drive's; writes and others are kept away from it, and do not help.
     let daemon = Daemon::start(&config(keys, "fault:drive=(model:preset=850evo)"), &["s", "c"]);

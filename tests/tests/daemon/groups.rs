@@ -119,7 +119,7 @@ fn bytes_are_limited_by_the_direction_that_they_go() {
 }
 
 #[test]
-fn clients_that_wait_for_limits_keep_no_other_client_of_their_thread_waiting() {
+fn limited_clients_keep_no_other_of_their_thread_waiting() {
     for backend in backends() {
         let daemon = served(backend, "iops = 1", "iops = 1");
         // More I/O than a thread has slots for, of many groups.
@@ -258,7 +258,7 @@ fn refused(daemon: &Daemon, arguments: &str) -> String {
 }
 
 #[test]
-fn a_change_is_refused_as_a_whole_and_what_is_in_force_can_be_pasted() {
+fn change_is_refused_whole_and_the_current_one_can_be_pasted() {
     let daemon = served(backends()[0], "weight = 400\niops = \"20k\"", "");
     let shown = "gold:\n  iops=20k\n  weight=400\n";
     for (arguments, text) in [

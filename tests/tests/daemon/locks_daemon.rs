@@ -135,7 +135,7 @@ fn who_asks_in_the_wrong_order_or_beside_another_is_refused() {
 }
 
 #[test]
-fn a_client_that_is_told_to_stop_prints_and_one_that_dies_leaves_nothing_on() {
+fn stopped_client_prints_and_killed_one_leaves_nothing_behind() {
     let daemon = Daemon::start(CONFIG, &["s", "c"]);
     let mut control = Control::connect(&daemon);
     let begin = |control: &mut Control| {

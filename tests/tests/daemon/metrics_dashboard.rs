@@ -55,7 +55,7 @@ fn dashboard(address: &str, size: &str) -> Option<String> {
 }
 
 #[test]
-fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
+fn dashboard_fits_phone_and_desk_with_all_its_parts() {
     let daemon = Daemon::start(CONFIG, &["s"]);
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "vol").unwrap();
     raw.write(0, &pattern(4096, 1)).unwrap();
@@ -78,7 +78,7 @@ fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
 }
 
 #[test]
-fn a_daemon_that_serves_is_healthy_and_its_dashboard_explains_its_terms() {
+fn serving_daemon_is_healthy_and_its_dashboard_explains_terms() {
     let daemon = Daemon::start(CONFIG, &["s"]);
     let address = metrics::address(&daemon);
     assert_eq!(metrics::get(&address, "/healthz"), "ok\n");
@@ -95,7 +95,7 @@ fn a_daemon_that_serves_is_healthy_and_its_dashboard_explains_its_terms() {
 }
 
 #[test]
-fn a_failing_drive_is_named_by_health_the_log_stat_metrics_and_the_dashboard() {
+fn failing_drive_is_named_in_health_log_stat_and_metrics() {
     let spec =
         |name: &str, spec: &str| format!("[[drive]]\nname = \"{name}\"\nspec = \"{spec}\"\n");
     let config = format!(
@@ -200,7 +200,7 @@ fn missing<'a>(asked: &BTreeSet<&'a str>, page: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn what_grafanas_dashboard_asks_for_is_on_the_page_of_a_daemon_under_load() {
+fn grafana_queries_are_on_the_page_of_a_loaded_daemon() {
     let dashboard = include_str!("../../../docs/grafana.json");
     let dashboard: Value = serde_json::from_str(dashboard).unwrap();
     let daemon = known_load::serve("metrics = \"127.0.0.1:0\"\n");

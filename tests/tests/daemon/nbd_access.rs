@@ -39,7 +39,7 @@ fn own_user() -> u32 {
 }
 
 #[test]
-fn a_socket_has_its_mode_owner_and_group_and_the_control_socket_too() {
+fn socket_has_its_mode_owner_and_group_and_control_socket_too() {
     // Octal numbers and octal digits as text are one and the same.
     for (mode, control) in [("0o640", "0o606"), ("\"0640\"", "\"0606\"")] {
         let more = format!(
@@ -70,7 +70,7 @@ fn warnings(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn each_way_in_for_others_is_warned_of_by_a_check_and_by_a_start_alike() {
+fn way_in_for_others_is_warned_of_by_check_and_start() {
     let authority = Authority::new("CA");
     let issued = authority.issue("server", &["localhost"], Validity::Now);
     let chmod = |mode| {
@@ -133,7 +133,7 @@ fn millrace_require_root() {
 }
 
 #[test]
-fn a_peer_is_let_in_by_its_user_and_the_log_names_one_that_is_not() {
+fn peer_is_let_in_by_its_user_and_log_names_one_that_is_not() {
     let own = own_user();
     let with = |allow: &str| {
         let more = format!("[[listener]]\naddress = \"unix:s\"\n{allow}\n");

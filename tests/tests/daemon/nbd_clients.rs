@@ -195,7 +195,7 @@ fn tcp_uri(daemon: &Daemon) -> String {
 }
 
 #[test]
-fn nbdcopy_copies_both_ways_over_unix_and_tcp_with_four_connections() {
+fn nbdcopy_copies_both_ways_over_unix_and_tcp() {
     require_clients!("nbdcopy");
     for backend in backends() {
         let listener = "[[export]]\nvolume = \"v\"\nnbd = \"tcp:127.0.0.1:0\"\n";

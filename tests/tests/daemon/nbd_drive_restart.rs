@@ -48,7 +48,7 @@ fn under_fio(mut server: Remote, backend: &str, kills: u64) -> String {
 }
 
 #[test]
-fn a_server_that_is_killed_under_fio_costs_time_and_nothing_else() {
+fn server_that_is_killed_under_fio_costs_time_and_nothing_else() {
     require_clients!("fio", "nbdkit");
     for backend in backends() {
         let dir = tempdir();
@@ -64,7 +64,7 @@ fn a_server_that_is_killed_under_fio_costs_time_and_nothing_else() {
 }
 
 #[test]
-fn a_qcow2_server_that_is_killed_under_fio_costs_time_and_nothing_else() {
+fn qcow2_server_killed_under_fio_only_costs_time() {
     require_clients!("fio", "qemu-nbd", "qemu-img");
     let dir = tempdir();
     let image = dir.path().join("i.qcow2");
@@ -81,7 +81,7 @@ fn a_qcow2_server_that_is_killed_under_fio_costs_time_and_nothing_else() {
 /// The time for coming back counts while the server is gone, not the timeout of a request, which is
 /// shorter here.
 #[test]
-fn while_the_server_is_gone_a_request_waits_as_long_as_reconnect_says() {
+fn while_server_is_gone_request_waits_as_long_as_reconnect_says() {
     require_clients!("nbdkit", "qemu-io");
     let dir = tempdir();
     let mut server = Remote::nbdkit(&dir.path().join("n"), &["memory", "16M"]);
@@ -159,7 +159,7 @@ fn flush(client: &mut RawNbd) -> bool {
 }
 
 #[test]
-fn a_flush_fails_once_after_a_restart_of_the_server_where_that_is_asked_for() {
+fn flush_fails_once_after_a_server_restart_if_requested() {
     require_clients!("nbdkit");
     let cache = "[volume.cache]\nsize = \"16m\"\ndirty-age = \"10ms\"\n[[export]]";
     for (drives, has_cache, asked) in
@@ -196,7 +196,7 @@ fn a_flush_fails_once_after_a_restart_of_the_server_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_daemon_whose_server_is_gone_stops_at_once_unless_something_is_unflushed() {
+fn daemon_stops_at_once_without_its_server_unless_unflushed() {
     require_clients!("nbdkit");
     for (writes, flushes, has_cache) in
         [(false, false, false), (true, true, false), (true, true, true), (true, false, true)]

@@ -103,7 +103,7 @@ fn await_said(daemon: &Daemon, text: &str) {
 }
 
 #[test]
-fn a_server_of_another_ca_is_refused_at_the_first_try_and_one_with_less_room_serves_all_threads() {
+fn server_of_another_ca_is_refused_and_a_small_one_serves_all() {
     require_clients!("fio", "nbdkit", "openssl");
     let dir = tempdir();
     let (folder, other, socket) =

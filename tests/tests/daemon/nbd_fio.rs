@@ -53,13 +53,13 @@ fn survives_a_restart(keys: &str) {
 }
 
 #[test]
-fn random_writes_to_a_stripe_of_files_verify_and_survive_a_restart() {
+fn random_writes_to_stripe_of_files_verify_and_survive_restart() {
     require_clients!("fio");
     survives_a_restart("");
 }
 
 #[test]
-fn random_writes_to_files_served_by_threads_verify_and_survive_a_restart() {
+fn random_writes_to_threaded_files_survive_a_restart() {
     require_clients!("fio");
     survives_a_restart(",aio=threads");
 }

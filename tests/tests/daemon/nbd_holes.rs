@@ -69,7 +69,7 @@ fn shell(daemon: &Daemon, script: &str) {
 }
 
 #[test]
-fn libnbd_gets_hole_chunks_until_something_is_written_there_and_after_a_trim() {
+fn libnbd_gets_hole_chunks_until_a_write_and_after_a_trim() {
     if nbdsh().is_none() {
         return;
     }
@@ -99,7 +99,7 @@ fn libnbd_gets_an_error_and_no_hole_from_a_dead_drive() {
 }
 
 #[test]
-fn nbdcopy_copies_a_sparse_volume_unchanged_with_and_without_extents() {
+fn nbdcopy_keeps_a_sparse_volume_with_and_without_extents() {
     require_clients!("nbdcopy");
     for backend in backends() {
         let dir = tempdir();

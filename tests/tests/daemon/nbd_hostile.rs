@@ -195,7 +195,7 @@ fn a_broken_stream_of_requests_closes_the_connection() {
 }
 
 #[test]
-fn a_wrong_request_is_answered_with_einval_and_the_connection_goes_on() {
+fn wrong_request_is_answered_with_einval_and_connection_goes_on() {
     under_attack("", |_, socket| {
         let mut raw = RawNbd::connect(socket, "v").unwrap();
         let data = pattern(4096, 9);
@@ -300,7 +300,7 @@ fn open_files(daemon: &Daemon) -> usize {
 }
 
 #[test]
-fn two_hundred_clients_that_vanish_leak_neither_descriptors_nor_memory() {
+fn two_hundred_vanished_clients_leak_nothing() {
     // Half of the memory may be kept for reuse, 32 MiB: the daemon may grow by that, but only once.
     under_attack("memory-max = \"64m\"\n", |daemon, socket| {
         // The witness is connected, or about to be.

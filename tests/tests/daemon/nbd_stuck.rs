@@ -43,7 +43,7 @@ fn open_files(daemon: &Daemon) -> usize {
 }
 
 #[test]
-fn clients_of_a_stuck_drive_that_reconnect_fifty_times_harm_no_other_volume() {
+fn fifty_reconnects_to_a_stuck_drive_harm_no_other_volume() {
     for backend in backends() {
         let daemon = Daemon::start(&config(backend), &["s"]);
         let socket = daemon.dir().join("s");
@@ -73,7 +73,7 @@ fn clients_of_a_stuck_drive_that_reconnect_fifty_times_harm_no_other_volume() {
 }
 
 #[test]
-fn large_requests_are_refused_while_a_stuck_drive_keeps_the_memory_for_them() {
+fn large_requests_are_refused_while_a_stuck_drive_has_memory() {
     for backend in backends() {
         let daemon = Daemon::start(&config(backend), &["s"]);
         let socket = daemon.dir().join("s");
@@ -103,7 +103,7 @@ fn large_requests_are_refused_while_a_stuck_drive_keeps_the_memory_for_them() {
 }
 
 #[test]
-fn while_several_volumes_are_stuck_requests_of_all_sizes_are_answered_on_another() {
+fn several_stuck_volumes_leave_all_sizes_to_another() {
     for backend in backends() {
         let daemon = Daemon::start(&config_of(backend, 1, &["w", "x", "y"]), &["s"]);
         let socket = daemon.dir().join("s");

@@ -181,7 +181,7 @@ fn data_arrive_intact_on_every_back_end() {
 }
 
 #[test]
-fn clients_without_the_right_certificate_are_refused_and_the_log_says_why() {
+fn clients_without_a_valid_certificate_are_refused_and_logged() {
     require_clients!("nbdinfo");
     let rig = Rig::start(Server::Required);
     let other = Authority::new("another CA");
@@ -216,7 +216,7 @@ fn clients_without_the_right_certificate_are_refused_and_the_log_says_why() {
 }
 
 #[test]
-fn an_export_is_there_for_the_names_that_it_allows_and_for_nobody_else() {
+fn export_is_there_for_names_that_it_allows_and_for_nobody_else() {
     require_clients!("nbdinfo");
     let more = "[[export]]\nvolume = \"v\"\nname = \"secret\"\ntls-allow = [\"alice\", \
                 \"bob.test\"]\nnbd = \"tcp:0\"\n";
@@ -236,7 +236,7 @@ fn an_export_is_there_for_the_names_that_it_allows_and_for_nobody_else() {
 }
 
 #[test]
-fn plaintext_where_tls_is_required_is_answered_with_what_is_needed() {
+fn plaintext_where_tls_is_required_is_told_so() {
     let rig = Rig::start(Server::Required);
     let mut stream = rig.tcp();
     let mut greeting = [0; 18];
@@ -255,7 +255,7 @@ fn plaintext_where_tls_is_required_is_answered_with_what_is_needed() {
 }
 
 #[test]
-fn whoever_breaks_off_or_speaks_no_tls_is_gone_and_nobody_else_notices() {
+fn vanished_peer_is_not_noticed_by_others() {
     let rig = Rig::start(Server::Required);
     // A man in the middle adds options behind the client's request.
     let mut stream = rig.tcp();
@@ -374,7 +374,7 @@ fn a_goodbye_right_behind_half_a_write_is_heard() {
 }
 
 #[test]
-fn a_flood_of_handshakes_takes_bounded_memory_and_lets_others_work() {
+fn flood_of_handshakes_takes_bounded_memory_and_blocks_nobody() {
     let rig = Rig::start(Server::Required);
     let before = rig.daemon.resident_kib();
     let flood: Vec<TcpStream> = (0..100)
@@ -462,7 +462,7 @@ fn a_start_names_the_file_that_it_cannot_use_and_the_line() {
 }
 
 #[test]
-fn a_check_warns_of_certificates_that_expire_soon_as_a_start_does() {
+fn check_warns_of_certificates_that_expire_soon_as_start_does() {
     let authority = Authority::valid("old CA", Validity::Seconds(3000));
     let server = authority.issue("server", &["localhost"], Validity::Seconds(3000));
     let dir = millrace_tests::tempdir();

@@ -66,7 +66,7 @@ fn first_read(socket: &Path) -> Duration {
 /// Bulk has four seconds of reads queued; without a scheduler, another client's first read waits
 /// for all of them.
 #[test]
-fn a_client_that_comes_late_does_not_wait_for_all_that_is_queued() {
+fn client_that_comes_late_does_not_wait_for_all_that_is_queued() {
     for scheduler in ["fair", "latency"] {
         let daemon = served(scheduler, "", "");
         let socket = daemon.dir().join("s");
@@ -100,7 +100,7 @@ fn a_reader_keeps_its_part_beside_large_reads() {
 
 /// An idle client's I/Os go once they have waited for ten seconds, whichever threads serve both.
 #[test]
-fn an_idle_priority_waits_for_others_of_all_threads_under_deadline() {
+fn idle_priority_waits_for_others_of_all_threads_under_deadline() {
     let daemon = served("deadline", "", "priority = \"idle\"");
     let (busy, idle) = (ClientIo::read(4096, 256), ClientIo::read(4096, 32));
     // Two connections of the one, so that each of the two I/O threads serves both groups at times.

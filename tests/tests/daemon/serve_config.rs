@@ -142,7 +142,7 @@ fn a_wrong_configuration_names_file_line_and_key() {
 }
 
 #[test]
-fn a_socket_path_of_more_than_107_bytes_is_refused_before_anything_is_opened() {
+fn socket_path_over_107_bytes_is_refused_before_any_open() {
     let long = format!("unix:{}", "x".repeat(108));
     let error = refused(&NULL.replace("unix:s", &long));
     assert!(error.contains("m.toml:9: nbd:") && error.contains("at most 107 bytes"), "{error}");
@@ -270,7 +270,7 @@ fn a_second_instance_on_the_same_drives_is_refused() {
 }
 
 #[test]
-fn the_data_folder_can_be_another_and_its_configuration_is_printed() {
+fn data_folder_can_be_another_and_its_configuration_is_printed() {
     let dir = tempdir();
     let mut command = millrace();
     let printed = run(command.args(["serve", "--print-config", "--data-dir", "x y"]));
@@ -298,7 +298,7 @@ fn the_service_manager_is_told_of_readiness_and_of_stopping() {
 }
 
 #[test]
-fn two_signals_in_a_row_are_one_and_what_is_in_flight_is_answered() {
+fn two_signals_in_row_are_one_and_what_is_in_flight_is_answered() {
     let mut daemon = Daemon::start(&NULL.replace("size=1g", "size=1g,delay=1500ms"), &["s"]);
     let mut client = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
     client.send(&request(READ, 7, 0, 4096)).unwrap();

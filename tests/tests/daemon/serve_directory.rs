@@ -96,7 +96,7 @@ fn files_are_opened_for_clients_and_closed_when_they_have_left() {
 }
 
 #[test]
-fn what_clients_write_is_in_the_file_when_it_is_closed_and_when_the_daemon_ends() {
+fn client_writes_are_in_the_file_at_close_and_at_the_end() {
     for keys in ["", ", cache = { size = \"4m\" }"] {
         let keys = format!("read-only = false\nfiles = {{ close-after = \"100ms\"{keys} }}");
         let mut daemon = served("auto", &keys);
@@ -117,7 +117,7 @@ fn what_clients_write_is_in_the_file_when_it_is_closed_and_when_the_daemon_ends(
 }
 
 #[test]
-fn nothing_but_regular_files_of_the_directory_is_served_or_listed() {
+fn nothing_but_regular_files_of_directory_is_served_or_listed() {
     require_clients!("nbdinfo", "qemu-img");
     let daemon = served("auto", "read-only = false");
     let images = daemon.dir().join("images");
@@ -159,7 +159,7 @@ fn nothing_but_regular_files_of_the_directory_is_served_or_listed() {
 }
 
 #[test]
-fn a_file_that_is_deleted_or_replaced_is_served_while_somebody_has_it() {
+fn deleted_or_replaced_file_is_served_while_open() {
     let daemon = served("auto", "files = { close-after = \"100ms\" }");
     let images = daemon.dir().join("images");
     let (mut first, mut gone) = (connect(&daemon, "a").unwrap(), connect(&daemon, "b").unwrap());
@@ -176,7 +176,7 @@ fn a_file_that_is_deleted_or_replaced_is_served_while_somebody_has_it() {
 }
 
 #[test]
-fn a_reload_keeps_open_files_and_takes_them_away_with_their_directory() {
+fn reload_keeps_open_files_and_removes_a_directory_with_its_own() {
     let mut daemon = served("auto", "read-only = false");
     fs::create_dir(daemon.dir().join("more")).unwrap();
     fs::write(daemon.dir().join("more/d"), vec![9; 4096]).unwrap();
@@ -216,7 +216,7 @@ fn a_reload_keeps_open_files_and_takes_them_away_with_their_directory() {
 }
 
 #[test]
-fn a_file_that_another_program_has_locked_is_refused_until_it_is_free() {
+fn file_locked_by_a_program_is_refused_until_freed() {
     require_clients!("qemu-img");
     let daemon = served("auto", "read-only = false");
     let path = daemon.dir().join("images/a");
@@ -229,7 +229,7 @@ fn a_file_that_another_program_has_locked_is_refused_until_it_is_free() {
 }
 
 #[test]
-fn many_clients_at_once_get_their_files_and_a_bad_directory_is_refused() {
+fn many_clients_get_files_and_a_bad_directory_is_refused() {
     let daemon = served("auto", "files = { close-after = \"0\" }");
     std::thread::scope(|scope| {
         for thread in 0..4u8 {
@@ -277,7 +277,7 @@ fn many_clients_at_once_get_their_files_and_a_bad_directory_is_refused() {
 
 /// Names of files are reserved, so that nothing else is taken for one.
 #[test]
-fn names_that_could_be_files_of_a_directory_are_refused_at_once_and_live() {
+fn names_that_may_be_files_are_refused_at_once_and_while_live() {
     let daemon = served("auto", "read-only = false");
     let check = |more: &str| {
         fs::write(daemon.dir().join("two.toml"), config("auto", "") + more).unwrap();
@@ -324,7 +324,7 @@ fn names_that_could_be_files_of_a_directory_are_refused_at_once_and_live() {
 
 /// Clients that hang up, or ask for a file that is not available, hold up nobody.
 #[test]
-fn clients_that_hang_up_or_wait_for_a_locked_file_hold_up_nobody() {
+fn clients_that_hang_up_or_wait_for_locked_file_hold_up_nobody() {
     let daemon = served("auto", "");
     let path = daemon.dir().join("images/b");
     let file = fs::File::open(&path).unwrap();

@@ -182,7 +182,7 @@ fn stop_over_a_hung_file_system(backend: &str) {
 }
 
 #[test]
-fn a_stop_over_a_hung_file_system_says_what_is_lost_and_removes_its_sockets() {
+fn stop_over_a_hung_file_system_names_losses_and_sockets_go() {
     if let Some(reason) = mounted::obstacle() {
         return millrace_require::skip(reason);
     }
@@ -200,7 +200,7 @@ fn a_stop_over_a_hung_file_system_says_what_is_lost_and_removes_its_sockets() {
 const LOST: &str = "the last daemon ended with a dirty cache of it";
 
 #[test]
-fn a_daemon_that_is_killed_with_a_dirty_cache_leaves_a_mark_until_it_is_acknowledged() {
+fn killed_daemon_leaves_a_dirty_mark_until_acknowledged() {
     let dir = tempdir();
     let path = dir.path().to_owned();
     fs::create_dir(path.join("state")).unwrap();
@@ -271,7 +271,7 @@ fn a_stop_that_loses_data_of_one_volume_keeps_its_mark_alone() {
 }
 
 #[test]
-fn sockets_that_systemd_hands_over_and_nobody_listens_on_are_refused() {
+fn systemd_sockets_without_a_listener_are_refused() {
     let dir = tempdir();
     fs::write(dir.path().join("m.toml"), serving::stripe("auto", &["ram:size=1m"])).unwrap();
     let Some(activate) = client("systemd-socket-activate") else { return };

@@ -93,7 +93,7 @@ fn lines_to_paste_do_not_change_the_users_disk() {
 }
 
 #[test]
-fn what_a_layout_leaves_out_is_said_at_the_start_by_check_and_by_stat() {
+fn what_layout_leaves_out_is_said_at_start_by_check_and_by_stat() {
     // A tail of 100 bytes makes no sector; 70 MiB are 30 less than 100.
     let dir = with_file("a.img", (1 << 20) + 100);
     let note = "volume a: not served: the last 100 of the 1048676 bytes of a, because a block has \
@@ -168,7 +168,7 @@ fn a_configuration_comes_from_standard_input_or_is_printed() {
 }
 
 #[test]
-fn an_image_in_a_container_is_served_with_a_warning_whose_line_works() {
+fn image_in_container_is_served_with_warning_whose_line_works() {
     require_clients!("qemu-img", "qemu-nbd", "nbdinfo");
     for format in ["qcow2", "vmdk", "vhdx", "vdi"] {
         let (dir, name) = (tempdir(), format!("it's.{format}"));
@@ -197,7 +197,7 @@ fn an_image_in_a_container_is_served_with_a_warning_whose_line_works() {
 }
 
 #[test]
-fn a_disk_that_qemu_has_is_refused_and_qemu_refuses_one_that_is_served() {
+fn disk_in_use_by_qemu_is_refused_and_the_other_way_round() {
     require_clients!("qemu-io");
     let dir = with_file("disk.img", 1 << 20);
     // qemu-io holds the image until its standard input ends.
@@ -223,7 +223,7 @@ fn a_disk_that_qemu_has_is_refused_and_qemu_refuses_one_that_is_served() {
 }
 
 #[test]
-fn a_stripe_that_has_lost_a_file_is_refused_and_the_file_is_not_made_anew() {
+fn stripe_with_a_lost_file_is_refused_and_not_made_anew() {
     let dir = tempdir();
     let config = "[[drive]]\nname = \"d0\"\nspec = \"file:path=a,size=1m\"\n\
                   [[drive]]\nname = \"d1\"\nspec = \"file:path=b,size=1m\"\n\

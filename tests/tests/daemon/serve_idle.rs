@@ -98,7 +98,7 @@ fn idles_before_and_after_load(backend: &str) {
 }
 
 #[test]
-fn an_idle_daemon_with_a_client_uses_no_cpu_before_and_after_load() {
+fn idle_daemon_with_client_uses_no_cpu_before_and_after_load() {
     thread::scope(|scope| {
         for backend in backends() {
             scope.spawn(|| idles_before_and_after_load(backend));

@@ -58,7 +58,7 @@ fn volumes(report: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn an_idle_disk_is_two_descriptors_and_little_memory_and_serves_when_it_is_used() {
+fn idle_disk_is_two_descriptors_and_serves_on_demand() {
     let mut daemon = serve();
     let fds = descriptors(&daemon);
     assert!(fds <= 2 * DISKS + PROGRAM_FDS, "{fds} descriptors for {DISKS} disks");

@@ -74,7 +74,7 @@ fn says(said: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_wrong_configuration_says_where_and_what_to_do_and_leaves_nothing() {
+fn wrong_configuration_is_explained_and_leaves_nothing() {
     let cases = [
         Case {
             config: ("", "", "[server]\ncpus = [0, 65535]\n"),
@@ -318,7 +318,7 @@ fn what_a_start_would_refuse_check_says_in_the_same_words() {
 }
 
 #[test]
-fn check_refuses_a_size_that_the_file_system_does_not_take_and_makes_nothing() {
+fn check_refuses_an_impossible_file_size_and_makes_nothing() {
     let dir = tempdir();
     let text = NULL.replace("null:size=1g", "file:path=d0,size=100t");
     fs::write(dir.path().join("m.toml"), text).unwrap();
@@ -333,7 +333,7 @@ fn check_refuses_a_size_that_the_file_system_does_not_take_and_makes_nothing() {
 }
 
 #[test]
-fn check_names_whoever_has_a_drive_or_a_socket_and_takes_neither() {
+fn check_names_whoever_has_drive_or_socket_and_takes_neither() {
     let mut first = Daemon::start(&NULL.replace("null:size=1g", "file:path=d0,size=1m"), &["s"]);
     let dir = first.dir().to_owned();
     // Without a control socket it is not known as the configuration of that daemon.
@@ -369,7 +369,7 @@ fn a_log_level_that_is_none_is_refused_with_the_levels() {
 }
 
 #[test]
-fn warnings_go_to_the_log_as_text_or_json_and_results_to_standard_output() {
+fn warnings_go_to_the_log_and_results_to_standard_output() {
     let dir = tempdir();
     let text = NULL.replace("unix:s", "tcp:0.0.0.0:0");
     fs::write(dir.path().join("m.toml"), text).unwrap();
@@ -401,7 +401,7 @@ fn a_server_that_waits_for_a_locked_drive_says_so() {
 }
 
 #[test]
-fn an_export_of_drives_that_take_no_writes_says_that_it_is_read_only() {
+fn export_of_read_only_drives_says_so() {
     let dir = tempdir();
     let file = dir.path().join("d0");
     fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();

@@ -69,7 +69,7 @@ fn nothing_is_pinned_unless_the_configuration_says_so() {
 }
 
 #[test]
-fn a_guest_has_no_more_threads_than_the_cpus_that_its_export_names_unless_a_number_says_so() {
+fn guest_has_a_thread_per_cpu_unless_a_number_says_otherwise() {
     let first = numbers(&own_cpus())[0];
     for (threads, count) in [("\"queue\"", 1), ("4", 4)] {
         let keys = format!("queues = 4\nthreads = {threads}\ncpus = [{first}]");

@@ -177,7 +177,7 @@ fn a_configuration_that_cannot_be_served_changes_nothing() {
 }
 
 #[test]
-fn an_export_in_use_goes_only_when_its_clients_may_be_disconnected() {
+fn export_in_use_goes_only_when_its_clients_may_be_disconnected() {
     let kept = server("auto") + &volume("kept");
     let guests = "[[drive]]\nname = \"g\"\nspec = \"ram:size=1m\"\n[[volume]]\nname = \"g\"\n\
                   drives = [\"g\"]\n[[export]]\nvolume = \"g\"\nvhost-user-blk = \"unix:vm\"\n";
@@ -220,7 +220,7 @@ fn failing(folder: &Path) -> String {
 }
 
 #[test]
-fn a_volume_that_cannot_be_flushed_stays_until_it_is_forced_to_go() {
+fn volume_that_cannot_be_flushed_stays_until_it_is_forced_to_go() {
     let dir = tempdir();
     let failing = failing(dir.path());
     let kept = server("auto") + "state = \"state\"\n" + &volume("kept");
@@ -264,7 +264,7 @@ fn a_dirty_cache_is_written_before_its_volume_goes() {
 }
 
 #[test]
-fn a_stripe_with_workers_comes_beside_another_and_goes_before_it() {
+fn stripe_with_workers_comes_beside_another_and_goes_before_it() {
     let stripe = |name: &str| {
         let drive = |n: u32| {
             format!("[[drive]]\nname = \"{name}{n}\"\nspec = \"file:path={name}{n}.img,size=4m\"\n")
@@ -494,7 +494,7 @@ fn a_group_of_each_client_goes_and_comes_back() {
 }
 
 #[test]
-fn another_spelling_of_a_path_is_no_change_and_a_dry_run_leaves_files_as_they_are() {
+fn other_spelling_of_a_path_is_no_change_in_a_dry_run() {
     let kept = server("auto") + &volume("kept");
     let mut daemon = served(&kept);
     let dir = daemon.dir().display().to_string();
@@ -548,7 +548,7 @@ fn a_stuck_volume_keeps_nobody_from_asking_and_goes_by_force() {
 }
 
 #[test]
-fn metrics_come_move_and_go_and_an_address_in_use_changes_nothing() {
+fn metrics_come_move_and_go_and_address_in_use_changes_nothing() {
     let config = |metrics: &str| server("auto") + metrics + &volume("kept");
     let mut daemon = served(&config(""));
     let free_port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

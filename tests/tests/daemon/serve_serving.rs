@@ -34,7 +34,7 @@ fn fio(daemon: &Daemon, more: &[&str]) {
 }
 
 #[test]
-fn random_writes_verify_in_every_mode_and_survive_a_restart_in_another() {
+fn random_writes_verify_in_each_mode_and_survive_another() {
     require_clients!("fio");
     for backend in backends() {
         let drives = tempdir();

@@ -61,7 +61,7 @@ fn each_request_to_stop_flushes_and_removes_the_sockets() {
 }
 
 #[test]
-fn an_error_just_before_the_end_is_logged_with_its_drive_sectors_and_operation() {
+fn error_before_the_end_is_logged_with_drive_and_sectors() {
     let mut daemon = Daemon::start(&serving::stripe("auto", &[FAILING]), &["s"]);
     let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
     assert_eq!(read(&mut client, 8), Some(Errno::Eio));
@@ -81,7 +81,7 @@ fn an_error_just_before_the_end_is_logged_with_its_drive_sectors_and_operation()
 }
 
 #[test]
-fn verbose_log_says_who_connects_what_is_granted_and_why_a_client_is_disconnected() {
+fn verbose_log_explains_connects_grants_and_disconnects() {
     let config = serving::stripe("auto", &[RAM]);
     let mut daemon = Daemon::start_in(millrace_tests::tempdir(), &config, &["s"], &["-v"]);
     let socket = daemon.dir().join("s");
@@ -105,7 +105,7 @@ fn verbose_log_says_who_connects_what_is_granted_and_why_a_client_is_disconnecte
 }
 
 #[test]
-fn the_log_as_json_is_an_object_a_line_down_to_the_error_that_ends_the_program() {
+fn log_as_json_is_object_line_down_to_error_that_ends_program() {
     let mut command = millrace_tests::millrace();
     command.args(["serve", "none.toml", "--log-format", "json"]);
     let output = millrace_tests::run(&mut command);
@@ -152,7 +152,7 @@ fn two_seconds(backend: &str, spec: &str) -> String {
 }
 
 #[test]
-fn a_pause_longer_than_the_timeout_fails_nothing_that_is_in_flight() {
+fn pause_longer_than_timeout_fails_nothing_that_is_in_flight() {
     require_clients!("nbdkit");
     let dir = millrace_tests::tempdir();
     let delays = ["delay-read", "delay-write", "delay-trim", "delay-zero"];
@@ -188,7 +188,7 @@ fn a_pause_longer_than_the_timeout_fails_nothing_that_is_in_flight() {
 }
 
 #[test]
-fn a_drive_that_answers_nothing_is_timed_out_after_the_time_that_the_daemon_ran() {
+fn silent_drive_times_out_after_daemon_running_time() {
     let stuck = "fault:drive=(ram:size=1m),stuck=on,op=write-zeroes";
     for backend in serving::backends() {
         let daemon = Daemon::start(&two_seconds(backend, stuck), &["s"]);

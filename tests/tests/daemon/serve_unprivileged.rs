@@ -208,7 +208,7 @@ fn threads_of(daemon: &Daemon) -> usize {
 }
 
 #[test]
-fn each_limit_of_threads_refuses_the_start_in_words_or_leaves_a_daemon_that_serves() {
+fn thread_limit_refuses_the_start_in_words_or_still_serves() {
     if !is_root() {
         return millrace_require::skip("a user of its own takes root");
     }
@@ -247,7 +247,7 @@ fn each_limit_of_threads_refuses_the_start_in_words_or_leaves_a_daemon_that_serv
 }
 
 #[test]
-fn a_burst_on_many_drives_stays_within_the_threads_that_the_daemon_says() {
+fn burst_on_many_drives_stays_within_threads_that_daemon_says() {
     const DRIVES: usize = 400;
     let dir = tempdir();
     let specs: Vec<String> = (0..DRIVES)

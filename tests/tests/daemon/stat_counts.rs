@@ -160,7 +160,7 @@ fn add(sum: &mut Value, later: &Value) {
 }
 
 #[test]
-fn a_daemon_that_is_not_there_is_an_error_that_says_where_and_what_to_do() {
+fn missing_daemon_is_an_error_with_place_and_remedy() {
     let mut daemon = serve("");
     let mut command = Command::new(binary(&daemon));
     let output = run(command.current_dir(daemon.dir()).args(["stat", "--connect", "none"]));
@@ -175,7 +175,7 @@ fn a_daemon_that_is_not_there_is_an_error_that_says_where_and_what_to_do() {
 }
 
 #[test]
-fn a_socket_of_something_else_is_told_at_once_and_a_silent_one_soon() {
+fn socket_of_something_else_is_told_at_once_and_silent_one_soon() {
     let daemon = serve("");
     let _silent = UnixListener::bind(daemon.dir().join("silent")).unwrap();
     let listener = UnixListener::bind(daemon.dir().join("mail")).unwrap();
@@ -252,7 +252,7 @@ fn the_control_socket_is_private_and_goes_with_its_daemon() {
 }
 
 #[test]
-fn where_the_control_socket_is_depends_on_the_sockets_of_exports_unless_it_is_said() {
+fn control_socket_follows_export_sockets_unless_given() {
     let without = CONFIG.replace("[server]\ncontrol = \"unix:c\"\n", "");
     let daemon = Daemon::start(&without, &["s", "s.control"]);
     says(&daemon, &format!("control at unix:{}/s.control\n", daemon.dir().display()));
@@ -265,7 +265,7 @@ fn where_the_control_socket_is_depends_on_the_sockets_of_exports_unless_it_is_sa
 }
 
 #[test]
-fn hostile_clients_cost_nobody_else_anything_and_watching_costs_no_cpu() {
+fn hostile_clients_cost_others_nothing_and_no_cpu() {
     let daemon = serve("");
     let path = daemon.dir().join("c");
     let connect = || UnixStream::connect(&path).unwrap();

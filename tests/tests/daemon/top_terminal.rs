@@ -65,7 +65,7 @@ fn q_ends_it_after_it_has_drawn_volumes_and_drives() {
 }
 
 #[test]
-fn a_daemon_that_goes_away_ends_it_with_an_error_below_the_shell_s_lines() {
+fn daemon_that_goes_away_ends_it_with_error_below_shell_s_lines() {
     require_clients!("script", "stty");
     let mut daemon = Daemon::start(CONFIG, &["s", "c"]);
     let mut terminal = top(&daemon);

@@ -31,7 +31,7 @@ fn spans_of_the_kernels_traces_are_those_of_btt() {
 }
 
 #[test]
-fn synthetic_traces_are_shown_as_by_blkparse_and_measured_as_by_btt() {
+fn synthetic_traces_match_blkparse_and_btt() {
     require_clients!("blkparse", "btt");
     let dir = tempdir();
     for seed in 0..9 {
@@ -100,7 +100,7 @@ fn bad_traces_are_refused_with_file_and_byte() {
 }
 
 #[test]
-fn what_precedes_a_broken_record_is_shown_with_its_file_and_byte() {
+fn what_precedes_broken_record_is_shown_with_its_file_and_byte() {
     let dir = tempdir();
     let whole = std::fs::read(kernel_traces().join("loop.blktrace.0")).unwrap();
     std::fs::write(dir.path().join("cut.blktrace.0"), &whole[..whole.len() - 1]).unwrap();

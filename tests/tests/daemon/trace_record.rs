@@ -110,7 +110,7 @@ fn two_groups(scheduler: &str, groups: [(&str, &str); 2]) -> Daemon {
 }
 
 #[test]
-fn blkparse_shows_whom_a_scheduler_holds_why_and_how_much_it_lets_the_drive_have() {
+fn blkparse_shows_who_is_held_why_and_how_much_is_allowed() {
     require_clients!("blkparse");
     let of = |notes: &[String], what: &str| notes.iter().filter(|note| note.contains(what)).count();
     let daemon = two_groups("fair", [("gold", "weight = 400"), ("bulk", "weight = 100")]);
@@ -214,7 +214,7 @@ fn all_is_written(dir: &Path) {
 }
 
 #[test]
-fn a_daemon_that_dies_while_it_records_is_an_error_and_leaves_files_that_read() {
+fn daemon_that_dies_while_recording_leaves_readable_files() {
     let mut daemon = serve("");
     let child = begin(&daemon, "-o t", "t");
     for _ in 0..40 {

@@ -86,7 +86,7 @@ fn back_pressure(report: &Value, group: &str) -> u64 {
 }
 
 #[test]
-fn a_limit_holds_for_a_virtual_disk_whose_rings_are_read_no_further_than_their_bound() {
+fn limit_holds_for_a_disk_whose_rings_are_bounded() {
     for backend in backends() {
         let daemon = served(backend);
         let mut slow = queues(&daemon, "slow");
@@ -141,7 +141,7 @@ fn a_limit_holds_for_a_virtual_disk_whose_rings_are_read_no_further_than_their_b
 }
 
 #[test]
-fn a_virtual_machine_is_a_client_with_a_number_and_is_disconnected_by_it() {
+fn virtual_machine_is_a_numbered_client_and_disconnects_by_it() {
     let daemon = served("auto");
     let mut slow = queues(&daemon, "slow");
     for queue in &mut slow {

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_a_table_is_a_tagged_paragraph_with_the_names_of_its_columns() {
+    fn row_of_table_is_tagged_paragraph_with_names_of_its_columns() {
         let text = "| key | values | default | what |\n|---|---|---|---|\n\
                     | `n` | 1 to 2 | 1 | it |\n| `m` | | - | that |\n";
         let expected = ".TP\n\\fBn\\fR\nvalues: 1 to 2. default: 1. it\n.TP\n\\fBm\\fR\n\

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn place_in_the_file_does_not_matter_but_the_target_of_a_jump_does() {
+    fn place_in_file_does_not_matter_but_target_of_jump_does() {
         let function = |labels: [&str; 2], target: &str| {
             let [a, b] = labels;
             let text =

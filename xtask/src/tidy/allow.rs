@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_above_its_entry_fails_at_each_place_and_one_below_fails_in_the_list() {
+    fn sum_over_its_entry_fails_at_each_place_and_under_in_the_list() {
         let list = AllowList::parse("x.txt", "a 2\nb 3\nc\n").unwrap();
         let excess = |key: &str, amount| Excess {
             key: key.to_owned(),

@@ -60,7 +60,7 @@ mod tests {
                         #[cfg(test)]\nmod tests { fn h(a: bool) {} }\n";
 
     #[test]
-    fn too_many_arguments_and_bare_bools_fail_where_no_list_allows_them() {
+    fn excess_arguments_and_bare_bools_fail_unless_listed() {
         let sources = [Source::parse("crates/a/src/b.rs", TEXT)];
         let none = AllowList::default();
         assert_eq!(

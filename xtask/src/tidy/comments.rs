@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn sentences_that_lean_on_their_neighbours_fail_wherever_they_begin() {
+    fn sentences_that_lean_on_neighbours_fail_anywhere() {
         let text = "/// The same with what wakes it.\nfn f() {}\n/// Takes a tag. That\n\
                     /// of another. As above.\nfn g() {} // Who finds it takes it.\n\
                     //! - The same.\n";

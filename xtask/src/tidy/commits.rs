@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_subject_with_a_verb_and_a_reason_passes_and_no_history_too() {
+    fn short_subject_with_verb_and_reason_passes_and_no_history_too() {
         let log = format!("abc{PART}a: add {}{PART}Why.\n{END}\n", "b".repeat(65));
         assert_eq!(check_log(&log), []);
         assert_eq!(check_log(""), []);

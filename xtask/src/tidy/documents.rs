@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_without_a_reason_a_long_document_and_a_long_line_fail() {
+    fn dependency_without_reason_long_document_and_long_line_fail() {
         let found = check_architecture("- `libc`: calls.\n", MANIFEST);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].path.as_str(), found[0].line), ("Cargo.toml", 6));

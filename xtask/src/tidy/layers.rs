@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_count_in_crates_without_layers_too_and_through_braces() {
+    fn circles_count_without_layers_and_through_braces() {
         let files = [
             ("lib", "pub use a::A;\n"),
             ("a", "use crate::{\n    b::B,\n    t::T,\n};\n"),

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_the_middle_of_its_bucket_and_at_most_the_longest() {
+    fn quantile_is_middle_of_its_bucket_and_at_most_longest() {
         let mut snapshot = Snapshot::default();
         let quantiles =
             |snapshot: &Snapshot| [0.0, 0.5, 0.99, 1.0].map(|f| snapshot.quantile_ns(f));
@@ -261,7 +261,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_histogram_holds_what_was_recorded_and_knows_whether_there_is_any(
+        fn histogram_holds_recorded_values_and_knows_if_empty(
             values in prop::collection::vec((0u64..5000, 1u64..4), 0..20)
         ) {
             let histogram = Histogram::<Native>::new();

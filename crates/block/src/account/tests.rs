@@ -202,7 +202,7 @@ proptest! {
 }
 
 #[test]
-fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
+fn io_matches_a_run_by_operation_tenant_and_stage() {
     let whose = IoOwner { account_key: tenant_of(4), stage: BioStage::Whole, own: true };
     let one = One { q_ns: 10, whose, sectors: 8 };
     let mut run = EqualIos::like(Op::Write, whose, (10, 20, 30));
@@ -223,7 +223,7 @@ fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
 }
 
 #[test]
-fn a_run_is_straight_if_its_ios_are_the_threads_own_and_waited_in_no_queue() {
+fn run_is_straight_if_own_ios_waited_in_no_queue() {
     for own in [false, true] {
         for waits in [None, Some((1, 2))] {
             let whose = IoOwner { account_key: tenant_of(0), stage: BioStage::Child, own };

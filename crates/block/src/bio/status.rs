@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_same_meaning_have_one_status_and_unknown_ones_are_io_errors() {
+    fn equal_numbers_have_one_status_and_unknown_ones_io_errors() {
         for (errno, status) in [
             (0, Status::Ok),
             (27, Status::NoSpace),

@@ -143,7 +143,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_delivered_comes_in_its_order_and_the_sleeper_is_woken() {
+    fn what_is_delivered_comes_in_its_order_and_sleeper_is_woken() {
         let bio_set = bio_set(4);
         let (mut slots, mut first, mut second) =
             (bio_set.handles(0..4), BioList::new(), BioList::new());

@@ -138,7 +138,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
         #[test]
-        fn neighbours_become_one_request_exactly_if_the_drive_takes_that(
+        fn neighbours_become_one_request_exactly_if_drive_takes_that(
             last in io(),
             mut bio in io(),
             place in 0..3,

@@ -498,7 +498,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_of_a_part_are_as_long_as_they_can_be_and_lie_where_the_stripe_says(
+        fn pieces_of_a_part_are_as_long_as_the_stripe_allows(
             first in 0u64..100,
             nr in 1u32..80,
             offset in 0u64..50,
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bio_waits_from_its_first_insertion_and_gets_its_request_at_the_last_try() {
+    fn bio_waits_from_first_insertion_to_last_try() {
         let mut slot = BioSlot::<Native>::empty(core::ptr::null());
         slot.q_ns = 1_000;
         slot.mark_admitted(1_200);

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_the_short_way_unlooked_at_while_somebody_must_look() {
+    fn nothing_goes_short_way_unlooked_at_while_somebody_must_look() {
         for bits in 0..16u8 {
             let is = |bit: u8| bits & 1 << bit != 0;
             let (has_sink, recorded, baseline, pressed) = (is(0), is(1), is(2), is(3));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_that_must_be_asked_about_segments_takes_nothing_unlooked_at() {
+    fn drive_asked_about_segments_takes_nothing_unchecked() {
         let mut checks = checks(1, false);
         checks.plain_max = 0;
         checks.settle();

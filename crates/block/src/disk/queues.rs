@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_queues_as_their_spread_says_within_what_the_driver_has() {
+    fn queues_are_as_many_as_spread_and_driver_allow() {
         use QueueKind::{AnyThread, OwnerOnly};
         use Spread::{Core, Node, One};
         let topology = Topology::uniform(2, 4);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_has_a_queue_more_than_the_threads_or_the_last_or_that_of_its_cpu() {
+    fn worker_has_an_extra_queue_or_the_last_or_its_cpu() {
         let topology = Topology::uniform(2, 4);
         let (owned, shared) = (queues(QueueKind::OwnerOnly, 4), queues(QueueKind::AnyThread, 8));
         let (core, node) = (Spread::Core, Spread::Node);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_owns_its_hardware_queue_passes_its_software_queue_by_however_many_there_are() {
+    fn queue_owner_bypasses_its_software_queue_at_any_number() {
         let path = |kind, spreads: (Spread, Spread), counts| {
             let config = spread::<Native>(spreads.0, spreads.1);
             let hctxs = hardware_queues(&config, queues(kind, 8), counts);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_pairs_only_if_both_are_spread_over_cores_and_equally_many() {
+    fn queues_are_pairs_only_if_evenly_spread_over_cores() {
         let both = spread::<Native>;
         assert!(one_to_one(&both(Spread::Core, Spread::Core), 4, 4));
         assert!(!one_to_one(&both(Spread::Core, Spread::Core), 4, 2));

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_keeps_what_has_passed_at_the_new_rate_and_forgets_those_who_wait() {
+    fn new_rate_keeps_spent_tokens_and_drops_waiters() {
         let of = |iops| LimitCosts::new(&limits(iops, None, 2_000_000));
         let (slow, fast, buckets) = (of(1000), of(4000), TokenBuckets::<Native>::new(0));
         let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_change_before_those_who_wait_have_heard_of_the_first_forgives_nothing() {
+    fn second_change_before_waiters_hear_of_the_first_is_fair() {
         let of = |rate| LimitCosts::new(&limits(1 << 40, Some(rate), 1_000_000));
         let (slow, fast, buckets) = (of(4_000_000), of(5_000_000), TokenBuckets::<Native>::new(0));
         let (io, now_ns) = ((3, Op::Write, 65_536), 1_000_000_000);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_io_of_many_seconds_worth_goes_in_its_turn_and_those_behind_it_pay() {
+    fn very_long_io_goes_in_turn_and_later_ones_pay() {
         let costs = LimitCosts::new(&limits(1 << 50, Some(4096), 1_000_000));
         let buckets = TokenBuckets::<Native>::new(0);
         let reserve = |sectors| buckets.reserve(&costs, (3, Op::Write, sectors), 1_000_000_000);

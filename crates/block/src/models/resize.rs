@@ -112,7 +112,7 @@ fn grow_twice_at_a_time() {
 }
 
 #[test]
-fn who_is_served_behind_the_old_end_sees_the_drive_that_has_grown() {
+fn who_is_served_behind_old_end_sees_drive_that_has_grown() {
     let bugs = [Plant::RaiseRelaxed, Plant::CapacityRelaxed];
     holds_but_for("growth, a submitter", bounded(2), &bugs, grow_under_a_submitter);
 }

@@ -112,7 +112,7 @@ fn a_flag_found_set_publishes_no_work() {
 }
 
 #[test]
-fn statistics_asked_for_in_the_midst_lose_no_work_and_let_nobody_else_in() {
+fn statistics_in_between_lose_no_work_and_admit_nobody() {
     let bugs =
         [Plant::EnterRelaxed, Plant::LeaveRelaxed, Plant::FlagRelaxed, Plant::TakePendingRelaxed];
     for (name, asks) in [("asked", MeterUse::On), ("asked for a while", MeterUse::ForAWhile)] {

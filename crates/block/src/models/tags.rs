@@ -129,7 +129,7 @@ fn share_a_tag(cpus: u32) {
 }
 
 #[test]
-fn a_queue_that_waits_for_a_shared_tag_is_run_by_whoever_gives_one_back() {
+fn queue_waiting_for_a_shared_tag_is_run_by_its_giver() {
     let bugs = [Plant::TakeLookRelaxed, Plant::GiveRelease, Plant::WaitersRelaxed];
     let explorer = bounded(3).cpus(2);
     holds_but_for("shared tag, 2 queues", explorer, &bugs, || share_a_tag(2));
@@ -191,7 +191,7 @@ fn owners_share_a_tag() {
 
 #[test]
 #[ignore = "takes long; `cargo xtask models` runs it"]
-fn an_owner_that_waits_for_a_shared_tag_is_woken_by_whoever_gives_one_back() {
+fn owner_waiting_for_a_shared_tag_is_woken_by_its_giver() {
     let bugs = [
         Plant::SecondTakeSkipped,
         Plant::TakeLookRelaxed,

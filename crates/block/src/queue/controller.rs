@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_says_what_it_was_given_and_how_many_of_its_shared_tags_are_taken() {
+    fn controller_reports_its_limits_and_its_tags_in_use() {
         let shared = Controller::<Native>::new(settings(9, Sharing::Controller)).expect("valid");
         assert_eq!(shared.config(), &settings(9, Sharing::Controller));
         assert_eq!(shared.tags_in_use(), Some(0));

@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_says_no_more_has_whole_sectors_never_grows_and_knows_of_no_hole() {
+    fn driver_without_further_limits_has_whole_sectors_and_no_holes() {
         assert_eq!((Plain.size_bytes(), Plain.revalidate()), (1536, Ok(3)));
         let all = Extent { nr_sectors: 2, hole: false, zero: false };
         assert_eq!((Plain.extents(1, 2), Plain.reads_as_zeroes(1, 2)), (vec![all], false));
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_wake_up_counts_and_outlives_a_clear_but_not_a_look() {
+    fn earliest_wake_up_counts_and_outlives_clear_but_not_look() {
         let mut batch = CompletionBatch::new();
         assert_eq!(batch.take_wake(), None);
         [9, 5, 7].into_iter().for_each(|at_ns| batch.wake_at(at_ns));
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_a_driver_is_written_piece_by_piece_and_cut_at_its_most() {
+    fn text_of_driver_is_written_piece_by_piece_and_cut_at_its_most() {
         assert_eq!(DriverData::text(format_args!("{}-{}", "ab", 12)).bytes(), b"ab-12");
         let long = DriverData::text(format_args!("{:>12}{:>12}", "left", "right"));
         assert_eq!(long.bytes(), b"        left       ");

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_four_numbers_or_more_has_four_words_and_none_more_than_64_bits() {
+    fn map_of_four_or_more_numbers_has_four_words_of_64_bits() {
         let words = [(1, 1), (3, 1), (4, 4), (7, 7), (8, 4), (37, 5), (64, 4), (255, 8), (256, 4)];
         for (depth, words) in words.into_iter().chain([(257, 5), (1 << 20, 1 << 14)]) {
             let map = Sbitmap::<Native>::new(depth);

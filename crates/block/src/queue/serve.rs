@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_is_told_of_holds_and_of_latecomers_until_nobody_asks() {
+    fn asker_is_told_of_holds_and_latecomers_until_it_stops() {
         let meter = loop {
             match LockMeter::start() {
                 Some(meter) => break meter,

@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_letters_are_those_of_the_kernels_header_and_of_blkparse() {
+    fn numbers_and_letters_match_the_kernel_and_blkparse() {
         use category::{
             AHEAD, COMPLETE, DISCARD, DRV_DATA, FLUSH, FS, FUA, ISSUE, META, NOTIFY, PC, QUEUE,
             READ, REQUEUE, SYNC, WRITE,

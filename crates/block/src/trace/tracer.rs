@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_forgets_rings_of_those_who_are_gone_with_what_is_in_them() {
+    fn start_forgets_rings_of_vanished_threads_with_their_content() {
         let tracer = Tracer::<Native>::new(8);
         tracer.start(TraceStamp::Batch);
         let (mut gone, mut stays) = (tracer.writer(), tracer.writer());
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_slept_through_a_stop_goes_on_where_the_reader_is() {
+    fn thread_that_slept_through_stop_goes_on_where_reader_is() {
         let tracer = Tracer::<Native>::new(64);
         tracer.start(TraceStamp::Batch);
         let mut writer = tracer.writer();
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_and_writer_share_a_ring_and_lose_nothing_but_what_is_counted() {
+    fn reader_and_writer_share_a_ring_and_count_what_is_lost() {
         const EVENTS: u64 = 200_000;
         let tracer = Tracer::<Native>::new(64);
         let theirs = Arc::clone(&tracer);

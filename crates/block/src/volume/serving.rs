@@ -382,13 +382,13 @@ mod tests {
     }
 
     #[test]
-    fn workers_that_are_faster_for_each_channel_but_slower_for_all_are_not_chosen() {
+    fn workers_faster_per_channel_but_slower_overall_lose() {
         assert!(crowded_share((1000, 1000), (500, 3000)) < 0.2);
         assert!(crowded_share((1000, 1000), (500, 500)) > 0.8);
     }
 
     #[test]
-    fn channels_meet_every_quarter_of_a_millisecond_and_do_as_was_agreed_on() {
+    fn channels_meet_every_quarter_millisecond_and_follow_the_plan() {
         let choice = <Native as Machine>::Lock::new("choice", ServingChoice::new());
         let [mut first, mut second] = [Chooser::default(); 2];
         assert!(!first.next::<Native>(&choice, (1, 1), 1));
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_is_measured_for_eight_batches_four_rounds_and_a_millisecond_after_it_has_settled() {
+    fn way_is_measured_over_eight_batches_and_settles_first() {
         // Four batches to settle, and eight to measure.
         assert_eq!(Rig::new(1, 1).batches(1_000_000), 4 + 8);
         // Settling takes as many bios as are in flight; measuring takes four times as many.
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_is_far_slower_is_given_up_before_its_window_ends() {
+    fn trial_that_is_far_slower_is_given_up_before_its_window_ends() {
         let mut rig = Rig::new(64, 1);
         assert_eq!(rig.batches(1_000_000), 4 + 8);
         // Four batches to settle may last 8 ms; the second of these is known after 40.
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_kept_only_if_they_are_more_than_three_percent_faster() {
+    fn workers_are_kept_only_if_three_percent_faster() {
         for (bios, kept) in [(128_750, false), (128_751, true)] {
             let mut rig = Rig::new(125_000, 1);
             // Windows of a second each: a million bios.
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_say_which_key_is_wrong_and_take_the_bounds_themselves() {
+    fn settings_say_which_key_is_wrong_and_take_bounds_themselves() {
         let with =
             |plug_low, plug_high| ServingConfig { plug_low, plug_high, ..ServingConfig::default() };
         assert_eq!(ServingConfig::default().validate(), Ok(()));

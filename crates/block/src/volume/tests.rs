@@ -261,7 +261,7 @@ proptest! {
 }
 
 #[test]
-fn a_drive_is_asked_once_for_what_it_answers_at_once_and_only_for_what_is_wanted() {
+fn drive_is_asked_once_and_only_for_wanted_answers() {
     let (asked, other) = (Arc::default(), Arc::default());
     let drive = |asked: &Arc<Mutex<Vec<_>>>| {
         let map = Map { states: vec![(true, true); 64], asked: Arc::clone(asked), ..map(64, 512) };
@@ -293,7 +293,7 @@ fn a_question_about_extents_ends_after_a_bounded_number_of_runs() {
 }
 
 #[test]
-fn capacity_is_whole_blocks_of_each_drive_or_whole_rows_of_the_smallest() {
+fn capacity_is_whole_blocks_or_rows_of_the_smallest_drive() {
     let sizes = [100, 41, 50];
     for (layout, block, expected) in [
         (Layout::Linear, 1, 191),
@@ -350,7 +350,7 @@ fn what_makes_no_volume_is_refused_in_words() {
 }
 
 #[test]
-fn drives_without_room_for_one_block_of_the_coarsest_make_no_linear_volume() {
+fn drives_smaller_than_the_coarsest_block_make_no_volume() {
     // A drive of its own size is at least one block of its own.
     let fine = || disk(7, 512);
     let coarse = disk(8, 4096);
@@ -390,7 +390,7 @@ fn a_volume_says_what_it_was_made_of() {
 }
 
 #[test]
-fn who_serves_and_whether_somebody_records_change_apart_from_each_other() {
+fn serving_and_recording_states_change_independently() {
     let traced = || DiskConfig { tracer: Some(Tracer::new(16)), ..DiskConfig::default() };
     for (serving, _) in Serving::NAMES {
         let disks = vec![disk(64, 512), disk_of(map(64, 512), traced())];
@@ -416,7 +416,7 @@ fn who_serves_and_whether_somebody_records_change_apart_from_each_other() {
 }
 
 #[test]
-fn a_channel_has_room_for_a_part_on_each_drive_for_each_bio_within_reason() {
+fn channel_has_room_for_a_part_on_each_drive_per_bio() {
     for (drives, serving, depth, parts) in [
         (1, Serving::Inline, 32, 64),
         (1, Serving::Inline, 100, 100),

@@ -151,7 +151,7 @@ fn threads_on_cpus_of_their_own_have_queues_of_their_own() {
 
 /// Threads that are not pinned may all be on one CPU when they come, and never again.
 #[test]
-fn channels_that_are_opened_on_one_cpu_have_queues_of_their_own_as_long_as_there_are_any() {
+fn channels_opened_on_a_cpu_get_own_queues_while_any_are_left() {
     let cpus = Native::topology().cpus().to_vec();
     let mut drive = TestDrive::new(1 << 14);
     drive.queues = cpus.len() as u16;
@@ -177,7 +177,7 @@ fn channels_that_are_opened_on_one_cpu_have_queues_of_their_own_as_long_as_there
 }
 
 #[test]
-fn tenants_are_counted_once_however_their_bios_were_split_and_who_ended_them() {
+fn tenants_are_counted_once_despite_splits_and_enders() {
     for serving in [Serving::Inline, Serving::PerDrive, Serving::PerVolume] {
         let cpu = Native::topology().cpus()[0].id;
         let place = || DiskConfig { worker: Some(cpu), ..DiskConfig::default() };
@@ -267,7 +267,7 @@ fn who_ends_anothers_io_counts_it_as_the_others() {
 }
 
 #[test]
-fn queues_are_what_the_drive_is_and_closed_channels_are_not_forgotten() {
+fn queues_are_those_of_the_drive_and_count_closed_channels() {
     let (disk, _) = disk(64, DiskConfig::default());
     let volume = Volume::single(Arc::clone(&disk)).unwrap();
     for turn in 0..20 {

@@ -170,7 +170,7 @@ fn each_stage_of_a_design_is_charged_once_for_each_io() {
 }
 
 #[test]
-fn the_single_queue_is_charged_for_each_bio_that_it_merges_in_its_plug() {
+fn single_queue_is_charged_for_each_bio_merged_in_its_plug() {
     // Each read fills its chunk, so the drive sees one after the other.
     let design = Design { stack: Stack::Sq, bytes: 4096, ..Design::USUAL };
     assert_eq!(charges(design, &[0, 1, 2, 3]), [4, 1, 1, 1, 1, 0]);
@@ -215,7 +215,7 @@ fn later_bios_of_a_batch_get_their_requests_later() {
 }
 
 #[test]
-fn a_worker_looks_at_each_chain_of_a_sorted_batch_once_and_merge_sorts_any_other() {
+fn worker_looks_at_each_chain_of_a_sorted_batch_once() {
     let design = Design { serving: Serving::PerDrive, ..Design::USUAL };
     let sorted: Vec<u64> = (0..8).map(|n| n * 2).collect();
     let reversed: Vec<u64> = sorted.iter().rev().copied().collect();
@@ -245,7 +245,7 @@ fn entered(meter: &LockMeter) -> u64 {
 }
 
 #[test]
-fn serve_locks_of_a_disk_count_from_when_it_is_told_until_nobody_asks() {
+fn disk_locks_count_from_the_request_until_nobody_asks() {
     let _alone = alone();
     let disk = Disk::<Native>::new(Box::new(TestDrive::new(64)), DiskConfig::default()).unwrap();
     let volume = Volume::single(Arc::clone(&disk)).unwrap();
@@ -292,7 +292,7 @@ fn metered(worker: bool) -> (LockMeter, Channel<Native>, Worker<Native>) {
 }
 
 #[test]
-fn a_channel_that_handed_all_over_enters_no_queue_but_its_own_to_look_for_timeouts() {
+fn idle_channel_looks_for_timeouts_in_its_own_queue_only() {
     let _alone = alone();
     let entered = [false, true].map(|handed| {
         let (meter, mut channel, mut worker) = metered(handed);

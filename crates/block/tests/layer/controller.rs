@@ -65,7 +65,7 @@ fn most(knobs: &Knobs) -> u32 {
 }
 
 #[test]
-fn drives_of_one_controller_have_no_more_in_flight_than_its_tags() {
+fn drives_of_a_controller_share_its_tags() {
     for stack in STACKS {
         let hba = controller(6, Sharing::Controller);
         let (a, knobs_a) = disk((1, 64), TagScope::PerQueue, stack, &hba);
@@ -106,7 +106,7 @@ fn slow_drive_keeps_no_more_tags_than_it_takes_itself() {
 }
 
 #[test]
-fn drives_that_wait_for_a_tag_get_it_in_the_order_of_their_coming() {
+fn drives_that_wait_for_tag_get_it_in_order_of_their_coming() {
     for (b_first, expected) in [(true, 1), (false, 0)] {
         let hba = controller(2, Sharing::Controller);
         let [(a, knobs_a), (b, knobs_b), (c, knobs_c)] =

@@ -81,7 +81,7 @@ fn a_group_that_waits_leaves_most_of_the_channel_to_others() {
 }
 
 #[test]
-fn a_channel_knows_at_once_for_which_operations_a_group_is_limited() {
+fn channel_knows_at_once_for_which_operations_group_is_limited() {
     let mut rig = Rig::new();
     let parent = rig.groups.open(GroupConfig::new("parent")).unwrap();
     let child = GroupConfig { parent: Some(parent), ..GroupConfig::new("child") };
@@ -114,7 +114,7 @@ fn what_waits_can_be_taken_back_at_no_cost_to_the_group() {
 }
 
 #[test]
-fn those_that_wait_go_in_their_order_through_a_change_of_the_limit() {
+fn those_that_wait_go_in_their_order_through_change_of_limit() {
     let mut rig = Rig::new();
     let slow = rig.groups.open(limited("slow", 1)).unwrap();
     (0..4).for_each(|number| rig.submit(slow, number).unwrap());

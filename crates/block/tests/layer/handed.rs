@@ -93,7 +93,7 @@ impl Rig {
 }
 
 #[test]
-fn a_worker_is_woken_sends_on_what_it_was_handed_sorted_and_merged_and_wakes_the_submitter() {
+fn woken_worker_sends_sorted_merged_work_and_wakes_submitters() {
     for kind in KINDS {
         let mut rig = Rig::new(kind, 8, 2);
         let mut second = worker(3, &rig.worker_bell);
@@ -122,7 +122,7 @@ fn a_worker_is_woken_sends_on_what_it_was_handed_sorted_and_merged_and_wakes_the
 }
 
 #[test]
-fn what_a_worker_may_not_hand_over_yet_waits_and_a_frozen_drive_is_handed_nothing() {
+fn work_not_yet_due_waits_and_a_frozen_drive_gets_nothing() {
     for kind in KINDS {
         let mut rig = Rig::new(kind, 8, 2);
         rig.disks[0].quiesce();
@@ -149,7 +149,7 @@ fn what_a_worker_may_not_hand_over_yet_waits_and_a_frozen_drive_is_handed_nothin
 }
 
 #[test]
-fn a_small_batch_is_served_by_its_submitter_in_a_queue_of_its_own() {
+fn small_batch_is_served_by_its_submitter_in_queue_of_its_own() {
     for kind in KINDS {
         let mut rig = Rig::new(kind, 8, 4);
         assert!(!rig.read(&[10, 20]), "{kind:?}");
@@ -161,7 +161,7 @@ fn a_small_batch_is_served_by_its_submitter_in_a_queue_of_its_own() {
 }
 
 #[test]
-fn who_takes_what_the_worker_was_handed_and_leaves_some_of_it_wakes_the_worker() {
+fn taking_part_of_handed_work_wakes_the_worker() {
     // Submitter and worker share one hardware queue.
     let mut rig = Rig::new(QueueKind::AnyThread, 1, 4);
     for round in 0..3 {
@@ -190,7 +190,7 @@ fn who_takes_what_the_worker_was_handed_and_leaves_some_of_it_wakes_the_worker()
 }
 
 #[test]
-fn what_lies_before_a_worker_that_goes_wakes_its_submitter_who_sends_it_on() {
+fn work_before_a_leaving_worker_wakes_its_submitter() {
     for kind in KINDS {
         let mut rig = Rig::new(kind, 8, 2);
         rig.disks[0].quiesce();
@@ -218,7 +218,7 @@ fn what_lies_before_a_worker_that_goes_wakes_its_submitter_who_sends_it_on() {
 }
 
 #[test]
-fn a_worker_that_goes_waits_for_what_the_drive_has_from_its_own_queue() {
+fn worker_that_goes_waits_for_what_drive_has_from_its_own_queue() {
     let mut rig = Rig::new(QueueKind::OwnerOnly, 8, 2);
     rig.read(&[10, 30, 50]);
     rig.worker.turn();
@@ -256,7 +256,7 @@ fn a_worker_that_goes_turns_its_drives_until_they_have_answered() {
 }
 
 #[test]
-fn a_worker_that_looks_for_more_before_it_sleeps_finds_it_at_once_and_hears_that_it_is_to_stop() {
+fn worker_looking_before_sleep_finds_work_or_its_stop_at_once() {
     let rig = Rig::new(QueueKind::AnyThread, 8, 2);
     rig.answer();
     let Rig { mut channel, mut worker, .. } = rig;
@@ -274,7 +274,7 @@ fn a_worker_that_looks_for_more_before_it_sleeps_finds_it_at_once_and_hears_that
 }
 
 #[test]
-fn a_worker_with_nothing_to_do_sleeps_until_it_is_handed_something() {
+fn idle_worker_sleeps_until_it_is_handed_something() {
     let rig = Rig::new(QueueKind::AnyThread, 8, 2);
     rig.answer();
     let Rig { mut channel, mut worker, mut worker_bell, .. } = rig;

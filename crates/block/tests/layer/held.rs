@@ -74,7 +74,7 @@ fn assert_mostly(held: WaitSnapshot, hold: WaitReason, least: Duration, kind: Sc
 }
 
 #[test]
-fn what_waits_in_a_scheduler_while_no_tag_is_free_waits_for_a_tag() {
+fn what_waits_in_scheduler_while_no_tag_is_free_waits_for_tag() {
     for kind in KINDS {
         let mut rig = rig(kind, GroupLimits::default());
         rig.knobs.held.store(true, Ordering::SeqCst);
@@ -88,7 +88,7 @@ fn what_waits_in_a_scheduler_while_no_tag_is_free_waits_for_a_tag() {
 }
 
 #[test]
-fn what_waits_behind_a_request_that_the_drive_refused_waits_for_the_drive() {
+fn what_waits_behind_request_that_drive_refused_waits_for_drive() {
     for kind in KINDS {
         let mut rig = rig(kind, GroupLimits::default());
         rig.knobs.busy.store(1, Ordering::SeqCst);
@@ -114,7 +114,7 @@ fn time_in_which_nothing_waits_is_nobodys() {
 }
 
 #[test]
-fn what_waits_for_a_limit_is_its_groups_and_the_limit_is_booked_ahead() {
+fn what_waits_for_limit_is_its_groups_and_limit_is_booked_ahead() {
     let limits =
         GroupLimits { iops: Some(100), burst: Duration::from_millis(1), ..GroupLimits::default() };
     let mut rig = rig(SchedulerKind::None, limits);
@@ -129,7 +129,7 @@ fn what_waits_for_a_limit_is_its_groups_and_the_limit_is_booked_ahead() {
 }
 
 #[test]
-fn the_time_at_the_drive_is_known_of_a_group_with_a_target_alone_or_not() {
+fn time_at_drive_is_known_of_group_with_target_alone_or_not() {
     for kind in KINDS {
         let mut rig = rig(kind, GroupLimits::default());
         let volume = Arc::clone(&rig.volume);
@@ -195,7 +195,7 @@ fn what_waits_for_a_limit_is_counted_while_it_waits() {
 }
 
 #[test]
-fn what_waits_in_a_scheduler_is_counted_while_it_waits_and_of_a_channel_that_goes_not_after() {
+fn waiting_in_a_scheduler_is_counted_only_while_open() {
     for kind in KINDS {
         let mut rig = rig(kind, GroupLimits::default());
         rig.knobs.held.store(true, Ordering::SeqCst);
@@ -216,7 +216,7 @@ fn what_waits_in_a_scheduler_is_counted_while_it_waits_and_of_a_channel_that_goe
 }
 
 #[test]
-fn the_one_io_of_a_group_beside_a_deep_one_is_counted_while_it_waits() {
+fn one_io_of_group_beside_deep_one_is_counted_while_it_waits() {
     for kind in KINDS {
         let mut rig = rig(kind, GroupLimits::default());
         let one = rig.groups.open(GroupConfig::new("one")).unwrap();
@@ -236,7 +236,7 @@ fn the_one_io_of_a_group_beside_a_deep_one_is_counted_while_it_waits() {
 }
 
 #[test]
-fn under_deadline_what_is_of_a_lower_priority_waits_for_what_is_of_a_higher_one() {
+fn lower_priority_waits_for_higher_under_the_deadline() {
     let mut rig = rig(SchedulerKind::Deadline, GroupLimits::default());
     let terms = GroupConfig { priority: Priority::Realtime, ..GroupConfig::new("") };
     rig.groups.set(rig.gold, terms).unwrap();

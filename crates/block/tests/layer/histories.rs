@@ -609,7 +609,7 @@ proptest! {
     })]
 
     #[test]
-    fn the_drive_gets_all_it_has_room_for_and_every_account_says_what_it_saw(
+    fn drive_gets_all_it_can_take_and_every_account_says_so(
         setting in setting(),
         one_channel in any::<bool>(),
         mut steps in proptest::collection::vec(step(), 1..40),

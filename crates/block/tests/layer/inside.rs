@@ -93,7 +93,7 @@ fn submit(channel: &mut Channel<Native>, sector: Sector) {
 }
 
 #[test]
-fn who_waits_for_the_one_inside_sleeps_for_ten_microseconds_at_most() {
+fn who_waits_for_one_inside_sleeps_for_ten_microseconds_at_most() {
     let (volume, gate) = volume(DiskConfig::default());
     let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
     let inside = someone_inside(&volume, &gate);
@@ -108,7 +108,7 @@ fn who_waits_for_the_one_inside_sleeps_for_ten_microseconds_at_most() {
 }
 
 #[test]
-fn a_worker_that_was_kept_out_sleeps_for_ten_microseconds_at_most() {
+fn worker_that_was_kept_out_sleeps_for_ten_microseconds_at_most() {
     let (volume, gate) = volume(DiskConfig { worker: Some(CpuId(0)), ..DiskConfig::default() });
     let bell = Arc::new(Doorbell::new(NativeParker::new()));
     let mut worker = Worker::new(&thread_of(u64::MAX, &bell));

@@ -40,7 +40,7 @@ fn open(disk: &Arc<Disk<Native>>, number: u16) -> Channel<Native> {
 }
 
 #[test]
-fn threads_in_lanes_of_one_software_queue_get_their_own_data_through_few_tags() {
+fn threads_in_lanes_get_their_data_through_few_tags() {
     for spread in [Spread::Node, Spread::One] {
         // Four threads with sixteen bios each share two tags, so that most bios wait in the
         // software queue for their turn.
@@ -93,7 +93,7 @@ fn lanes_of_a_hardware_queue_are_no_queues_of_their_own() {
 }
 
 #[test]
-fn one_list_for_all_drives_keeps_nothing_back_for_a_drive_of_one_queue_with_lanes() {
+fn one_list_for_all_drives_holds_nothing_back_for_lanes() {
     for (spread, kept) in [(Spread::One, 0), (Spread::Core, 1)] {
         let (disk, knobs) = disk(spread, Stack::Mq, 8);
         let serving = ServingConfig::of(Serving::PerVolume);

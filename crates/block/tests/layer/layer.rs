@@ -108,7 +108,7 @@ fn requests_for(bios: u64, sectors: u32) -> (u32, u32) {
 }
 
 #[test]
-fn merging_makes_requests_as_long_as_a_drive_likes_and_no_longer() {
+fn merging_makes_requests_as_long_as_drive_likes_and_no_longer() {
     // 128 KiB each: longer ones gain nothing.
     assert_eq!(requests_for(16, 256), (16, 16));
     assert_eq!(requests_for(4, 512), (4, 4));
@@ -162,7 +162,7 @@ fn bios_sent_off_again_through_the_one_list_have_one_go_too() {
 }
 
 #[test]
-fn a_bio_of_more_parts_than_there_is_room_for_is_done_by_whoever_polls_to_send_again() {
+fn bio_with_too_many_parts_is_finished_by_the_next_poller() {
     let disks = (0..2).map(|_| disk(TestDrive::new(1 << 14), Stack::Mq).0).collect();
     let layout = Layout::Stripe { chunk_sectors: 8 };
     let volume = Volume::new("v", layout, disks).expect("a valid volume");
@@ -175,7 +175,7 @@ fn a_bio_of_more_parts_than_there_is_room_for_is_done_by_whoever_polls_to_send_a
 }
 
 #[test]
-fn more_completions_than_a_batch_holds_are_found_by_the_submitter_of_one_more() {
+fn excess_completions_are_found_by_a_later_submitter() {
     for stack in STACKS {
         for last in [1, 8] {
             let mut drive = TestDrive::new(1 << 16);
@@ -225,7 +225,7 @@ fn busy_drive_gets_its_requests_again_and_loses_none() {
 }
 
 #[test]
-fn neighbours_in_a_batch_become_one_request_forwards_and_backwards() {
+fn neighbours_in_a_batch_merge_forwards_and_backwards() {
     for order in [[0u64, 8, 16, 24], [24, 16, 8, 0]] {
         let (mut channel, knobs) = single(TestDrive::new(4096), Stack::Mq);
         for sector in order {
@@ -557,7 +557,7 @@ fn flush_after_one_that_timed_out_is_answered() {
 }
 
 #[test]
-fn memory_of_a_part_that_timed_out_is_kept_although_another_part_failed_first() {
+fn memory_of_a_timed_out_part_is_kept_after_other_failures() {
     let (healthy, healthy_knobs) = hasty_disk(TestDrive::new(4096), Stack::Mq);
     let (stuck, stuck_knobs) = hasty_disk(TestDrive::new(4096), Stack::Mq);
     stuck_knobs.held.store(true, Ordering::SeqCst);
@@ -624,7 +624,7 @@ impl DriverQueue<Native> for BlindQueue {
 }
 
 #[test]
-fn data_of_one_sector_less_than_four_gib_are_served_and_one_more_is_refused() {
+fn data_just_under_four_gib_are_served_and_more_is_refused() {
     let disk = Disk::new(Box::new(Blind(TestDrive::new(8))), DiskConfig::default()).expect("valid");
     let volume = Volume::single(disk).expect("valid");
     let mut channel = Channel::open(&volume, ChannelConfig::default()).expect("valid");
@@ -654,7 +654,7 @@ fn linear_volume_of_mixed_block_sizes_sends_whole_blocks_only() {
 }
 
 #[test]
-fn flushes_in_one_plug_of_a_drive_with_a_boundary_are_all_answered() {
+fn flushes_in_one_plug_of_drive_with_boundary_are_all_answered() {
     let mut drive = TestDrive::new(1024);
     drive.limits.chunk_sectors = 64;
     let (mut channel, _) = single(drive, Stack::Mq);

@@ -119,7 +119,7 @@ fn each_batch_begins_with_the_next_drive() {
 }
 
 #[test]
-fn the_one_list_goes_out_at_sixteen_requests_of_a_drive_by_drive_and_sector() {
+fn one_list_goes_out_at_sixteen_requests_by_drive_and_sector() {
     let mut rig = rig(STRIPE, drives(3), per_volume(), Stack::Mq);
     rig.hold(true);
     rig.read(chunk(3, 1, 90));
@@ -153,7 +153,7 @@ fn the_one_list_goes_out_at_sixteen_requests_of_a_drive_by_drive_and_sector() {
 }
 
 #[test]
-fn the_one_list_is_full_at_the_high_watermark_of_all_drives_merged_bios_not_counted() {
+fn one_list_is_full_at_the_high_watermark_of_all_drives() {
     let config = ServingConfig { plug_high: 3, plug_low: 0, ..per_volume() };
     let mut rig = rig(STRIPE, drives(2), config, Stack::Mq);
     for n in 0..5 {
@@ -167,7 +167,7 @@ fn the_one_list_is_full_at_the_high_watermark_of_all_drives_merged_bios_not_coun
 }
 
 #[test]
-fn a_single_drive_of_several_queues_keeps_one_request_of_the_one_list_back() {
+fn single_drive_of_several_queues_keeps_one_request_back() {
     let mut rig = rig(Layout::Linear, drives(1), per_volume(), Stack::Mq);
     let several = rig.volume.disks()[0].queue_count().1 > 1;
     rig.read(0);
@@ -185,7 +185,7 @@ fn a_single_drive_of_several_queues_keeps_one_request_of_the_one_list_back() {
 }
 
 #[test]
-fn what_is_split_for_the_one_list_is_split_at_chunks_and_never_merged() {
+fn split_for_one_list_is_at_chunks_and_never_merged() {
     let mut rig = rig(STRIPE, drives(2), per_volume(), Stack::Mq);
     rig.channel.submit(Bio::write(4, pattern(40, 9))).unwrap();
     assert_eq!(rig.end(), 1);
@@ -213,7 +213,7 @@ fn requests_of_three(rig: &mut Rig) -> u64 {
 }
 
 #[test]
-fn a_channel_follows_its_volume_from_plugs_of_drives_to_one_list_and_back() {
+fn channel_follows_its_volume_from_drive_plugs_to_one_list() {
     for stack in [Stack::Mq, Stack::Raw] {
         let config = DiskConfig { baseline: stack.into(), ..DiskConfig::default() };
         let mut rig = silent(STRIPE, drives(2), ServingConfig::default(), &config);
@@ -231,7 +231,7 @@ fn a_channel_follows_its_volume_from_plugs_of_drives_to_one_list_and_back() {
 }
 
 #[test]
-fn what_a_frozen_drive_refuses_of_the_one_list_holds_no_tag_and_goes_out_afterwards() {
+fn work_refused_by_a_frozen_drive_holds_no_tag_and_resumes() {
     for kept in [3, 40] {
         let mut rig = rig(STRIPE, drives(2), per_volume(), Stack::Mq);
         let disk = Arc::clone(&rig.volume.disks()[0]);
@@ -266,7 +266,7 @@ fn a_flush_that_a_frozen_drive_refuses_is_tried_again() {
 }
 
 #[test]
-fn a_change_of_the_way_waits_until_what_a_frozen_drive_refused_is_out() {
+fn change_of_way_waits_until_what_frozen_drive_refused_is_out() {
     let mut rig = silent(STRIPE, drives(2), per_volume(), &DiskConfig::default());
     let disk = Arc::clone(&rig.volume.disks()[0]);
     disk.freeze();
@@ -281,7 +281,7 @@ fn a_change_of_the_way_waits_until_what_a_frozen_drive_refused_is_out() {
 }
 
 #[test]
-fn tags_that_come_back_go_to_all_that_wait_for_them_in_the_one_list() {
+fn tags_that_come_back_go_to_all_that_wait_for_them_in_one_list() {
     let narrow = TestDrive { depth: 4, queues: 1, ..TestDrive::new(4096) };
     let mut rig = silent(Layout::Linear, vec![narrow], per_volume(), &DiskConfig::default());
     rig.hold(true);
@@ -298,7 +298,7 @@ fn tags_that_come_back_go_to_all_that_wait_for_them_in_the_one_list() {
 }
 
 #[test]
-fn a_drive_that_always_has_something_does_not_keep_another_from_being_polled() {
+fn busy_drive_does_not_keep_another_from_being_polled() {
     let mut rig = silent(STRIPE, drives(2), ServingConfig::default(), &DiskConfig::default());
     rig.hold(true);
     rig.channel.submit(Bio::read(chunk(2, 1, 0), Buffer::new(512)).with_user_data(7)).unwrap();
@@ -314,7 +314,7 @@ fn a_drive_that_always_has_something_does_not_keep_another_from_being_polled() {
 }
 
 #[test]
-fn only_memory_that_a_drive_may_still_write_is_kept_back_however_it_is_polled() {
+fn only_memory_that_a_drive_may_still_write_is_kept() {
     for again in [false, true] {
         let config = DiskConfig { timeout_ns: 2_000_000, ..DiskConfig::default() };
         let mut rig = silent(STRIPE, drives(2), ServingConfig::default(), &config);
@@ -487,7 +487,7 @@ fn expected(op: Op, flags: OpFlags, cache: bool, fua: bool) -> Vec<(Op, bool)> {
 }
 
 #[test]
-fn flags_become_flushes_around_the_data_wherever_a_drive_needs_them() {
+fn flags_become_flushes_around_data_wherever_drive_needs_them() {
     let flags =
         [OpFlags::NONE, OpFlags::FUA, OpFlags::PREFLUSH, OpFlags::FUA.with(OpFlags::PREFLUSH)];
     for bits in 0..8 {
@@ -661,7 +661,7 @@ proptest! {
 }
 
 #[test]
-fn when_to_poll_again_is_soon_for_what_others_may_end_and_never_if_nothing_is_out() {
+fn next_poll_is_soon_for_others_and_never_with_nothing_out() {
     let mut rig = silent(STRIPE, drives(2), ServingConfig::default(), &DiskConfig::default());
     let soon = |rig: &mut Rig| {
         let before_ns = Native::now();
@@ -689,7 +689,7 @@ fn when_to_poll_again_is_soon_for_what_others_may_end_and_never_if_nothing_is_ou
 }
 
 #[test]
-fn who_owns_its_queues_looks_eight_times_per_timeout_for_what_drives_do_not_answer() {
+fn queue_owner_checks_eight_times_per_timeout_for_silence() {
     const SECOND_NS: u64 = 1_000_000_000;
     for (timeout_ns, period_ns) in
         [(0, SECOND_NS), (30 * SECOND_NS, SECOND_NS), (SECOND_NS, SECOND_NS / 8), (1, 1_000_000)]

@@ -36,7 +36,7 @@ fn open(disk: &Arc<Disk<Native>>, number: u16, owner: u64) -> Channel<Native> {
 }
 
 #[test]
-fn a_queue_of_a_thread_serves_that_thread_and_is_refused_to_others() {
+fn queue_of_thread_serves_that_thread_and_is_refused_to_others() {
     let (disk, knobs) = owned_disk(2);
     disk.bring_up(0, &thread_of(1, &bell())).unwrap();
     disk.bring_up(0, &thread_of(1, &bell())).expect("it is this thread's already");
@@ -51,7 +51,7 @@ fn a_queue_of_a_thread_serves_that_thread_and_is_refused_to_others() {
 }
 
 #[test]
-fn a_channel_of_no_thread_is_refused_where_queues_belong_to_threads() {
+fn channel_without_a_thread_is_refused_on_owned_queues() {
     let (disk, _) = owned_disk(1);
     let volume = Volume::single(disk).unwrap();
     let refused = Channel::open(&volume, ChannelConfig::default()).expect_err("nobody serves it");
@@ -120,7 +120,7 @@ fn each_thread_claims_one_queue_until_all_belong_to_others() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_opened_is_the_error_of_who_wants_it_and_free_for_the_next_try() {
+fn queue_that_cannot_open_fails_its_user_and_stays_free() {
     let (disk, drive) = scripted(8, 4, threads(2));
     drive.lock().closed = vec![1];
     let refused = disk.claim(&thread_of(1, &bell())).unwrap_err();
@@ -136,7 +136,7 @@ fn a_queue_that_cannot_be_opened_is_the_error_of_who_wants_it_and_free_for_the_n
 }
 
 #[test]
-fn a_thread_uses_the_queue_that_it_claimed_or_that_of_its_number() {
+fn thread_uses_queue_that_it_claimed_or_that_of_its_number() {
     let (disk, drive) = scripted(8, 4, threads(3));
     (1..4).for_each(|owner| disk.claim(&thread_of(owner, &bell())).unwrap());
     let bell = bell();
@@ -155,7 +155,7 @@ fn a_thread_uses_the_queue_that_it_claimed_or_that_of_its_number() {
 }
 
 #[test]
-fn the_last_queue_is_kept_for_the_worker_if_there_is_one_more_than_threads() {
+fn last_queue_is_kept_for_a_worker_if_queues_exceed_threads() {
     let cpu = Native::topology().cpus()[0].id;
     for (queues, place) in [(4, true), (3, false)] {
         let config = DiskConfig { worker: Some(cpu), ..threads(3) };
@@ -179,7 +179,7 @@ fn the_last_queue_is_kept_for_the_worker_if_there_is_one_more_than_threads() {
 }
 
 #[test]
-fn what_others_put_before_a_queue_is_its_owners_to_start_and_to_look_after() {
+fn work_put_into_a_queue_by_others_is_started_by_its_owner() {
     let stacks = STACKS.map(|stack| (stack, false));
     for (stack, with_worker) in stacks.into_iter().chain([(Stack::Mq, true)]) {
         let worker = with_worker.then(|| Native::topology().cpus()[0].id);
@@ -216,7 +216,7 @@ fn what_others_put_before_a_queue_is_its_owners_to_start_and_to_look_after() {
 }
 
 #[test]
-fn the_earliest_wish_for_another_poll_is_when_to_wake_at_the_latest() {
+fn earliest_wish_for_another_poll_is_when_to_wake_at_latest() {
     let (first, a) = scripted(1, 4, threads(1));
     let (second, b) = scripted(1, 4, threads(1));
     let bell = bell();
@@ -246,7 +246,7 @@ fn the_earliest_wish_for_another_poll_is_when_to_wake_at_the_latest() {
 }
 
 #[test]
-fn a_busy_host_is_tried_again_in_a_millisecond_and_a_busy_device_when_it_answers() {
+fn busy_host_is_retried_by_time_and_busy_device_by_answer() {
     for stack in STACKS {
         for refusal in [Dispatch::HostBusy, Dispatch::DeviceBusy] {
             let (disk, drive) = scripted(1, 4, DiskConfig { baseline: stack.into(), ..threads(1) });
@@ -272,7 +272,7 @@ fn a_busy_host_is_tried_again_in_a_millisecond_and_a_busy_device_when_it_answers
 }
 
 #[test]
-fn what_waits_in_a_queue_is_aborted_when_its_owner_goes_and_the_next_finds_it_empty() {
+fn requests_waiting_in_a_queue_are_aborted_with_its_owner() {
     for stack in STACKS {
         let (disk, drive) = scripted(1, 2, DiskConfig { baseline: stack.into(), ..threads(1) });
         let (mine, mut theirs) = (HeardBell::new(), HeardBell::new());
@@ -395,7 +395,7 @@ fn a_disk_is_empty_only_if_no_bio_waits_anywhere_in_it() {
 }
 
 #[test]
-fn a_flush_that_joined_from_another_queue_goes_out_there_and_its_owner_is_woken() {
+fn flush_joined_from_another_queue_wakes_its_owner() {
     let (disk, drive) = scripted(2, 4, threads(2));
     let (mut first, mut second) = (HeardBell::new(), HeardBell::new());
     [&first, &second].iter().zip(1..).for_each(|(heard, owner)| {
@@ -421,7 +421,7 @@ fn a_flush_that_joined_from_another_queue_goes_out_there_and_its_owner_is_woken(
 }
 
 #[test]
-fn a_thread_that_waits_sleeps_in_its_turn_until_the_drive_has_answered() {
+fn waiting_thread_sleeps_in_its_turn_until_answered() {
     let (disk, drive) = scripted(1, 4, threads(1));
     let bell = bell();
     disk.claim(&thread_of(1, &bell)).unwrap();
@@ -438,7 +438,7 @@ fn a_thread_that_waits_sleeps_in_its_turn_until_the_drive_has_answered() {
 }
 
 #[test]
-fn tags_that_a_frozen_drive_gives_back_wake_a_thread_that_waits_for_them_in_another_queue() {
+fn tags_returned_by_a_frozen_drive_wake_a_remote_waiter() {
     let mut drive = ScriptDrive::new(2, 1);
     (drive.hw.kind, drive.hw.tags) = (QueueKind::OwnerOnly, TagScope::PerDrive);
     let disk = Disk::new(Box::new(drive.clone()), threads(2)).unwrap();

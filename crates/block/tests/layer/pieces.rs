@@ -75,7 +75,7 @@ fn looks_until(channel: &mut Channel<Native>, mut met: impl FnMut(&mut Channel<N
 }
 
 #[test]
-fn each_piece_of_a_write_has_fua_and_they_go_in_order_with_one_completion_at_the_end() {
+fn split_write_has_fua_on_each_piece_and_one_completion() {
     for scheduler in SHARING {
         let drive = drive(32);
         let (_disk, mut channel) = shared(&drive, scheduler);
@@ -136,7 +136,7 @@ fn an_error_in_any_piece_is_that_of_the_whole_request() {
 }
 
 #[test]
-fn a_timeout_of_a_middle_piece_is_that_of_the_whole_and_its_memory_stays_until_it_is_named() {
+fn timeout_of_a_middle_piece_keeps_its_memory_until_named() {
     for scheduler in SHARING {
         let drive = drive(32);
         let config = DiskConfig { timeout_ns: 1, ..DiskConfig::default() };
@@ -190,7 +190,7 @@ fn groups_take_turns_for_the_slots_that_pieces_need() {
 }
 
 #[test]
-fn requests_are_cut_and_whole_again_when_the_scheduler_changes_under_way() {
+fn requests_are_cut_and_whole_again_as_schedulers_change() {
     let drive = drive(32);
     let (disk, mut channel) = shared(&drive, SchedulerKind::None);
     let longest = |channel: &mut Channel<Native>| {

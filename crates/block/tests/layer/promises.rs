@@ -77,7 +77,7 @@ fn a_durable_write_shares_no_request_with_one_that_is_not() {
 }
 
 #[test]
-fn drives_without_fua_never_see_it_and_each_that_was_written_is_flushed() {
+fn drives_without_fua_are_flushed_after_such_writes() {
     for stack in STACKS {
         let drives = [TestDrive::new(4096), TestDrive::new(4096)];
         let (mut channel, knobs) = pair(drives, &of(stack));
@@ -169,7 +169,7 @@ fn the_error_that_came_first_is_that_of_a_bio_in_parts() {
 }
 
 #[test]
-fn each_bio_of_a_merged_request_counts_its_error_and_its_own_time() {
+fn each_bio_of_merged_request_counts_its_error_and_its_own_time() {
     for stack in MERGING {
         let (disk, knobs) = disk(TestDrive::new(64), of(stack));
         let volume = Volume::single(disk).unwrap();
@@ -196,7 +196,7 @@ fn each_bio_of_a_merged_request_counts_its_error_and_its_own_time() {
 }
 
 #[test]
-fn memory_of_every_channel_in_a_request_is_kept_when_it_is_given_up() {
+fn memory_of_a_request_given_up_is_kept_for_all_channels() {
     // Only the single queue of `sq` merges bios of two channels.
     let (disk, knobs) = disk(TestDrive::new(64), hasty(Stack::Sq));
     let volume = Volume::single(disk).unwrap();
@@ -278,7 +278,7 @@ fn a_disk_says_what_it_was_made_of() {
 }
 
 #[test]
-fn a_batch_has_one_stamp_at_each_step_where_times_are_taken_by_batches() {
+fn batched_times_give_each_step_of_a_batch_one_stamp() {
     for (stack, software_queues) in
         [(Stack::Mq, Spread::Core), (Stack::Mq, Spread::One), (Stack::Sq, Spread::One)]
     {
@@ -301,7 +301,7 @@ fn a_batch_has_one_stamp_at_each_step_where_times_are_taken_by_batches() {
 }
 
 #[test]
-fn a_disk_is_waited_for_until_it_is_empty_or_the_deadline_has_come() {
+fn disk_is_waited_for_until_it_is_empty_or_deadline_has_come() {
     let (disk, knobs) = disk(TestDrive::new(64), of(Stack::Mq));
     let mut channel = open(&Volume::single(Arc::clone(&disk)).unwrap());
     hold(&knobs, true);

@@ -20,7 +20,7 @@ fn open(lock: &RequestLock<Native>) -> (Channel<Native>, Arc<Knobs>) {
 }
 
 #[test]
-fn a_plugged_queue_merges_each_bio_with_its_last_request_and_reads_back_the_same() {
+fn plugged_queue_merges_with_its_last_request_and_reads_back() {
     for plug in [QueuePlug::Task, QueuePlug::Queue] {
         let (mut channel, knobs) = open(&RequestLock::default().with_plug(plug));
         for sector in 0..8 {

@@ -62,7 +62,7 @@ fn refused(volume: &Volume<Native>) -> (ErrorKind, String) {
 }
 
 #[test]
-fn what_is_behind_the_old_end_is_refused_before_and_served_after_on_every_stack_and_way() {
+fn old_end_refuses_before_growth_and_serves_after_it() {
     for stack in [Stack::Mq, Stack::Sq, Stack::Raw] {
         for serving in [Serving::Inline, Serving::PerVolume] {
             let drives = vec![TestDrive::new(64), TestDrive::new(64)];
@@ -89,7 +89,7 @@ fn what_is_behind_the_old_end_is_refused_before_and_served_after_on_every_stack_
 }
 
 #[test]
-fn bios_behind_the_old_end_are_served_the_short_way_again_once_one_was_seen() {
+fn bios_behind_an_old_end_take_the_short_way_again() {
     let (volume, knobs) = volume(Layout::Linear, &[64]);
     let mut channel = open(&volume);
     knobs[0].resize(128);
@@ -152,7 +152,7 @@ fn of_drives_one_behind_the_other_only_the_last_may_grow() {
 }
 
 #[test]
-fn a_smaller_drive_is_refused_with_what_to_do_and_nothing_changes() {
+fn smaller_drive_is_refused_with_what_to_do_and_nothing_changes() {
     for layout in [STRIPE, Layout::Linear] {
         let (volume, knobs) = volume(layout, &[64, 64]);
         knobs[0].resize(56);
@@ -301,7 +301,7 @@ proptest! {
 }
 
 #[test]
-fn a_volume_over_another_grows_with_that_one_and_names_its_drives() {
+fn volume_over_another_grows_with_that_one_and_names_its_drives() {
     let (below, drives) = volume(Layout::Linear, &[64, 64]);
     let upper = TestDrive::new(128);
     let knobs = Arc::clone(&upper.knobs);

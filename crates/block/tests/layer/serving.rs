@@ -55,7 +55,7 @@ fn read(channel: &mut Channel<Native>, bios: u64) {
 }
 
 #[test]
-fn a_channel_with_nothing_in_flight_is_let_in_however_much_waits() {
+fn channel_with_nothing_in_flight_is_let_in_however_much_waits() {
     let serving = ServingConfig {
         plug_low: 1,
         pressure_high: 1,
@@ -82,7 +82,7 @@ fn a_channel_with_nothing_in_flight_is_let_in_however_much_waits() {
 }
 
 #[test]
-fn what_a_worker_was_handed_is_served_by_the_submitters_when_it_goes() {
+fn what_worker_was_handed_is_served_by_submitters_when_it_goes() {
     let volume = volume(ServingConfig { plug_low: 1, ..ServingConfig::of(Serving::PerDrive) });
     let mut worker = worker(&volume, 1);
     let mut channel =
@@ -154,7 +154,7 @@ impl Flood {
 }
 
 #[test]
-fn what_waits_and_what_a_channel_owns_stay_bounded_over_many_bios() {
+fn what_waits_and_what_channel_owns_stay_bounded_over_many_bios() {
     let serving = ServingConfig {
         pressure_high: 64,
         pressure_low: 8,

@@ -157,7 +157,7 @@ fn every_stack_runs_the_same_again_with_the_same_seed() {
 }
 
 #[test]
-fn who_waits_for_tags_does_not_sleep_over_those_that_its_own_completions_freed() {
+fn waiter_for_tags_stays_awake_over_its_own_completions() {
     const DEPTH: u32 = 256;
     for (stack, tags) in [(Stack::Mq, 64), (Stack::Mq, 1), (Stack::Sq, 64), (Stack::Sq, 1)] {
         let simulation = Simulation::new(&Model::plain(1, 1), 1).expect("a valid model");

@@ -47,7 +47,7 @@ fn the_longest_timeout_never_passes() {
 }
 
 #[test]
-fn tags_of_a_channel_that_is_gone_come_back_to_a_volume_with_one_list() {
+fn tags_of_a_closed_channel_return_to_a_volume_with_one_list() {
     for stack in [Stack::Mq, Stack::Sq, Stack::Raw] {
         let drive = TestDrive { queues: 1, depth: 1, ..TestDrive::new(64) };
         let knobs = Arc::clone(&drive.knobs);
@@ -111,7 +111,7 @@ impl DriverQueue<Native> for Narrow {
 }
 
 #[test]
-fn what_a_busy_drive_refused_goes_out_with_the_completion_that_it_waited_for() {
+fn refused_work_goes_out_with_the_awaited_completion() {
     for stack in [Stack::Mq, Stack::Sq, Stack::Raw] {
         let config = DiskConfig { baseline: stack.into(), ..DiskConfig::default() };
         let disk = Disk::new(Box::new(OneAtATime(TestDrive::new(256))), config).unwrap();
@@ -126,7 +126,7 @@ fn what_a_busy_drive_refused_goes_out_with_the_completion_that_it_waited_for() {
 }
 
 #[test]
-fn parts_for_a_drive_that_answers_nothing_leave_room_for_those_of_others() {
+fn parts_for_a_silent_drive_leave_room_for_others() {
     let mut knobs = Vec::new();
     let mut disk = || {
         let mut drive = TestDrive::new(4096);
@@ -189,7 +189,7 @@ fn timeouts(drive: &ScriptDrive) -> Vec<Sector> {
 }
 
 #[test]
-fn a_drive_that_is_still_at_it_is_asked_again_each_period_and_may_succeed() {
+fn busy_drive_is_asked_again_each_period_until_it_succeeds() {
     for stack in STACKS {
         let (disk, drive, mut channels) = timed((stack, 1), 1, 1);
         let channel = &mut channels[0];
@@ -210,7 +210,7 @@ fn a_drive_that_is_still_at_it_is_asked_again_each_period_and_may_succeed() {
 }
 
 #[test]
-fn a_request_given_up_on_is_told_once_and_keeps_its_tag_until_the_drive_names_it() {
+fn abandoned_request_is_reported_once_and_keeps_its_tag() {
     for stack in STACKS {
         let (disk, drive, mut channels) = timed((stack, 1), 1, 1);
         let channel = &mut channels[0];
@@ -249,7 +249,7 @@ fn nothing_is_given_up_on_that_has_time_left_or_no_limit() {
 }
 
 #[test]
-fn memory_comes_back_to_the_channel_whose_request_the_drive_confirmed() {
+fn memory_comes_back_to_channel_whose_request_drive_confirmed() {
     let (disk, drive, mut channels) = timed((Stack::Mq, 2), 1, 2);
     for (number, channel) in channels.iter_mut().enumerate() {
         start(channel, read(number as u64 * 16));
@@ -271,7 +271,7 @@ fn memory_comes_back_to_the_channel_whose_request_the_drive_confirmed() {
 }
 
 #[test]
-fn flushes_that_joined_behind_one_that_was_given_up_on_share_the_next() {
+fn flushes_joined_behind_an_abandoned_one_share_the_next() {
     for stack in STACKS {
         let (disk, drive, mut channels) = timed((stack, 1), 1, 1);
         let channel = &mut channels[0];
@@ -289,7 +289,7 @@ fn flushes_that_joined_behind_one_that_was_given_up_on_share_the_next() {
 }
 
 #[test]
-fn flushes_that_joined_go_out_with_the_completion_that_they_waited_for() {
+fn joined_flushes_go_out_with_the_awaited_completion() {
     for stack in STACKS {
         for reads in [0, 1, 2] {
             let (disk, drive, mut channels) = timed((stack, 1), 0, 1);
@@ -315,7 +315,7 @@ fn flushes_that_joined_go_out_with_the_completion_that_they_waited_for() {
 }
 
 #[test]
-fn what_waits_for_a_tag_goes_out_with_the_completion_that_it_waited_for() {
+fn requests_waiting_for_a_tag_go_out_with_the_completion() {
     for (stack, shared) in STACKS.into_iter().flat_map(|stack| [(stack, false), (stack, true)]) {
         let drive = ScriptDrive::new(1, 2);
         let controller = shared.then(|| {

@@ -70,7 +70,7 @@ fn letters(events: &[TraceEntry]) -> String {
 }
 
 #[test]
-fn an_unplug_says_how_many_and_whether_its_owner_was_about_to_wait() {
+fn unplug_says_how_many_and_whether_its_owner_was_about_to_wait() {
     let unplugs = |rig: &Rig| -> Vec<(EventCode, u64)> {
         let of_plug =
             |entry: &TraceEntry| matches!(act(entry), EventCode::Unplug | EventCode::UnplugTimer);
@@ -140,7 +140,7 @@ fn operations_and_flags_have_the_kernels_letters() {
 }
 
 #[test]
-fn with_stamps_of_events_each_has_its_own_and_with_those_of_a_batch_they_are_shared() {
+fn event_stamps_are_single_and_batch_stamps_shared() {
     for stack in [Stack::Mq, Stack::Sq, Stack::Raw] {
         for stamp in [TraceStamp::Batch, TraceStamp::Event] {
             let mut rig = rig(stack, stamp, QueueLimits::default());
@@ -172,7 +172,7 @@ fn with_stamps_of_events_each_has_its_own_and_with_those_of_a_batch_they_are_sha
 }
 
 #[test]
-fn what_a_busy_driver_gives_back_was_inserted_and_is_issued_later() {
+fn what_busy_driver_gives_back_was_inserted_and_is_issued_later() {
     for stamp in [TraceStamp::Batch, TraceStamp::Event] {
         let mut rig = rig(Stack::Mq, stamp, QueueLimits::default());
         rig.knobs.busy.store(1, Ordering::SeqCst);
@@ -192,7 +192,7 @@ fn what_a_busy_driver_gives_back_was_inserted_and_is_issued_later() {
 }
 
 #[test]
-fn a_driver_is_asked_at_issue_and_completion_and_its_data_are_recorded() {
+fn driver_is_asked_at_issue_and_completion_for_its_data() {
     for stack in [Stack::Mq, Stack::Sq, Stack::Raw] {
         let mut rig = rig(stack, TraceStamp::Batch, QueueLimits::default());
         rig.knobs.talks.store(true, Ordering::SeqCst);
@@ -223,7 +223,7 @@ fn story(events: &[TraceEntry], sector: u64) -> Vec<(&'static str, u64)> {
 }
 
 #[test]
-fn who_waits_for_a_tag_sleeps_once_and_gets_its_request_when_the_design_says() {
+fn waiter_for_a_tag_sleeps_once_and_gets_its_request() {
     const HELD_NS: u64 = 300_000_000;
     let per_volume = ServingConfig { serving: Serving::PerVolume, ..ServingConfig::default() };
     for (stack, serving, get_waits) in [
@@ -288,7 +288,7 @@ fn a_request_that_times_out_is_complete_with_its_error() {
 }
 
 #[test]
-fn data_of_a_driver_is_empty_exactly_without_bytes_and_keeps_what_fits() {
+fn driver_data_are_empty_only_without_bytes_and_must_fit() {
     assert!(DriverData::default().is_empty());
     assert!(DriverData::new(b"").is_empty());
     assert!(!DriverData::new(b"a").is_empty());
@@ -372,7 +372,7 @@ fn told_letters<'a>(events: impl IntoIterator<Item = &'a TraceEvent>) -> String 
 }
 
 #[test]
-fn each_step_of_a_bio_is_told_and_recorded_in_order_with_all_that_it_is() {
+fn every_step_of_a_bio_is_told_and_recorded_in_order() {
     for way in WAYS {
         let (stack, stamp, serving) = way;
         let mut pair = pair(stack, stamp, serving);
@@ -459,7 +459,7 @@ fn parts_of_a_split_bio_are_remapped_from_where_they_begin() {
 }
 
 #[test]
-fn a_merge_is_of_the_bio_that_came_and_what_follows_of_the_request() {
+fn merge_is_of_bio_that_came_and_what_follows_of_request() {
     for way in WAYS {
         let (stack, stamp, serving) = way;
         if stack == Stack::Raw {
@@ -513,7 +513,7 @@ fn a_bounce_comes_just_before_the_issue() {
 }
 
 #[test]
-fn what_was_plugged_before_anybody_recorded_is_recorded_as_if_somebody_had() {
+fn bios_plugged_before_a_recording_are_recorded_alike() {
     for stamp in [TraceStamp::Batch, TraceStamp::Event] {
         let mut rig = rig(Stack::Mq, stamp, QueueLimits::default());
         rig.tracer.stop();

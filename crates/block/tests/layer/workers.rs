@@ -105,7 +105,7 @@ impl Rig {
 }
 
 #[test]
-fn workers_get_batches_from_the_low_watermark_of_each_drive_on_and_at_the_high_one_at_once() {
+fn workers_get_batches_from_low_to_high_watermarks() {
     for (bios, handed) in [(1, false), (11, false), (12, true), (23, true)] {
         let mut rig = rig(3, 3, per_drive(4, 8));
         rig.submit(1, bios);
@@ -125,7 +125,7 @@ fn workers_get_batches_from_the_low_watermark_of_each_drive_on_and_at_the_high_o
 }
 
 #[test]
-fn a_drive_without_a_worker_and_a_volume_of_one_drive_are_served_by_the_submitter() {
+fn drive_without_worker_and_single_drive_volume_use_submitters() {
     let mut two = rig(2, 1, per_drive(1, 64));
     two.submit(0, 3);
     two.submit(1, 4);
@@ -152,7 +152,7 @@ fn a_drive_without_a_worker_and_a_volume_of_one_drive_are_served_by_the_submitte
 }
 
 #[test]
-fn auto_begins_with_the_submitter_tries_the_workers_and_leaves_small_batches_alone() {
+fn auto_tries_submitters_and_workers_and_skips_small_batches() {
     let config = ServingConfig { plug_low: 2, ..ServingConfig::of(Serving::Auto) };
     let mut rig = rig(2, 2, config);
     let mut batches = 0;
@@ -177,7 +177,7 @@ fn auto_begins_with_the_submitter_tries_the_workers_and_leaves_small_batches_alo
 }
 
 #[test]
-fn what_was_handed_over_is_left_to_the_worker_as_long_as_it_is_there() {
+fn handed_work_is_left_to_the_worker_while_it_is_there() {
     let mut rig = rig(2, 2, per_drive(1, 64));
     rig.submit(0, 3);
     rig.submit(1, 3);
@@ -200,7 +200,7 @@ fn what_was_handed_over_is_left_to_the_worker_as_long_as_it_is_there() {
 }
 
 #[test]
-fn a_small_batch_that_a_drive_with_a_worker_holds_is_found_by_its_submitter() {
+fn small_batch_held_by_a_worker_is_found_by_its_submitter() {
     let mut rig = rig(2, 2, per_drive(16, 64));
     rig.hold(true);
     rig.submit(0, 2);
@@ -213,7 +213,7 @@ fn a_small_batch_that_a_drive_with_a_worker_holds_is_found_by_its_submitter() {
 }
 
 #[test]
-fn back_pressure_begins_above_the_high_point_and_ends_at_the_low_one() {
+fn back_pressure_begins_above_high_point_and_ends_at_low_one() {
     // Two drives: 12 and 6.
     let points = ServingConfig { pressure_high: 6, pressure_low: 3, ..per_drive(1, 64) };
     for bios in 1..16 {
@@ -269,7 +269,7 @@ fn who_submits_and_waits_is_let_in_and_gets_what_ends_meanwhile() {
 }
 
 #[test]
-fn a_worker_has_work_until_it_has_looked_and_sleeps_without_limit_only_if_its_drives_are_idle() {
+fn worker_sleeps_unlimited_only_after_it_looked_at_idle_drives() {
     let mut rig = rig(2, 2, per_drive(1, 64));
     let idle = |rig: &Rig| rig.workers.iter().all(|w| !w.has_work() && w.sleep_until().is_none());
     assert!(idle(&rig), "nothing was ever there");
@@ -290,7 +290,7 @@ fn a_worker_has_work_until_it_has_looked_and_sleeps_without_limit_only_if_its_dr
 }
 
 #[test]
-fn a_worker_looks_once_after_whoever_served_its_queue_and_left_something_there() {
+fn worker_looks_once_after_another_left_something_in_its_queue() {
     let drive = || TestDrive { queues: 1, ..TestDrive::new(4096) };
     let mut rig = rig_of(vec![drive(), drive()], 2, per_drive(4, 64), &place());
     rig.hold(true);
@@ -310,7 +310,7 @@ fn a_worker_looks_once_after_whoever_served_its_queue_and_left_something_there()
 }
 
 #[test]
-fn a_look_for_what_no_drive_answers_comes_every_tenth_of_a_second() {
+fn look_for_what_no_drive_answers_comes_every_tenth_of_second() {
     const TICK_NS: u64 = 100_000_000;
     let mut rig = rig(2, 1, per_drive(1, 64));
     rig.hold(true);
@@ -330,7 +330,7 @@ fn a_look_for_what_no_drive_answers_comes_every_tenth_of_a_second() {
 }
 
 #[test]
-fn what_a_drive_does_not_answer_times_out_with_its_worker_and_without() {
+fn unanswered_requests_time_out_with_and_without_a_worker() {
     for gone in [false, true] {
         let config = DiskConfig { timeout_ns: 2_000_000, ..place() };
         let drives = vec![TestDrive::new(4096), TestDrive::new(4096)];
@@ -387,7 +387,7 @@ fn rig_with_owner(kind: QueueKind, drive: impl Fn() -> TestDrive) -> Rig {
 }
 
 #[test]
-fn a_worker_that_goes_finishes_what_only_it_can_finish_and_leaves_the_rest() {
+fn leaving_worker_finishes_only_its_own_and_leaves_the_rest() {
     for kind in [QueueKind::AnyThread, QueueKind::OwnerOnly] {
         let mut rig = rig_with_owner(kind, || TestDrive::new(4096));
         rig.hold(true);
@@ -443,7 +443,7 @@ impl Scheduler<Native> for Counting {
 }
 
 #[test]
-fn a_scheduler_hears_of_chains_that_it_named_and_that_the_drive_never_had() {
+fn scheduler_hears_of_chains_that_no_drive_ever_had() {
     // A drive that is too busy, and one whose only tag another queue has.
     for busy in [true, false] {
         let tags = if busy { TagScope::PerQueue } else { TagScope::PerDrive };
@@ -485,7 +485,7 @@ fn a_scheduler_hears_of_chains_that_it_named_and_that_the_drive_never_had() {
 }
 
 #[test]
-fn a_flush_that_waits_for_anothers_is_found_where_it_comes_back_to() {
+fn waiting_flush_is_found_where_the_other_comes_back() {
     let drives = || vec![TestDrive::new(4096), TestDrive::new(4096)];
     // In a queue of both channels, in one of each, and there before it could join.
     for (io_threads, early) in [(0, false), (4, false), (4, true)] {
@@ -531,7 +531,7 @@ fn a_flush_that_waits_for_anothers_is_found_where_it_comes_back_to() {
 }
 
 #[test]
-fn a_channel_has_work_if_a_queue_in_which_it_has_something_is_marked_and_no_other_channel_has() {
+fn channel_has_work_if_its_marked_queue_is_its_alone() {
     for config in [place(), DiskConfig::default()] {
         let drives = vec![TestDrive::new(4096), TestDrive::new(4096)];
         let mut rig = rig_of(drives, 0, ServingConfig::of(Serving::Inline), &config);
@@ -546,7 +546,7 @@ fn a_channel_has_work_if_a_queue_in_which_it_has_something_is_marked_and_no_othe
 }
 
 #[test]
-fn merges_in_a_plug_are_counted_and_the_one_list_says_how_many_each_drive_gets() {
+fn merges_in_a_plug_are_counted_and_spread_by_one_list() {
     for (serving, unplugs) in [(Serving::Inline, [1, 2]), (Serving::PerVolume, [1, 2])] {
         let tracer = Tracer::new(1 << 12);
         let config = DiskConfig { tracer: Some(Arc::clone(&tracer)), ..DiskConfig::default() };
@@ -578,7 +578,7 @@ fn merges_in_a_plug_are_counted_and_the_one_list_says_how_many_each_drive_gets()
 }
 
 #[test]
-fn each_batch_is_unplugged_once_however_often_a_frozen_drive_refuses_it() {
+fn batch_is_unplugged_once_despite_a_frozen_drive() {
     for (workers, serving) in
         [(2, per_drive(1, 64)), (0, per_drive(1, 64)), (0, ServingConfig::of(Serving::Inline))]
     {

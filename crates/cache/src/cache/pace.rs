@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halfway_to_the_limit_writes_pass_as_fast_as_they_reach_the_volume() {
+    fn halfway_to_limit_writes_pass_as_fast_as_they_reach_volume() {
         let second = 1_000_000;
         assert_eq!(hold_ns(1000, second, (50, 100)), 1_000_000);
         assert_eq!(hold_ns(1000, second, (25, 100)), 250_000);

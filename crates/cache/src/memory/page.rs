@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_have_a_bit_for_each_eighth_of_the_page_that_lies_in_the_range() {
+    fn masks_have_bit_for_each_eighth_of_page_that_lies_in_range() {
         assert_eq!(SMALL.mask_of(0, 0, 8), WHOLE);
         assert_eq!(SMALL.mask_of(1, 0, 8), 0);
         assert_eq!(SMALL.mask_of(1, 9, 12), 0b1110);

@@ -95,7 +95,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn windows_double_for_a_sequential_reader_and_are_refilled_when_half_used() {
+    fn windows_double_for_a_sequential_reader_and_refill_at_half() {
         let mut streams = StreamDetector::new(PageSize::over(512), 64 << 12);
         let found: Vec<_> = (0..12).map(|at| streams.note(&(at * 4..at * 4 + 4))).collect();
         let windows: Vec<_> = found.iter().flatten().cloned().collect();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn random_readers_and_those_beyond_the_setting_get_nothing_ahead() {
+    fn random_readers_and_those_beyond_setting_get_nothing_ahead() {
         let mut streams = StreamDetector::new(PageSize::over(512), 64 << 12);
         assert!((0..100).all(|at| streams.note(&(at * 1000..at * 1000 + 1)).is_none()));
         assert!((0..100).all(|_| streams.note(&(7..8)).is_none()), "one page again and again");

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_makes_the_rate_low_for_no_longer_than_the_next_mebibyte() {
+    fn pause_makes_rate_low_for_no_longer_than_next_mebibyte() {
         let mut rate = WriteRate::default();
         assert_eq!(rate.note(0, 0, 1), None);
         for second in 1..100 {

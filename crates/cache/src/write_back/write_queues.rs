@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_taken_is_first_again_and_what_is_cut_leaves_nothing() {
+    fn work_not_taken_is_first_again_and_cuts_leave_nothing() {
         let mut write_queues = write_queues(1, 1);
         (0..2).for_each(|number| write_queues.push(0, number, 3));
         assert_eq!(write_queues.next(0), Some(0));

@@ -37,7 +37,7 @@ fn the_smallest_configuration_has_defaults() {
 }
 
 #[test]
-fn one_drive_is_linear_unless_told_otherwise_and_several_are_a_stripe() {
+fn one_drive_is_linear_by_default_and_several_are_a_stripe() {
     let layout = |volume: &str| plan(&whole("", volume, "")).config.volumes[0].layout;
     let stripe = |chunk_sectors| millrace_block::Layout::Stripe { chunk_sectors };
     assert_eq!(layout(""), millrace_block::Layout::Linear);
@@ -48,7 +48,7 @@ fn one_drive_is_linear_unless_told_otherwise_and_several_are_a_stripe() {
 }
 
 #[test]
-fn a_drive_says_what_it_does_in_a_second_and_the_layer_gets_costs() {
+fn drive_says_what_it_does_in_second_and_layer_gets_costs() {
     use millrace::{CostModel, OpCost, OpRates};
     let cost = |text: &str| plan(&whole(text, "", "")).config.volumes[0].drives[0].options.cost;
     let rates = |random_iops, sequential_iops, bytes_per_s| {
@@ -82,7 +82,7 @@ fn a_drive_says_what_it_does_in_a_second_and_the_layer_gets_costs() {
 }
 
 #[test]
-fn values_of_drivers_are_checked_with_the_rest_at_the_line_of_their_key() {
+fn values_of_drivers_are_checked_with_rest_at_line_of_their_key() {
     let drive = |keys: &str| {
         let text = format!("[[drive]]\nname = \"d0\"\ndriver = \"file\"\n{keys}{VOLUME}{EXPORT}");
         problems(&text)
@@ -110,7 +110,7 @@ fn queue_settings_of_a_drive_go_before_those_of_its_volume() {
 }
 
 #[test]
-fn settings_of_the_laboratory_are_refused_with_the_command_that_has_them() {
+fn laboratory_settings_are_refused_with_their_command() {
     let stack = "stack: a setting of `millrace-lab bench --stack`; every drive of the daemon has \
                  stack mq: delete this key";
     for word in ["mq", "sq", "raw", "none"] {
@@ -125,7 +125,7 @@ fn settings_of_the_laboratory_are_refused_with_the_command_that_has_them() {
 }
 
 #[test]
-fn a_scheduler_that_there_is_not_is_told_of_with_those_that_there_are() {
+fn unknown_scheduler_is_answered_with_all_known_ones() {
     let found = problems(&whole("scheduler = \"deadlin\"\n", "", ""));
     let text = "m.toml:4: unknown scheduler \"deadlin\"; choose none, deadline, fair or latency; \
                 did you mean \"deadline\"?";
@@ -252,7 +252,7 @@ fn mistakes_of_all_kinds_are_told_in_one_round() {
 }
 
 #[test]
-fn a_section_with_a_wrong_value_is_checked_for_contradictions_all_the_same() {
+fn section_with_a_wrong_value_is_still_cross_checked() {
     let text = format!("{SCU}node = 4000\n{SCU}tags = 5\n").replacen("250", "0", 1);
     let text = format!("{}{}", text.replacen("tags = 250\n", "", 1), whole("", "chunk = 1\n", ""));
     let export = "[[export]]\nvolume = \"w\"\nname = 5\nnbd = \"unix:s\"\n";
@@ -272,7 +272,7 @@ fn a_section_with_a_wrong_value_is_checked_for_contradictions_all_the_same() {
 }
 
 #[test]
-fn a_wrong_value_is_shown_as_written_with_its_rule_and_a_value_that_works() {
+fn wrong_value_is_shown_with_its_rule_and_a_valid_one() {
     let text = "[server]\ncontrol-mode = 600\nbackend = \"kqueue\"\n\
                 [[drive]]\nname = \"d0\"\ndriver = \"ram\"\nsize = 1000\ntimeout = 10\n\
                 scheduler = \"bfq\"\n[[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
@@ -481,7 +481,7 @@ fn a_controller_that_no_drive_names_is_a_warning() {
 }
 
 #[test]
-fn a_modelled_controller_is_told_from_the_one_that_the_layer_knows() {
+fn modelled_controller_is_told_from_one_that_layer_knows() {
     let drive = "[[drive]]\nname = \"d0\"\ndriver = \"model\"\ncontroller = \"scu\"\n";
     let rest = format!("{VOLUME}{EXPORT}{SCU}");
     assert_eq!(

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_is_searched_near_first_then_of_the_user_then_of_the_system() {
+    fn daemon_is_searched_near_first_then_of_user_then_of_system() {
         let order = |runtime_dir| {
             let places = places(runtime_dir);
             let shown =
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_found_by_their_names_and_each_place_without_one_is_listed() {
+    fn sockets_are_found_by_name_and_places_without_are_listed() {
         let dir = tempfile::tempdir().unwrap();
         let bind = |name: &str| UnixListener::bind(dir.path().join(name)).unwrap();
         let servers = ["b.sock.control", "control.sock", "b.sock"].map(bind);

@@ -223,7 +223,7 @@ mod tests {
     const CONTROL_MD: &str = include_str!("../../../../docs/control.md");
 
     #[test]
-    fn the_document_has_a_row_for_each_verb_and_its_greeting_names_all_of_them() {
+    fn document_and_greeting_name_all_verbs() {
         let clients = |access: Access| match access {
             Access::Everybody => "everybody",
             Access::EverybodyToRead => "everybody to read, admins to change",

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn health_names_failing_drives_and_is_an_error_only_for_a_strict_question() {
+    fn health_names_failing_drives_and_fails_strict_checks_only() {
         let text = text("GET /healthz HTTP/1.1\r\n\r\n");
         assert!(
             text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\n\r\nok\n"),

@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_another_version_are_read_as_far_as_their_names_are_known() {
+    fn counts_of_another_version_are_read_by_known_names() {
         let mut counts = Counts(std::array::from_fn(|counter| counter as u64 + 1));
         let mut text = json!(counts);
         assert_eq!(from_value::<Counts>(text.clone()).unwrap(), counts);

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_one_place_under_all_its_names_before_it_is_made_and_after() {
+    fn file_has_one_place_under_all_names_before_and_after_creation() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| file_identity(&dir.path().join(name));
         let before = at("x").unwrap();

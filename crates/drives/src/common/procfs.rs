@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_may_be_locked_without_a_limit_or_with_the_capability_of_the_host() {
+    fn memory_may_be_locked_without_limit_or_by_capability() {
         let limits = |soft| format!("Max locked memory         {soft}   {soft}   bytes\n");
         assert!(is_unlimited(&limits("unlimited")) && !is_unlimited(&limits("8388608")));
         assert!(!is_unlimited(""));

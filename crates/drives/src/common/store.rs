@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extents_are_holes_until_written_and_after_a_discard_of_whole_granules() {
+    fn extents_are_holes_until_written_and_after_whole_discards() {
         let store = SparseStore::new(1 << 30).unwrap();
         let hole = |nr_sectors| Extent { nr_sectors, hole: true, zero: true };
         let data = |nr_sectors| Extent { nr_sectors, hole: false, zero: false };

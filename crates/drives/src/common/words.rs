@@ -140,13 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_word_is_like_the_one_that_was_written_or_there_is_none() {
+    fn nearest_word_is_like_one_that_was_written_or_there_is_none() {
         assert_eq!(nearest("chnk", ["name", "chunk"]), Some("chunk"));
         assert_eq!(nearest("zzz", ["name", "chunk"]), None);
     }
 
     #[test]
-    fn an_unknown_word_is_answered_with_all_known_ones_and_the_nearest() {
+    fn unknown_word_is_answered_with_all_known_ones_and_nearest() {
         let schedulers: Vec<&str> = SchedulerKind::WORDS.iter().map(|(_, word)| *word).collect();
         let text = "unknown scheduler \"bfq\"; choose none, deadline, fair or latency";
         assert_eq!(unknown_word("scheduler", "bfq", &schedulers), text);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn each_container_is_known_by_its_mark_and_named_with_what_serves_it() {
+    fn container_is_known_by_its_magic_and_named_with_a_server() {
         for (what, place, mark, inside) in MARKS {
             let mut bytes = vec![0; 4096];
             bytes[place as usize..][..mark.len()].copy_from_slice(mark);

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_somebody_writes_is_refused_and_readers_share_it() {
+    fn image_that_somebody_writes_is_refused_and_readers_share_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         std::fs::write(&path, [0; 512]).unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_drive_here_is_refused_at_once_and_others_are_waited_for() {
+    fn own_drive_file_is_refused_at_once_and_others_are_awaited() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("d");
         let config = |read_only| FileConfig {

@@ -197,7 +197,7 @@ fn syncs_fail(op: Noted) -> Option<i32> {
 }
 
 #[test]
-fn a_sync_that_fails_fails_its_flush_and_all_that_is_to_be_durable_after_it() {
+fn failed_sync_fails_its_flush_and_later_durable_writes() {
     let mut rig = Rig::new();
     rig.judge(syncs_fail);
     assert_eq!(rig.run(Bio::flush()), Status::IoError);
@@ -221,7 +221,7 @@ fn a_sync_for_which_there_is_no_space_has_lost_writes_too() {
 }
 
 #[test]
-fn a_durable_write_that_fails_taints_the_drive_and_a_full_one_does_not() {
+fn durable_write_that_fails_taints_drive_and_full_one_does_not() {
     let mut rig = Rig::new();
     rig.judge(|_| Some(-libc::ENOSPC));
     assert_eq!(rig.run(durable()), Status::NoSpace);
@@ -300,7 +300,7 @@ fn what_is_given_up_is_not_started_again() {
 }
 
 #[test]
-fn a_drive_whose_name_another_file_has_by_now_says_so_when_it_is_to_grow() {
+fn drive_whose_file_name_was_taken_cannot_grow() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("d");
     let file = |path: &std::path::Path, mib: u64| {
@@ -325,7 +325,7 @@ fn a_drive_whose_name_another_file_has_by_now_says_so_when_it_is_to_grow() {
 }
 
 #[test]
-fn a_read_that_is_not_permitted_is_an_io_error_and_a_write_one_to_a_read_only_drive() {
+fn forbidden_read_is_an_io_error_and_write_a_permission_one() {
     let mut rig = Rig::new();
     rig.judge(|_| Some(-libc::EPERM));
     assert_eq!(rig.run(Bio::read(0, Buffer::new(8192))), Status::IoError);
@@ -333,7 +333,7 @@ fn a_read_that_is_not_permitted_is_an_io_error_and_a_write_one_to_a_read_only_dr
 }
 
 #[test]
-fn queues_share_the_tags_of_a_device_that_one_of_them_could_use_up() {
+fn queues_share_tags_of_device_that_one_of_them_could_use_up() {
     let queues = |depth, tags| HwQueues { count: 3, depth, kind: QueueKind::OwnerOnly, tags };
     let own = queues(128, TagScope::PerQueue);
     assert_eq!(within(None, own), own);

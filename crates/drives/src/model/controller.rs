@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn name_lives_as_long_as_a_drive_holds_it_and_has_one_set_of_limits() {
+    fn name_lives_as_long_as_its_drive_and_has_one_set_of_limits() {
         let named = |tags| {
             ModelController::named(
                 "of-this-test",

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn controller_without_a_name_and_two_of_one_name_with_other_limits_are_refused() {
+    fn unnamed_or_conflicting_controllers_are_refused() {
         assert!(error("model:controller-tags=5").contains("it needs controller=NAME"));
         let _held = config("model:controller=refused,controller-tags=5");
         let text = error("model:controller=refused,controller-tags=6");

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_last_io_takes_its_transfer_only_and_ios_take_turns() {
+    fn following_io_takes_its_transfer_only_and_ios_take_turns() {
         let mut disk = RotatingDisk::new(DISK);
         let ends: Vec<u64> =
             (0..4).map(|at| disk.submit(0, io(ModelIoKind::Read, at * 100, 100))).collect();

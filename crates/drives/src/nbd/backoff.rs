@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_connections_that_do_not_last_are_logged_now_and_then() {
+    fn temporary_connection_losses_are_logged_now_and_then() {
         let (mut backoff, begun) = (ReconnectBackoff::default(), Instant::now());
         let mut logged = 0;
         for round in 0..61 {

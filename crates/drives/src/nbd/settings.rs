@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_is_what_the_uri_says_or_refused_where_it_was_not_built_in() {
+    fn tls_is_what_uri_says_or_refused_where_it_was_not_built_in() {
         let (plain, secure) = ("nbd:uri=nbd://h/x", "nbd:uri=nbds://h/x,tls-ca=/ca");
         assert_eq!(said(plain), Ok(()));
         let beside = said(&format!("{plain},tls-ca=/ca")).unwrap_err();

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_with_connections_share_what_others_forward_and_give_it_back() {
+    fn queues_with_connections_share_and_return_forwarded_work() {
         let all = SiblingQueues::default();
         let flags: Vec<_> = (0..3).map(|queue| all.open(queue, wake(), 1)).collect();
         assert!(!all.has_connection());
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_whose_time_is_over_comes_back_or_its_taker_hears_of_it() {
+    fn overdue_request_comes_back_or_its_taker_is_told() {
         let all = SiblingQueues::default();
         let flags: Vec<_> = (0..2).map(|queue| all.open(queue, wake(), 1)).collect();
         assert!(all.connection_up(0, 0, WithOthers));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_shares_with_none_is_admitted_when_all_others_are_closed() {
+    fn unshared_connection_is_admitted_once_all_others_close() {
         let all = SiblingQueues::default();
         (0..3).for_each(|queue| drop(all.open(queue, wake(), 1)));
         assert!(all.connection_up(0, 0, WithOthers) && all.connection_up(1, 0, WithOthers));

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_without_a_function_is_refused_with_the_functions_name() {
+    fn library_without_function_is_refused_with_functions_name() {
         let text = text_of(load("libc.so.6", "libc.so.6"));
         assert!(text.contains("has no rados_create2"), "{text}");
         assert!(text.contains("Ceph 16 or later"), "{text}");

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_the_same_whatever_it_is_called_and_its_snapshots_are_others() {
+    fn image_is_the_same_under_all_names_and_snapshots_are_others() {
         let of = |name: &str| identity("fsid 1", "10ab", &config(name));
         assert_eq!(of("p/old"), of("p/new"));
         let all = [of("p/i"), of("p/n/i"), of("p/i@s"), identity("fsid 2", "10ab", &config("p/i"))];

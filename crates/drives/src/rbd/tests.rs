@@ -117,7 +117,7 @@ fn what_was_written_is_read_back() {
 }
 
 #[test]
-fn a_read_that_moved_less_or_more_than_was_asked_for_is_an_error() {
+fn read_that_moved_less_or_more_than_was_asked_for_is_error() {
     let mut rig = Rig::new("short");
     for verdict in [
         (|_| Some(4096)) as fn(Call) -> Option<isize>,
@@ -166,7 +166,7 @@ fn negative_results_become_the_statuses_of_their_errnos() {
 }
 
 #[test]
-fn a_client_that_was_shut_out_or_has_lost_its_image_asks_for_nothing_more() {
+fn client_shut_out_or_without_its_image_stops_asking() {
     for (pool, verdict) in [
         // Ceph's EBLOCKLISTED is ESHUTDOWN.
         ("shut-out", (|_| Some(-libc::ESHUTDOWN as isize)) as fn(Call) -> Option<isize>),
@@ -183,7 +183,7 @@ fn a_client_that_was_shut_out_or_has_lost_its_image_asks_for_nothing_more() {
 }
 
 #[test]
-fn a_lock_that_is_gone_is_told_once_and_an_error_of_the_medium_is_not() {
+fn lock_that_is_gone_is_told_once_and_error_of_medium_is_not() {
     let mut rig = Rig::new("told");
     rig.set(|state| state.verdict = Some(|_| Some(-libc::EIO as isize)));
     rig.run(write());
@@ -195,7 +195,7 @@ fn a_lock_that_is_gone_is_told_once_and_an_error_of_the_medium_is_not() {
 }
 
 #[test]
-fn a_call_that_librbd_refuses_at_once_fails_with_its_errno_and_leaves_nothing_behind() {
+fn call_refused_by_librbd_returns_its_errno_and_leaks_nothing() {
     let mut rig = Rig::new("refused");
     rig.set(|state| state.refusal = Some(-libc::ENOMEM));
     assert_eq!(rig.run(write()), Status::NoResource);
@@ -205,7 +205,7 @@ fn a_call_that_librbd_refuses_at_once_fails_with_its_errno_and_leaves_nothing_be
 }
 
 #[test]
-fn operations_are_those_of_librbd_and_a_durable_write_is_followed_by_a_flush() {
+fn operations_match_librbd_and_durable_writes_flush() {
     let mut rig = Rig::new("ops");
     for bio in [
         Bio::discard(128, 256),
@@ -241,7 +241,7 @@ fn a_request_that_timed_out_keeps_its_tag_until_librbd_names_it() {
 }
 
 #[test]
-fn completions_of_another_thread_wake_the_io_thread_whatever_their_order() {
+fn completions_of_another_thread_wake_the_io_thread() {
     let mut rig = Rig::new("threads");
     rig.set(|state| state.holds = true);
     let count = 32;
@@ -269,7 +269,7 @@ fn config(pool: &str, change: impl FnOnce(&mut State)) -> (Arc<Fake>, RbdConfig)
 }
 
 #[test]
-fn an_image_whose_lock_a_living_client_has_is_refused_and_the_lock_is_left_to_it() {
+fn image_locked_by_a_live_client_is_refused() {
     let (fake, config) = config("alive", |state| {
         state.owner = Some("10.0.0.7:0/99".into());
         state.watchers = vec!["10.0.0.8:0/1".into(), "10.0.0.7:0/99".into()];
@@ -302,7 +302,7 @@ fn the_lock_of_a_client_that_is_gone_is_taken() {
 }
 
 #[test]
-fn an_image_that_has_no_lock_is_warned_of_and_readers_and_sharers_take_none() {
+fn image_without_a_lock_is_warned_of_and_sharers_take_none() {
     let (fake, plain) = config("plain", |state| state.features = 1);
     let driver = open_by(functions(), plain.clone()).unwrap();
     assert!(driver.warnings()[0].contains("rbd feature enable plain/i exclusive-lock"));
@@ -346,7 +346,7 @@ fn a_lock_of_a_drive_of_this_process_is_no_other_client_s() {
 }
 
 #[test]
-fn the_cache_writes_through_until_the_first_flush_as_the_drive_or_else_the_cluster_says() {
+fn cache_writes_through_until_a_flush_as_the_drive_or_cluster() {
     let key = "rbd_cache_writethrough_until_flush";
     let (_fake, plain) = config("through", |_| ());
     let set = || {
@@ -379,7 +379,7 @@ fn a_new_size_is_seen_when_it_is_asked_for() {
 }
 
 #[test]
-fn a_reader_without_a_watch_cannot_hear_of_a_new_size_and_says_so() {
+fn reader_without_watch_cannot_hear_of_new_size_and_says_so() {
     let (fake, config) = config("reader", |state| state.may_write = false);
     let driver = open_by(functions(), RbdConfig { read_only: true, ..config }).unwrap();
     assert_eq!(driver.revalidate(), Ok(BYTES >> 9));
@@ -402,7 +402,7 @@ fn all_fails(rig: &mut Rig) {
 }
 
 #[test]
-fn a_drive_fails_before_whoever_removes_its_image_or_snapshot_goes_on() {
+fn drive_fails_before_its_image_or_snapshot_is_removed() {
     let snapshot: fn(&mut RbdConfig) = |config| config.image.snapshot = Some("s".into());
     let reader: fn(&mut RbdConfig) = |config| config.read_only = true;
     for (pool, settings, change, words) in [
@@ -479,7 +479,7 @@ fn an_image_without_a_watch_is_looked_at_every_few_seconds() {
 }
 
 #[test]
-fn behind_the_end_of_an_image_that_was_shrunk_writes_find_no_space_and_reads_fail() {
+fn writes_behind_a_shrunk_end_lack_space_and_reads_fail() {
     let mut rig = Rig::new("shrunk");
     let behind = (BYTES / 2) >> 9;
     let extents = |rig: &Rig| rig.channel.volume().disks()[0].extents(behind, 8);
@@ -504,7 +504,7 @@ fn behind_the_end_of_an_image_that_was_shrunk_writes_find_no_space_and_reads_fai
 }
 
 #[test]
-fn a_sharer_whose_writes_another_client_refuses_goes_on_once_it_may() {
+fn sharer_refused_by_another_client_goes_on_later() {
     let mut rig = Rig::of("sharer", |_| (), |config| config.lock = false);
     rig.set(|state| state.verdict = Some(|_| Some(-libc::EROFS as isize)));
     assert_eq!((rig.run(write()), rig.run(write())), (Status::ReadOnly, Status::ReadOnly));
@@ -518,7 +518,7 @@ fn a_sharer_whose_writes_another_client_refuses_goes_on_once_it_may() {
 }
 
 #[test]
-fn a_user_who_may_only_read_is_refused_as_a_writer_and_warned_of_as_a_reader() {
+fn read_only_user_is_refused_as_writer_and_warned_as_reader() {
     let (_fake, config) = config("caps", |state| state.may_write = false);
     let text = look(functions(), &config).err().unwrap().to_string();
     assert!(text.starts_with("caps/i: client.admin may not write to this image"), "{text}");
@@ -560,7 +560,7 @@ fn an_opening_that_waits_for_the_lock_ends_when_it_is_told_to() {
 }
 
 #[test]
-fn a_drive_that_ends_while_its_image_is_looked_at_closes_it_all_the_same() {
+fn drive_that_ends_while_its_image_is_probed_closes_it_all() {
     let (fake, driver) = drive("ends", |state| state.look_time = Duration::from_millis(300));
     let looking = Arc::clone(&fake);
     let looker = std::thread::spawn(move || looking.change(|_| ()));
@@ -571,7 +571,7 @@ fn a_drive_that_ends_while_its_image_is_looked_at_closes_it_all_the_same() {
 }
 
 #[test]
-fn holes_are_asked_for_in_whole_objects_and_only_where_there_is_an_object_map() {
+fn holes_are_asked_for_in_objects_with_an_object_map_only() {
     let (fake, driver) = drive("holes", |state| state.bytes[OBJECT as usize * 2 + 5] = 1);
     let object = OBJECT >> 9;
     let extents = driver.extents(1, 5 * object);
@@ -584,7 +584,7 @@ fn holes_are_asked_for_in_whole_objects_and_only_where_there_is_an_object_map() 
 }
 
 #[test]
-fn a_queue_that_is_dropped_with_io_under_way_leaves_its_memory_to_librbd() {
+fn queue_dropped_with_io_under_way_leaves_memory_to_librbd() {
     let mut rig = Rig::with("dropped", 4, 50_000_000);
     rig.set(|state| state.holds = true);
     assert_eq!(rig.run(read()), Status::TimedOut);

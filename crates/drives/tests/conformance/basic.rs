@@ -69,7 +69,7 @@ fn list_of_more_buffers_than_a_request_takes_is_split() {
 }
 
 #[test]
-fn foreign_memory_at_odd_addresses_goes_through_a_bounce_buffer_only_where_it_must() {
+fn foreign_memory_is_bounced_only_at_odd_addresses() {
     for plan in plans(&KEEPERS) {
         let sink = Arc::new(Sink::default());
         let trace: Arc<dyn TraceSink> = sink.clone();
@@ -172,7 +172,7 @@ fn flushes_fua_and_preflush_complete_on_every_drive() {
 }
 
 #[test]
-fn discarded_and_zeroed_ranges_read_as_zeroes_and_their_neighbours_stay() {
+fn discarded_and_zeroed_ranges_read_as_zeroes_alone() {
     for plan in plans(&KEEPERS) {
         let mut rig = Rig::new(&plan);
         for (round, (sector, nr)) in
@@ -248,7 +248,7 @@ fn file_that_is_in_use_is_refused_by_its_path_and_readers_share() {
 }
 
 #[test]
-fn file_cut_short_behind_the_drives_back_gives_an_error_and_no_hang() {
+fn file_cut_short_behind_drives_back_gives_error_and_no_hang() {
     for plan in plans(&[Kind::File, Kind::FileThreads, Kind::FileBuffered, Kind::FileInline]) {
         let mut rig = Rig::new(&plan);
         rig.write(0, &pattern(0, 8192, 1));
@@ -272,7 +272,7 @@ fn file_longer_than_the_drive_is_left_as_it_is_by_opening_it() {
 }
 
 #[test]
-fn file_that_is_shorter_than_its_size_is_made_longer_only_if_told_or_empty() {
+fn short_file_grows_only_if_told_or_empty() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("d");
     let open = |keys: &str| {
@@ -346,7 +346,7 @@ fn cached_pages(file: &std::fs::File, len_bytes: usize) -> usize {
 }
 
 #[test]
-fn the_page_cache_reads_nothing_ahead_where_it_is_told_that_reads_are_at_random_places() {
+fn page_cache_reads_nothing_ahead_of_declared_random_reads() {
     const LEN: usize = 1 << 20;
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("d");

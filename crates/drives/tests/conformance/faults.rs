@@ -60,7 +60,7 @@ fn bad_sectors_of_one_drive_fail_only_the_bios_that_touch_them() {
 }
 
 #[test]
-fn dead_drive_fails_everything_with_offline_and_its_neighbours_go_on() {
+fn dead_drive_fails_with_offline_and_neighbours_go_on() {
     for plan in plans(&FAULTY) {
         let mut rig = Rig::new(&plan.stripe(2, 8));
         rig.write(0, &pattern(0, 8192, 1));
@@ -113,7 +113,7 @@ fn latency_is_kept_and_does_not_block_others() {
 }
 
 #[test]
-fn owned_bio_on_a_stuck_drive_times_out_and_its_memory_is_kept_until_the_release() {
+fn owned_bio_on_a_stuck_drive_keeps_memory_until_release() {
     side_by_side(&FAULTY, |plan| {
         let mut rig = Rig::new(&Plan { timeout_ns: 1_000_000_000, ..plan });
         rig.write(0, &pattern(0, 512, 1));
@@ -176,7 +176,7 @@ fn channel_dropped_with_io_in_flight_waits_for_it() {
 }
 
 #[test]
-fn channel_dropped_with_a_stuck_request_leaks_its_memory_and_nothing_else() {
+fn channel_dropped_with_a_stuck_request_leaks_only_its_memory() {
     for plan in plans(&[Kind::FaultRam, Kind::FaultVolatile]) {
         let mut rig = Rig::new(&Plan { timeout_ns: 100_000_000, ..plan });
         rig.drives.faults[0].add_rule(FaultRule::always(Effect::Stick).within(0..8));

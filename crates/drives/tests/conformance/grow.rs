@@ -54,7 +54,7 @@ fn drive_that_has_not_grown_says_the_size_that_it_had() {
 }
 
 #[test]
-fn what_a_file_has_grown_by_is_written_and_read_on_a_channel_from_before() {
+fn grown_part_of_a_file_is_written_and_read_by_an_old_channel() {
     let files = [Kind::File, Kind::FileThreads, Kind::FileBuffered, Kind::FileInline];
     let kinds = [files.as_slice(), &[Kind::FaultFile]].concat();
     for plan in plans(&kinds) {
@@ -78,7 +78,7 @@ fn what_a_file_has_grown_by_is_written_and_read_on_a_channel_from_before() {
 }
 
 #[test]
-fn file_that_was_cut_short_is_refused_until_it_has_its_length_again() {
+fn file_cut_short_is_refused_until_restored() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("d0");
     std::fs::write(&path, vec![0; MIB as usize]).unwrap();
@@ -139,7 +139,7 @@ impl Driver<Native> for Grown {
 }
 
 #[test]
-fn fault_drive_passes_growth_on_unless_it_holds_the_contents_itself() {
+fn fault_drive_passes_growth_on_unless_it_holds_contents_itself() {
     let over = |cache| {
         let ram = RamDriver::new(RamConfig { size_bytes: MIB, ..RamConfig::default() }).unwrap();
         let config = FaultConfig { cache, ..FaultConfig::default() };

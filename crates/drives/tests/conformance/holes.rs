@@ -23,7 +23,7 @@ fn extents_tell_holes_from_data() {
 }
 
 #[test]
-fn range_is_known_to_be_zeroes_until_a_write_to_it_has_completed_and_after_a_discard() {
+fn range_is_known_zero_until_a_write_and_after_a_discard() {
     let kinds = [Kind::Ram, Kind::File, Kind::FileThreads, Kind::FileBuffered, Kind::FileInline];
     for plan in plans(&kinds) {
         // Granules of 128 sectors lie on the drives in turn; sector 1024 starts on the first.

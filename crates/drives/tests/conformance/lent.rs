@@ -39,7 +39,7 @@ fn fill(arena: &Arena, page: usize, data: &[u8]) {
 }
 
 #[test]
-fn bytes_of_an_arena_come_back_from_every_drive_whole_or_in_pieces() {
+fn bytes_of_arena_come_back_from_every_drive_whole_or_in_pieces() {
     for plan in plans(&[Kind::Ram, Kind::File, Kind::FileThreads, Kind::FaultFile]) {
         let (mut rig, arena) = lent(&plan.clone().stripe(2, 128));
         let mut dice = Dice(7);
@@ -72,7 +72,7 @@ fn bytes_of_an_arena_come_back_from_every_drive_whole_or_in_pieces() {
 }
 
 #[test]
-fn an_arena_outlives_queues_it_was_lent_to_and_drives_outlive_it() {
+fn arena_outlives_queues_it_was_lent_to_and_drives_outlive_it() {
     if !has_uring() {
         return;
     }

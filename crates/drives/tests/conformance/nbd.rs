@@ -128,7 +128,7 @@ fn opening_says_what_is_wrong_with_a_server() {
 }
 
 #[test]
-fn a_request_without_an_answer_times_out_and_its_memory_stays_as_it_is() {
+fn unanswered_request_times_out_with_its_memory_intact() {
     for backend in backends() {
         // The server answers reads that have timed out already.
         let server = Server::new(SIZE, ALL, &[Act::Silent(0), Act::Silent(0)]);
@@ -179,7 +179,7 @@ fn a_write_that_is_answered_before_it_was_sent_is_sent_again() {
 }
 
 #[test]
-fn without_its_server_a_drive_waits_and_then_fails_and_then_is_back() {
+fn drive_without_its_server_waits_then_fails_then_returns() {
     let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(0)]);
     let config = NbdConfig { reconnect: Duration::from_millis(300), ..config(&server) };
     let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 100_000_000);
@@ -200,7 +200,7 @@ fn without_its_server_a_drive_waits_and_then_fails_and_then_is_back() {
 }
 
 #[test]
-fn one_connection_waits_for_a_server_that_is_gone_and_others_fail_at_once() {
+fn one_connection_waits_for_a_lost_server_and_others_fail() {
     let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(1); 2]);
     let config = NbdConfig { reconnect: Duration::from_secs(1), io_threads: 2, ..config(&server) };
     let driver = Box::new(NbdDriver::open(config).unwrap());
@@ -243,7 +243,7 @@ fn one_connection_waits_for_a_server_that_is_gone_and_others_fail_at_once() {
 }
 
 #[test]
-fn a_server_that_hangs_up_while_nobody_asks_is_missed_at_once_and_found_again() {
+fn server_that_hangs_up_while_idle_is_missed_and_found_again() {
     for backend in backends() {
         let server = Server::new(SIZE, ALL, &[Act::LeaveAfter(0)]);
         let mut rig = rig(&server, backend);
@@ -262,7 +262,7 @@ fn a_server_that_hangs_up_while_nobody_asks_is_missed_at_once_and_found_again() 
 }
 
 #[test]
-fn of_several_connections_each_line_names_its_own_and_only_what_is_sent_again_counts() {
+fn each_of_several_connections_names_its_own_resends() {
     let script = [Act::LoseAnswer(0), Act::Honest, Act::Honest];
     let server = Server::new(SIZE, ALL, &script);
     let config = NbdConfig { connections: Some(3), ..config(&server) };
@@ -280,7 +280,7 @@ fn of_several_connections_each_line_names_its_own_and_only_what_is_sent_again_co
 }
 
 #[test]
-fn where_one_connection_is_lost_none_of_the_others_is_trusted_any_more() {
+fn loss_of_one_connection_ends_trust_in_all() {
     for backend in backends() {
         // The second one would keep its request for 30 s.
         let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(0), Act::Silent(0), Act::Honest]);
@@ -296,7 +296,7 @@ fn where_one_connection_is_lost_none_of_the_others_is_trusted_any_more() {
 }
 
 #[test]
-fn requests_of_a_silent_server_time_out_each_in_its_time_though_no_connection_is_up() {
+fn requests_of_a_silent_server_time_out_unconnected() {
     for backend in backends() {
         let server = Server::new(SIZE, ALL, &[Act::Silent(0)]);
         let config = NbdConfig { reconnect: Duration::from_secs(8), ..config(&server) };
@@ -324,7 +324,7 @@ fn requests_that_timed_out_are_not_said_to_be_sent_again() {
 }
 
 #[test]
-fn a_request_that_its_server_dies_of_fails_when_the_time_is_over_and_others_go_on() {
+fn request_that_kills_its_server_fails_in_time() {
     let server = Server::new(SIZE, ALL, &[Act::LoseRequest(0); 40]);
     let config = NbdConfig { reconnect: Duration::from_millis(500), ..config(&server) };
     let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
@@ -380,7 +380,7 @@ fn an_export_that_has_become_smaller_or_poorer_is_dead() {
 }
 
 #[test]
-fn a_drive_goes_on_by_one_connection_where_a_flush_no_longer_covers_several() {
+fn drive_goes_on_with_one_connection_if_flush_covers_no_more() {
     for connections in [2, 1] {
         // Each of two connections is lost.
         let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(0); 2]);
@@ -452,7 +452,7 @@ fn write_through_forces_every_write_and_needs_no_flush() {
 }
 
 #[test]
-fn an_export_without_a_whole_number_of_sectors_says_what_is_not_served() {
+fn export_of_partial_sectors_says_what_is_not_served() {
     let server = Server::new(SIZE + 100, ALL, &[]);
     let driver = NbdDriver::open(config(&server)).unwrap();
     assert_eq!(driver.capacity(), SIZE / 512);

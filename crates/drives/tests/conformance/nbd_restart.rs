@@ -122,7 +122,7 @@ fn threads_without_a_connection_send_by_those_that_have_one() {
 
 /// Without MULTI_CONN a flush covers only its own connection, so the drive uses one connection.
 #[test]
-fn an_export_that_loses_multi_conn_has_one_connection_until_it_has_that_again() {
+fn export_without_multi_conn_has_one_connection_meanwhile() {
     for backend in backends() {
         let server = Server::new(SIZE, ALL, &[]);
         let drives = drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, 0);
@@ -169,7 +169,7 @@ fn an_export_that_loses_multi_conn_has_one_connection_until_it_has_that_again() 
 }
 
 #[test]
-fn a_server_that_ends_each_connection_at_once_is_connected_anew_ever_more_slowly() {
+fn server_that_ends_connections_is_retried_ever_more_slowly() {
     for backend in backends() {
         for act in [Act::ShutDown(0), Act::Garbage(0)] {
             let server = Server::new(SIZE, ALL, &[act; 10_000]);
@@ -202,7 +202,7 @@ fn a_server_that_ends_each_connection_at_once_is_connected_anew_ever_more_slowly
 
 /// An attempt to connect ends with the time that requests wait.
 #[test]
-fn a_server_that_takes_connections_and_says_nothing_holds_requests_no_longer_than_reconnect() {
+fn silent_server_holds_requests_no_longer_than_reconnect() {
     let server = Server::new(SIZE, ALL, &[]);
     let drives = drives_of(NbdConfig { reconnect: Duration::from_secs(1), ..config(&server) }, 0);
     let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
@@ -226,7 +226,7 @@ fn a_server_that_takes_connections_and_says_nothing_holds_requests_no_longer_tha
 
 /// The first of the connections that are missing is waited for at the start, and no other one.
 #[test]
-fn a_server_that_keeps_further_clients_waiting_delays_the_start_once() {
+fn server_that_keeps_further_clients_waiting_delays_start_once() {
     let server = Server::new(SIZE, ALL, &[]);
     server.state.limit.store(1, Ordering::SeqCst);
     server.state.mute.store(true, Ordering::SeqCst);
@@ -240,7 +240,7 @@ fn a_server_that_keeps_further_clients_waiting_delays_the_start_once() {
 }
 
 #[test]
-fn a_forwarded_request_without_an_answer_times_out_and_others_go_on() {
+fn forwarded_request_without_answer_times_out_and_others_go_on() {
     for backend in backends() {
         let server = Server::new(SIZE, ALL, &[Act::Silent(0)]);
         server.state.limit.store(1, Ordering::SeqCst);
@@ -311,7 +311,7 @@ fn restarted(config: NbdConfig, server: &Server, (flushes, fua): (bool, bool)) -
 }
 
 #[test]
-fn after_a_restart_the_next_flush_fails_once_if_that_is_asked_for_and_writes_were_unflushed() {
+fn next_flush_after_a_restart_fails_once_if_requested() {
     let (ok, failed) = (Status::Ok, Status::IoError);
     for connections in [1, 3] {
         for (on_server_restart, write_through, how, expected) in [
@@ -331,7 +331,7 @@ fn after_a_restart_the_next_flush_fails_once_if_that_is_asked_for_and_writes_wer
 }
 
 #[test]
-fn a_drive_whose_server_hangs_stops_at_once_if_nothing_is_unflushed() {
+fn drive_on_a_hung_server_stops_at_once_if_flushed() {
     for (writes, flushes) in [(0, 0), (1, 1), (1, 0)] {
         let server = Server::new(SIZE, ALL, &[Act::Silent(writes + flushes)]);
         let drives = drives_of(config(&server), 1_000_000_000);
@@ -352,7 +352,7 @@ fn a_drive_whose_server_hangs_stops_at_once_if_nothing_is_unflushed() {
 }
 
 #[test]
-fn a_drive_whose_server_is_gone_stops_at_once_if_nothing_is_unflushed() {
+fn drive_without_its_server_stops_at_once_if_flushed() {
     for (writes, flushes) in [(false, false), (true, true), (true, false)] {
         let server = Server::new(SIZE, ALL, &[]);
         let reconnect = Duration::from_secs(2);

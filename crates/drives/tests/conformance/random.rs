@@ -103,11 +103,11 @@ fn random_on_stripes(chunk_sectors: u32) {
 }
 
 #[test]
-fn random_operations_on_a_stripe_of_4k_chunks_equal_a_memory_image() {
+fn random_operations_on_stripe_of_4k_chunks_equal_memory_image() {
     random_on_stripes(8);
 }
 
 #[test]
-fn random_operations_on_a_stripe_of_64k_chunks_equal_a_memory_image() {
+fn random_operations_on_stripe_of_64k_chunks_equal_memory_image() {
     random_on_stripes(128);
 }

@@ -91,7 +91,7 @@ fn thread_without_a_queue_submits_to_the_owner_of_one() {
 }
 
 #[test]
-fn timeout_of_a_bio_in_a_queue_of_another_thread_reaches_its_submitter() {
+fn timeout_of_a_bio_in_a_remote_queue_reaches_its_submitter() {
     for plan in plans(&[Kind::FaultFile]) {
         let plan = Plan { timeout_ns: 30_000_000, ..plan };
         two_threads(

@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn exports_of_less_than_8_eib_are_described_and_larger_ones_refused() {
+    fn exports_below_8_eib_are_described_and_larger_ones_refused() {
         const MOST: u64 = (1 << 63) - 512;
         let info = describe(config(&format!("null:size={MOST}"), false)).unwrap();
         assert_eq!(info.size_bytes, MOST);

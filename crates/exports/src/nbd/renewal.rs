@@ -152,7 +152,7 @@ mod tests {
     use crate::nbd::{Listen, ListenTls};
 
     #[test]
-    fn a_change_of_files_is_logged_once_for_all_listeners_that_share_them() {
+    fn changed_files_are_logged_once_for_all_listeners() {
         let authority = Authority::new("CA");
         let issued = authority.issue("server", &["localhost"], Validity::Now);
         let next = authority.issue("next", &["localhost"], Validity::Now);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_expires_is_said_before_and_then_once_a_day() {
+    fn certificate_that_expires_is_said_before_and_then_once_day() {
         let authority = Authority::new("CA");
         let day = Duration::from_secs(24 * 60 * 60);
         // Of its time of two days less than a third is left.
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ca_of_clients_that_expires_is_said_as_the_servers_own_certificate_is() {
+    fn expiring_ca_of_clients_is_reported_like_a_certificate() {
         let authority = Authority::valid("CA", Validity::Seconds(40_000));
         let issued = authority.issue("server", &["localhost"], Validity::Seconds(400_000));
         let identity = Identity { certificate: issued.certificate, key: issued.key };

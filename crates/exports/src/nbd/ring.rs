@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn unix_socket_has_room_for_several_long_replies_and_tcp_finds_its_own() {
+    fn unix_socket_fits_long_replies_and_tcp_finds_its_own_size() {
         let (unix, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_gone_when_it_has_closed_all_and_not_when_it_has_sent_or_ended_its_half() {
+    fn peer_is_gone_only_when_it_has_closed_both_directions() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         assert!(!is_gone(ours.as_raw_fd()));
         std::io::Write::write_all(&mut &theirs, b"more").unwrap();

@@ -258,7 +258,7 @@ fn thread_that_panics_keeps_no_other_from_its_end() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused_and_the_least_that_does_is_taken() {
+fn senseless_settings_are_refused_and_the_least_is_taken() {
     let dir = tempfile::tempdir().unwrap();
     let good = || {
         let listen = Listen::Unix(dir.path().join("s"));
@@ -332,7 +332,7 @@ fn more_threads_than_cpus_named_share_these() {
 }
 
 #[test]
-fn a_server_that_is_dropped_has_let_go_of_its_clients_and_volumes() {
+fn server_that_is_dropped_has_let_go_of_its_clients_and_volumes() {
     let dir = tempfile::tempdir().unwrap();
     let (volume, path) = (volume("null:size=1m", 1, 0), dir.path().join("s"));
     let server = start(Arc::clone(&volume), &path, |_| ());

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_is_due_every_second_is_said_once_and_after_a_while_how_often() {
+    fn line_due_every_second_is_said_once_with_later_counts() {
         let said = Arc::new(Mutex::new(Vec::<String>::new()));
         let into = Arc::clone(&said);
         let say: Say = Arc::new(move |text: &str| lock(&into).push(text.to_owned()));

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_lead_to_their_region_up_to_its_last_byte_and_no_further() {
+    fn addresses_lead_to_their_region_up_to_its_last_byte() {
         let memory = GuestMemory::new(vec![region(0x10_0000, 8192), region(0, 4096)]).unwrap();
         let room = |guest| memory.translate(guest).map(|place| place.room_bytes);
         assert_eq!([room(0), room(4095), room(4096)], [Some(4096), Some(1), None]);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_lead_to_their_region_among_few_and_among_as_many_as_there_may_be() {
+    fn addresses_lead_to_their_region_among_few_and_many() {
         let file = memory_file("t", (REGIONS_MAX as u64 + 1) * 4096).unwrap();
         let region = |at: u64| {
             let (guest, offset) = (8192 * at, 4096 * at);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_mapped_in_whole_pages_of_their_own_as_far_as_they_go() {
+    fn files_are_mapped_in_whole_pages_of_their_own() {
         assert_eq!(page_bytes(HUGETLBFS, 2 << 20), 2 << 20);
         assert_eq!(page_bytes(HUGETLBFS, 3 << 20), 4 << 20);
         assert_eq!([0, 1 << 50].map(|block| page_bytes(HUGETLBFS, block)), [4096, 1 << 30]);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_that_overlap_or_wrap_or_have_no_file_behind_them_are_refused() {
+    fn overlapping_wrapping_or_unbacked_regions_are_refused() {
         let error = GuestMemory::new(vec![region(0, 8192), region(4096, 8192)]).unwrap_err();
         assert_eq!(
             error.to_string(),

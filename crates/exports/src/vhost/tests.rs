@@ -37,7 +37,7 @@ fn start(export: VhostExport) -> Result<VhostServer, Error> {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused_and_those_at_the_limit_are_not() {
+fn senseless_settings_are_refused_and_limits_are_not() {
     let mut export = export(Path::new("/nowhere"));
     let mut check = |queues, serial: usize| {
         (export.queues, export.serial) = (queues, "s".repeat(serial));
@@ -68,7 +68,7 @@ fn threads_have_the_settings_of_their_export() {
 }
 
 #[test]
-fn only_the_older_design_has_a_lock_and_a_server_that_is_dropped_lets_go_of_its_socket() {
+fn only_the_older_design_locks_and_a_server_frees_its_socket() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     for threads in [Threads::Shared, Threads::Count(1), Threads::PerQueue] {

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_by_queue_are_no_more_than_the_cpus_that_they_are_pinned_to() {
+    fn threads_by_queue_are_at_most_the_cpus_pinned_to() {
         let count = |cpus: &[u32]| Threads::PerQueue.count(4, cpus);
         assert_eq!([count(&[3, 3]), count(&[3, 5]), count(&[0, 1, 2, 3, 4, 5])], [1, 2, 4]);
         // A number is what somebody asked for; it goes round.

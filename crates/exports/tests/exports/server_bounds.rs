@@ -39,7 +39,7 @@ fn config(spec: &str, path: PathBuf) -> ServerConfig {
 }
 
 #[test]
-fn client_that_sends_a_long_write_before_it_reads_its_replies_is_served() {
+fn client_that_writes_long_before_reading_replies_is_served() {
     for backend in BACKENDS {
         let running = serve(&["ram:size=16m"], |config| config.backend = backend);
         let mut socket = by_hand(&running);
@@ -59,7 +59,7 @@ fn client_that_sends_a_long_write_before_it_reads_its_replies_is_served() {
 }
 
 #[test]
-fn client_that_reads_nothing_before_many_reads_and_a_long_write_are_sent_is_served() {
+fn client_that_reads_late_after_many_reads_is_served() {
     const READS: u64 = 64;
     for backend in BACKENDS {
         let running = serve(&["ram:size=16m"], |config| config.backend = backend);
@@ -80,7 +80,7 @@ fn client_that_reads_nothing_before_many_reads_and_a_long_write_are_sent_is_serv
 }
 
 #[test]
-fn connection_that_reads_no_replies_holds_an_eighth_of_the_memory() {
+fn connection_that_reads_no_replies_holds_eighth_of_memory() {
     for backend in BACKENDS {
         let running = serve(&["ram:size=64m"], |config| {
             config.backend = backend;
@@ -219,7 +219,7 @@ fn of_servers_that_find_a_dead_socket_file_one_gets_it() {
 }
 
 #[test]
-fn socket_of_another_program_is_left_alone_also_when_it_accepts_nothing() {
+fn socket_of_another_program_is_left_alone_even_if_idle() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let _listener = UnixListener::bind(&path).unwrap();
@@ -239,7 +239,7 @@ fn volume_of_8_eib_is_refused_by_name() {
 }
 
 #[test]
-fn errors_of_drives_are_counted_by_export_and_errors_of_clients_are_not() {
+fn errors_of_drives_count_for_the_export_and_of_clients_not() {
     let bad = "fault:drive=(ram:size=1m),status=enospc,op=write";
     let running = serve(&["ram:size=1m", bad], |_| ());
     let (mut good, mut bad) = (running.unix("0"), running.unix("1"));

@@ -62,7 +62,7 @@ impl Sockets {
 }
 
 #[test]
-fn an_export_and_a_listener_come_and_go_while_a_client_of_another_works() {
+fn export_and_listener_come_and_go_beside_another_client() {
     let dir = Sockets::new();
     let [kept, other] = [(); 2].map(|()| volume("ram:size=4m", THREADS));
     let mut server = start(vec![export("kept", &kept)], vec![listener(&dir.path("a"), &[0])]);
@@ -104,7 +104,7 @@ fn an_export_and_a_listener_come_and_go_while_a_client_of_another_works() {
 }
 
 #[test]
-fn what_is_in_flight_is_answered_before_the_client_of_a_removed_export_is_disconnected() {
+fn requests_in_flight_are_answered_before_export_removal() {
     let dir = Sockets::new();
     let slow = "model:units=1,read=50ms,write=50ms,latency=1us,size=4m,depth=8,queues=2";
     let volumes = [volume("ram:size=4m", THREADS), volume(slow, THREADS)];
@@ -152,7 +152,7 @@ fn a_change_that_cannot_be_or_is_not_made_changes_nothing() {
 }
 
 #[test]
-fn clients_are_reported_with_what_they_did_and_one_is_disconnected() {
+fn clients_are_reported_and_one_is_disconnected() {
     let dir = Sockets::new();
     let kept = volume("ram:size=4m", THREADS);
     let server = start(vec![export("kept", &kept)], vec![listener(&dir.path("a"), &[0])]);

@@ -91,7 +91,7 @@ fn first_read(running: &Running, export: &str, offset: u64, length: u64) -> Vec<
 }
 
 #[test]
-fn long_reads_of_holes_are_hole_chunks_until_something_is_written_there_and_after_a_trim() {
+fn long_reads_of_holes_are_hole_chunks_before_and_after_data() {
     for backend in BACKENDS {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = dir.path().join("d");
@@ -122,7 +122,7 @@ fn long_reads_of_holes_are_hole_chunks_until_something_is_written_there_and_afte
 }
 
 #[test]
-fn every_acknowledged_write_is_seen_by_the_next_read_of_every_connection() {
+fn acknowledged_write_is_seen_by_reads_of_every_connection() {
     for backend in BACKENDS {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = dir.path().join("d");
@@ -159,7 +159,7 @@ fn a_group_with_a_limit_gets_its_holes_as_data_since_they_count() {
 }
 
 #[test]
-fn dead_drive_answers_reads_of_its_holes_with_an_error_and_cached_writes_are_data() {
+fn dead_drive_fails_reads_of_holes_and_keeps_cached_writes() {
     const TIMEOUT_NS: u64 = 30_000_000_000;
     for backend in BACKENDS {
         let mut control = None;

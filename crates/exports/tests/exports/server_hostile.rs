@@ -207,7 +207,7 @@ fn stop_answers_what_is_in_flight() {
 }
 
 #[test]
-fn socket_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_is_not() {
+fn dead_socket_file_is_replaced_and_a_live_one_is_not() {
     let running = serve(&["ram:size=1m"], |_| ());
     let mut config = millrace_exports::nbd::ServerConfig::default();
     config.exports.push(millrace_exports::nbd::ExportConfig::new(

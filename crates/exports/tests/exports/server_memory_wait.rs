@@ -37,7 +37,7 @@ fn served(running: &Running, others: usize) {
 }
 
 #[test]
-fn small_requests_go_on_beside_any_number_of_clients_that_receive_nothing() {
+fn small_requests_go_on_beside_all_idle_receivers() {
     for backend in BACKENDS {
         for others in [8, 20, 200, 300] {
             let running = serve(&["ram:size=64m"], |config| config.backend = backend);
@@ -51,7 +51,7 @@ fn small_requests_go_on_beside_any_number_of_clients_that_receive_nothing() {
 }
 
 #[test]
-fn large_request_has_its_turn_beside_clients_that_receive_nothing_or_next_to_nothing() {
+fn large_request_has_its_turn_beside_idle_receivers() {
     // The cases run at the same time: each mostly waits until its stalled clients are closed.
     thread::scope(|scope| {
         for backend in BACKENDS {
@@ -99,7 +99,7 @@ fn has_its_turn(backend: Backend, trickles: bool) {
 }
 
 #[test]
-fn first_requests_of_2_mib_do_not_wait_behind_large_ones_of_clients_that_receive_nothing() {
+fn first_requests_of_2_mib_do_not_wait_for_idle_receivers() {
     for backend in BACKENDS {
         let running = serve(&["ram:size=64m"], |config| config.backend = backend);
         running.scatter("0", 48);
@@ -121,7 +121,7 @@ fn first_requests_of_2_mib_do_not_wait_behind_large_ones_of_clients_that_receive
 }
 
 #[test]
-fn a_large_request_has_its_turn_beside_a_stream_of_small_first_ones() {
+fn large_request_has_its_turn_beside_stream_of_small_first_ones() {
     for backend in BACKENDS {
         let running = serve(&["ram:size=64m"], |config| {
             config.backend = backend;
@@ -201,7 +201,7 @@ fn memory_that_lies_idle_in_one_thread_is_there_for_another() {
 }
 
 #[test]
-fn memory_goes_back_to_the_system_when_it_was_not_used_for_a_while() {
+fn memory_goes_back_to_system_when_it_was_not_used_for_while() {
     for backend in BACKENDS {
         let running = serve(&["ram:size=64m"], |config| config.backend = backend);
         running.scatter("0", 1);
@@ -219,7 +219,7 @@ fn memory_goes_back_to_the_system_when_it_was_not_used_for_a_while() {
 }
 
 #[test]
-fn a_group_that_waits_for_its_limit_leaves_memory_to_large_requests_of_others() {
+fn limited_group_leaves_memory_to_large_requests_of_others() {
     let groups = Groups::new();
     let running = serve_groups(&groups);
     running.scatter("1", 64);
@@ -256,7 +256,7 @@ fn a_group_that_waits_for_its_limit_leaves_memory_to_large_requests_of_others() 
 }
 
 #[test]
-fn small_requests_of_a_group_go_on_beside_its_large_ones_and_these_have_their_turns() {
+fn small_requests_of_a_group_go_on_beside_its_large_ones() {
     let groups = Groups::new();
     let running = serve_groups(&groups);
     let group = groups.find("0").unwrap();

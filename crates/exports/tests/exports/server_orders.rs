@@ -147,7 +147,7 @@ fn fua_of_every_command_is_durable_before_its_answer() {
 }
 
 #[test]
-fn flush_and_fua_are_answered_when_the_drive_has_flushed_and_not_before() {
+fn flush_and_fua_are_answered_after_the_drive_has_flushed() {
     for backend in BACKENDS {
         let (running, knobs) = serve(false, backend);
         let mut client = running.unix("0");
@@ -223,7 +223,7 @@ impl Wide {
 }
 
 #[test]
-fn ranges_of_more_than_1_tib_go_to_the_drive_part_after_part_and_whole() {
+fn ranges_above_1_tib_go_part_after_part_and_whole() {
     for backend in BACKENDS {
         let (running, knobs) = serve(false, backend);
         let mut client = Wide::new(&running);

@@ -130,7 +130,7 @@ fn client_that_asked_for_block_sizes_is_held_to_them() {
 }
 
 #[test]
-fn writers_of_parts_of_a_block_and_of_whole_blocks_lose_nothing_of_each_others() {
+fn partial_and_whole_block_writers_keep_each_others_data() {
     for backend in BACKENDS {
         let specs = ["fault:drive=(ram:size=1m),latency=300us"];
         let running = serve(&specs, |config| (config.backend, config.threads) = (backend, 2));
@@ -180,7 +180,7 @@ fn writers_of_parts_of_a_block_and_of_whole_blocks_lose_nothing_of_each_others()
 }
 
 #[test]
-fn whole_block_writes_in_flight_are_not_undone_by_writes_of_parts() {
+fn whole_block_writes_are_not_undone_by_partial_ones() {
     for backend in BACKENDS {
         let specs = ["fault:drive=(ram:size=1m),latency=300us"];
         let running = serve(&specs, |config| (config.backend, config.threads) = (backend, 2));
@@ -208,7 +208,7 @@ fn whole_block_writes_in_flight_are_not_undone_by_writes_of_parts() {
 }
 
 #[test]
-fn ragged_request_of_32_mib_works_and_payload_in_small_pieces_lands_in_place() {
+fn ragged_request_of_32_mib_works_and_small_pieces_fit() {
     for backend in BACKENDS {
         let running = serve(&["ram:size=64m"], |config| config.backend = backend);
         let mut client = Ragged::new(&running);
@@ -228,7 +228,7 @@ fn ragged_request_of_32_mib_works_and_payload_in_small_pieces_lands_in_place() {
 }
 
 #[test]
-fn ragged_requests_to_a_drive_without_payload_and_to_a_read_only_export_are_answered() {
+fn ragged_requests_to_odd_drives_and_exports_are_answered() {
     let running = serve(&["null:size=1m"], |_| ());
     let mut client = Ragged::new(&running);
     client.write(5, &[1; 1000]);

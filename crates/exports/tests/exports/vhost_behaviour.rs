@@ -133,7 +133,7 @@ fn serial_numbers_and_types_that_there_are_not() {
 }
 
 #[test]
-fn headers_data_and_status_may_be_split_anywhere_and_lie_anywhere() {
+fn headers_data_and_status_may_be_split_and_lie_anywhere() {
     let dir = tempfile::tempdir().unwrap();
     let file = format!("file:path={},size=16m", dir.path().join("d").display());
     for (backend, spec) in BACKENDS.into_iter().flat_map(|b| [(b, SPEC), (b, &*file)]) {
@@ -250,7 +250,7 @@ fn a_request_that_fails_has_written_its_status_and_nothing_else() {
 }
 
 #[test]
-fn chains_without_a_status_byte_or_a_whole_header_are_given_back() {
+fn chains_without_status_byte_or_whole_header_are_given_back() {
     let export = Export::one(Backend::Auto, SPEC);
     let mut guest = export.guest();
     let header = guest.header(0, 0, IN, 0);
@@ -271,7 +271,7 @@ fn chains_without_a_status_byte_or_a_whole_header_are_given_back() {
 }
 
 #[test]
-fn writes_are_durable_when_answered_with_the_write_back_switch_off_and_after_a_flush_with_it_on() {
+fn writes_are_durable_with_the_switch_off_or_a_flush() {
     for (backend, cache) in BACKENDS
         .into_iter()
         .flat_map(|b| [(b, FaultCache::Volatile), (b, FaultCache::VolatileWithoutFua)])
@@ -299,8 +299,7 @@ fn writes_are_durable_when_answered_with_the_write_back_switch_off_and_after_a_f
 }
 
 #[test]
-fn a_switch_to_write_through_holds_over_resets_and_new_connections_of_a_frontend_that_says_it_once()
-{
+fn switch_to_write_through_survives_resets_of_a_frontend() {
     let (volume, control) = faulty(SPEC, FaultCache::Volatile);
     let export = Export::of(Backend::Auto, &[volume], |_| {});
     let guest = export.guest();
@@ -320,7 +319,7 @@ fn a_switch_to_write_through_holds_over_resets_and_new_connections_of_a_frontend
 }
 
 #[test]
-fn a_guest_that_knows_neither_flushes_nor_the_switch_gets_durable_writes() {
+fn guest_without_flushes_or_switch_gets_durable_writes() {
     let (volume, control) = faulty(SPEC, FaultCache::Volatile);
     let export = Export::of(Backend::Auto, &[volume], |_| {});
     let mut guest = Guest::connect(&export.socket(0), 1);
@@ -339,7 +338,7 @@ fn a_guest_that_knows_neither_flushes_nor_the_switch_gets_durable_writes() {
 }
 
 #[test]
-fn rings_of_every_size_wrap_with_and_without_event_indices_and_indirect_tables() {
+fn rings_of_all_sizes_wrap_with_indices_and_tables() {
     let all = [(true, true), (true, false), (false, true), (false, false)];
     for (backend, (events, tables)) in BACKENDS.into_iter().flat_map(|b| all.map(|c| (b, c))) {
         let export = Export::one(backend, SPEC);
@@ -438,7 +437,7 @@ fn two_hundred_and_fifty_six_queues_are_served_by_few_threads() {
 }
 
 #[test]
-fn a_ring_is_enabled_by_its_message_or_by_its_kick_where_there_is_none() {
+fn ring_is_enabled_by_its_message_or_by_its_kick() {
     let export = Export::one(Backend::Auto, SPEC);
     for (protocol, taken) in [(true, 0), (false, 1)] {
         let mut guest = Guest::connect(&export.socket(0), 1);
@@ -468,7 +467,7 @@ fn a_ring_is_enabled_by_its_message_or_by_its_kick_where_there_is_none() {
 }
 
 #[test]
-fn a_frontend_that_has_not_asked_for_the_size_is_told_of_it_when_it_enables_its_first_ring() {
+fn frontend_that_never_asked_for_the_size_is_told_at_its_ring() {
     let export = Export::one(Backend::Auto, SPEC);
     for asks in [false, true] {
         let mut guest = Guest::connect(&export.socket(0), 1);
@@ -539,7 +538,7 @@ fn errors_of_drives_are_counted_by_export() {
 }
 
 #[test]
-fn a_ring_that_is_disabled_takes_nothing_until_it_is_enabled_again() {
+fn disabled_ring_takes_nothing_until_enabled() {
     for backend in BACKENDS {
         let export = Export::one(backend, SPEC);
         let mut guest = export.guest();
@@ -564,7 +563,7 @@ fn a_ring_that_is_disabled_takes_nothing_until_it_is_enabled_again() {
 }
 
 #[test]
-fn the_base_is_told_when_all_is_answered_and_the_ring_goes_on_from_there() {
+fn base_is_reported_after_all_answers_and_the_ring_resumes() {
     for backend in BACKENDS {
         let (volume, control) = faulty(SPEC, FaultCache::Inner);
         let export = Export::of(backend, &[volume], |_| {});
@@ -589,7 +588,7 @@ fn the_base_is_told_when_all_is_answered_and_the_ring_goes_on_from_there() {
 }
 
 #[test]
-fn reset_owner_and_reset_device_stop_all_rings_with_requests_in_flight() {
+fn reset_owner_and_device_stop_all_rings_under_load() {
     for backend in BACKENDS {
         let (volume, control) = faulty(SPEC, FaultCache::Inner);
         let export = Export::of(backend, &[volume], |_| {});
@@ -619,7 +618,7 @@ fn reset_owner_and_reset_device_stop_all_rings_with_requests_in_flight() {
 }
 
 #[test]
-fn descriptors_for_notifications_are_exchanged_while_a_ring_runs() {
+fn descriptors_for_notifications_are_exchanged_while_ring_runs() {
     for backend in BACKENDS {
         let export = Export::one(backend, SPEC);
         let mut guest = export.guest();
@@ -712,7 +711,7 @@ fn an_export_that_connects_finds_its_frontend_again_and_again() {
 }
 
 #[test]
-fn a_frontend_that_goes_away_with_requests_in_flight_leaves_nothing_behind() {
+fn frontend_leaving_with_requests_in_flight_leaks_nothing() {
     for backend in BACKENDS {
         let (volume, control) = faulty(SPEC, FaultCache::Inner);
         let export = Export::of(backend, &[volume], |_| {});

@@ -46,7 +46,7 @@ fn word(round: u64, queue: usize, slot: usize) -> u64 {
 }
 
 #[test]
-fn the_driver_of_others_writes_flushes_reads_and_verifies_over_two_queues() {
+fn driver_of_others_verifies_writes_over_two_queues() {
     for (backend, threads) in BACKENDS.into_iter().flat_map(|b| [(b, 1), (b, 2)]) {
         let export = Export::of(backend, &[volume("ram:size=16m")], |export| {
             (export.queues, export.threads) = (2, Threads::Count(threads));

@@ -124,7 +124,7 @@ fn what_is_done_again_may_be_done_again_once_more() {
 }
 
 #[test]
-fn a_device_that_is_stopped_answers_what_is_in_flight_and_leaves_nothing_to_do_again() {
+fn stopped_device_answers_requests_in_flight_and_is_idle() {
     for backend in BACKENDS {
         let (volume, control) = faulty(SPEC, FaultCache::Inner);
         control.add_rule(FaultRule::always(Effect::Delay(1_000_000_000)));
@@ -199,7 +199,7 @@ fn a_region_that_is_cut_off_or_none_harms_nobody() {
 }
 
 #[test]
-fn the_region_tells_the_next_device_whether_writes_are_durable_when_answered() {
+fn region_tells_if_writes_are_durable_when_answered() {
     for on in [1u8, 0, 1] {
         let first = Export::one(Backend::Auto, SPEC);
         let (guest, inflight) = tracked(&first);
@@ -252,7 +252,7 @@ fn mark(inflight: &(Vec<u8>, std::fs::File)) -> u64 {
 }
 
 #[test]
-fn a_guest_of_another_server_gets_durable_writes_until_it_sets_its_switch() {
+fn guest_of_another_server_has_durable_writes_until_its_switch() {
     let first = Export::one(Backend::Auto, SPEC);
     let (guest, inflight) = tracked(&first);
     // Other servers leave the word zero.
@@ -272,7 +272,7 @@ fn a_guest_of_another_server_gets_durable_writes_until_it_sets_its_switch() {
 
 /// QEMU has no region to hand over if the other server knew of none: qemu-storage-daemon does not.
 #[test]
-fn a_guest_without_a_region_of_another_server_gets_durable_writes() {
+fn guest_without_region_of_another_server_gets_durable_writes() {
     let (volume, control) = faulty(SPEC, FaultCache::Volatile);
     let export = Export::of(Backend::Auto, &[volume], |_| {});
     let mut guest = Guest::connect(&export.socket(0), 2);
@@ -292,7 +292,7 @@ const LOSS: &str = "the last daemon ended before it flushed writes that it had a
                     guest's next flush fails with an I/O error to report this";
 
 #[test]
-fn the_first_flush_after_a_death_that_lost_writes_fails_and_no_other() {
+fn first_flush_after_death_that_lost_writes_fails_and_no_other() {
     for backend in BACKENDS {
         // Also where the next daemon serves fewer queues, or has no cache any more.
         for (queues, is_cached) in [(4, true), (1, true), (4, false)] {
@@ -360,7 +360,7 @@ fn a_loss_that_no_daemon_told_is_told_by_the_one_after_it() {
 }
 
 #[test]
-fn a_guest_without_flushes_hears_of_lost_writes_by_its_next_write() {
+fn guest_without_flushes_hears_of_lost_writes_by_its_next_write() {
     let mut first = Export::of(Backend::Auto, &[cached()], |_| {});
     let (mut guest, inflight) = tracked(&first);
     assert_eq!(status_of_write(&mut guest, 0), 0);
@@ -522,7 +522,7 @@ fn reach(socket: &Path) -> Wire {
 }
 
 #[test]
-fn a_device_that_is_killed_under_load_loses_no_request_and_answers_none_twice() {
+fn device_killed_under_load_loses_and_repeats_no_request() {
     const SLOTS: u16 = 21;
     let dir = tempfile::Builder::new().prefix("mr-").tempdir().unwrap();
     let (socket, file) = (dir.path().join("s"), dir.path().join("d"));

@@ -79,7 +79,7 @@ fn stick(guest: &mut Guest, control: &FaultControl, slots: std::ops::Range<u16>)
 }
 
 #[test]
-fn a_region_that_is_removed_stays_mapped_until_the_last_request_in_it_has_ended() {
+fn removed_region_stays_mapped_until_its_last_request_ends() {
     on_both(|backend| {
         let (export, mut guest, control, [_, _, high]) = split(backend);
         let all = guest.memory.len;
@@ -115,7 +115,7 @@ fn a_region_that_is_removed_stays_mapped_until_the_last_request_in_it_has_ended(
 }
 
 #[test]
-fn memory_is_added_at_once_whatever_a_drive_is_at_and_removed_when_it_is_done() {
+fn memory_is_added_at_once_and_removed_when_done() {
     on_both(|backend| {
         let (export, mut guest, control, [rings, low, high]) = split(backend);
         let all = guest.memory.len;
@@ -197,7 +197,7 @@ fn a_second_session_on_a_connection_has_nothing_of_the_first() {
 }
 
 #[test]
-fn requests_in_flight_end_where_their_ring_was_when_the_ring_leaves_the_memory() {
+fn requests_in_flight_end_in_their_ring_when_it_moves() {
     on_both(|backend| {
         let (export, mut guest, control, [_, low, high]) = split(backend);
         stick(&mut guest, &control, 0..4);
@@ -218,7 +218,7 @@ fn requests_in_flight_end_where_their_ring_was_when_the_ring_leaves_the_memory()
 }
 
 #[test]
-fn memory_that_changes_all_the_time_under_load_never_costs_a_byte() {
+fn memory_that_changes_all_time_under_load_never_costs_byte() {
     let dir = tempfile::tempdir().unwrap();
     let file = format!("file:path={},size=16m", dir.path().join("d").display());
     for (backend, spec) in BACKENDS.into_iter().flat_map(|b| [(b, "ram:size=16m"), (b, &*file)]) {
@@ -258,7 +258,7 @@ fn memory_that_changes_all_the_time_under_load_never_costs_a_byte() {
 }
 
 #[test]
-fn memory_that_is_cut_off_under_requests_breaks_that_device_and_no_other() {
+fn memory_cut_off_under_requests_breaks_that_device_only() {
     let dir = tempfile::tempdir().unwrap();
     let file = format!("file:path={},size=16m", dir.path().join("d").display());
     for (backend, spec) in BACKENDS.into_iter().flat_map(|b| [(b, "ram:size=16m"), (b, &*file)]) {
@@ -295,7 +295,7 @@ fn memory_that_is_cut_off_under_requests_breaks_that_device_and_no_other() {
 }
 
 #[test]
-fn changes_of_memory_that_are_refused_with_an_answer_leave_all_as_it_was() {
+fn refused_memory_changes_leave_all_as_it_was() {
     on_both(|backend| {
         let (export, mut guest, _, [rings, low, high]) = split(backend);
         let all = guest.memory.len;
@@ -324,7 +324,7 @@ fn changes_of_memory_that_are_refused_with_an_answer_leave_all_as_it_was() {
 }
 
 #[test]
-fn a_frontend_that_did_not_negotiate_answers_is_cut_off_by_what_is_refused() {
+fn frontend_without_reply_ack_is_cut_off_by_a_refusal() {
     let export = Export::one(Backend::Auto, "ram:size=16m");
     let guest = Guest::connect(&export.socket(0), 1);
     guest.wire.ask_number(code::GET_FEATURES);
@@ -392,7 +392,7 @@ fn memory_tables_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn requests_in_a_byte_here_and_there_of_memory_that_is_cut_off_cost_no_mappings() {
+fn requests_into_scattered_lost_memory_cost_no_mappings() {
     for backend in BACKENDS {
         let export = Export::one(backend, "ram:size=16m");
         let mut guest = Guest::ready(&export.socket(0), &[1024]);

@@ -232,7 +232,7 @@ fn answers(wire: &Wire) -> bool {
 }
 
 #[test]
-fn messages_in_any_order_are_taken_or_end_the_connection_as_a_plain_model_says() {
+fn messages_in_any_order_match_a_plain_model() {
     let export = Export::of(Backend::Auto, &[volume(SPEC)], |_| {});
     let config = ProptestConfig { cases: 150, failure_persistence: None, ..Default::default() };
     let mut runner = proptest::test_runner::TestRunner::new(config);
@@ -280,7 +280,7 @@ fn handshake(guest: &Guest, kick: &OwnedFd) -> Vec<(u32, Vec<u8>, Vec<OwnedFd>)>
 }
 
 #[test]
-fn a_frontend_may_hang_up_at_every_point_also_in_the_middle_of_a_message() {
+fn frontend_may_hang_up_at_any_point_of_a_message() {
     let export = Export::one(Backend::Auto, SPEC);
     let kick = event();
     let steps = handshake(&Guest::connect(&export.socket(0), 1), &kick).len();
@@ -307,7 +307,7 @@ fn a_frontend_may_hang_up_at_every_point_also_in_the_middle_of_a_message() {
 }
 
 #[test]
-fn bytes_that_are_no_messages_end_the_connection_and_nothing_else() {
+fn bytes_that_are_no_messages_end_connection_and_nothing_else() {
     let export = Export::one(Backend::Auto, SPEC);
     let headers: [[u32; 3]; 7] = [
         [0, 0, 0],
@@ -374,7 +374,7 @@ fn what_is_refused_is_answered_and_said_in_a_clear_line() {
 }
 
 #[test]
-fn a_guest_that_is_offered_less_than_at_its_start_is_told_of_by_name_and_once() {
+fn guest_offered_fewer_features_is_named_once() {
     type Change = fn(&mut millrace_exports::vhost::VhostExport);
     let cases: [(Change, &str); 2] = [
         (
@@ -409,7 +409,7 @@ fn a_guest_that_is_offered_less_than_at_its_start_is_told_of_by_name_and_once() 
 }
 
 #[test]
-fn a_frontend_that_goes_when_it_hears_of_fewer_queues_is_told_of_once() {
+fn frontend_leaving_over_fewer_queues_is_reported_once() {
     let export = Export::one(Backend::Auto, SPEC);
     for _ in 0..3 {
         let wire = Wire::connect(&export.socket(0));
@@ -448,7 +448,7 @@ fn only_eventfds_are_taken_for_notifications() {
 }
 
 #[test]
-fn frontends_that_stall_or_never_read_do_not_keep_an_export_from_stopping() {
+fn stalled_frontends_do_not_keep_an_export_from_stopping() {
     let export = Export::of(Backend::Auto, &[volume(SPEC), volume(SPEC)], |_| {});
     // Half a header.
     let half = Wire::connect(&export.socket(0));
@@ -467,7 +467,7 @@ fn frontends_that_stall_or_never_read_do_not_keep_an_export_from_stopping() {
 }
 
 #[test]
-fn a_new_frontend_starts_with_a_cache_and_one_that_comes_back_with_what_it_set() {
+fn new_frontend_gets_the_cache_and_a_returning_one_its_setting() {
     let (volume, control) = faulty(SPEC, FaultCache::Volatile);
     let export = Export::of(Backend::Auto, &[volume], |_| {});
     let switch = |guest: &Guest| {

@@ -216,7 +216,7 @@ fn long_request(guest: &mut Guest, (kind, count): (u32, u64), data: u64) -> u8 {
 }
 
 #[test]
-fn a_request_of_more_descriptors_than_its_ring_is_served_and_one_of_too_many_fails_alone() {
+fn oversized_request_of_a_ring_fails_alone() {
     for backend in BACKENDS {
         for size in [16, 64, 256] {
             let export = Export::one(backend, SPEC);
@@ -300,7 +300,7 @@ fn scribbles_over_the_used_ring_change_nothing_for_the_device() {
 }
 
 #[test]
-fn a_full_call_descriptor_stops_nobody_and_none_of_the_three_need_be_read() {
+fn full_call_descriptor_blocks_nobody_and_none_need_be_read() {
     for backend in BACKENDS {
         let export = Export::one(backend, SPEC);
         let mut guest = export.guest();
@@ -328,7 +328,7 @@ fn a_full_call_descriptor_stops_nobody_and_none_of_the_three_need_be_read() {
 }
 
 #[test]
-fn a_frontend_that_says_once_where_to_tell_of_broken_rings_is_told_after_stops_and_resets() {
+fn frontend_is_told_of_broken_rings_after_stops_and_resets() {
     for backend in BACKENDS {
         let export = Export::one(backend, SPEC);
         let mut guest = export.guest();
@@ -388,7 +388,7 @@ fn an_interrupt_that_blocks_keeps_no_export_from_stopping() {
 }
 
 #[test]
-fn an_interrupt_that_blocks_keeps_no_other_guest_from_the_export() {
+fn interrupt_that_blocks_keeps_no_other_guest_from_export() {
     let export = Export::one(Backend::Auto, SPEC);
     let (guest, _call) = hangs(&export);
     drop(guest);

@@ -111,7 +111,7 @@ fn on_each_backend(spec: &str, mut body: impl FnMut(&str, &Running)) {
 }
 
 #[test]
-fn allocator_calls_of_the_io_thread_are_counted_and_those_of_the_client_are_not() {
+fn allocations_of_an_io_thread_are_counted_and_of_a_client_not() {
     let _alone = alone();
     on_each_backend(SPECS[0], |case, running| {
         // A thread that serves a client has made all the allocations of its start.
@@ -250,7 +250,7 @@ fn requests_of_guests_allocate_nothing() {
 const HEADS: u16 = 250;
 
 #[test]
-fn requests_of_more_pieces_than_guests_are_told_of_leave_no_memory_behind() {
+fn requests_with_excess_pieces_leave_no_memory_behind() {
     let _alone = alone();
     for backend in BACKENDS {
         let volume = crate::vhost_support::volume(SPECS[1]);

@@ -40,7 +40,7 @@ fn descriptors() -> usize {
 }
 
 #[test]
-fn clients_of_a_stuck_drive_that_come_back_again_and_again_harm_no_other_volume() {
+fn clients_of_a_stuck_drive_that_return_harm_no_other_volume() {
     let _alone = alone();
     for backend in BACKENDS {
         let (running, control) = serve(backend, 2, Duration::from_millis(400));
@@ -68,7 +68,7 @@ fn clients_of_a_stuck_drive_that_come_back_again_and_again_harm_no_other_volume(
 }
 
 #[test]
-fn request_that_no_drive_answers_fails_after_the_drives_timeout_and_its_memory_stays_away() {
+fn request_without_an_answer_fails_by_the_timeout_of_its_drive() {
     let _alone = alone();
     for backend in BACKENDS {
         let timeout = Duration::from_millis(400);
@@ -103,7 +103,7 @@ fn request_that_no_drive_answers_fails_after_the_drives_timeout_and_its_memory_s
 }
 
 #[test]
-fn volume_whose_requests_are_overdue_refuses_more_at_once_until_its_drive_recovers() {
+fn volume_with_overdue_requests_refuses_more_until_recovery() {
     let _alone = alone();
     for backend in BACKENDS {
         let timeout = Duration::from_millis(1500);

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_all_orders_share_a_region_and_longer_ones_have_their_own() {
+    fn buffers_of_all_orders_share_regions_and_longer_ones_do_not() {
         let mut arena = BufferArena::default();
         assert!(arena.take(0).is_none(), "nothing is mapped");
         arena.map(0, |_| 'a').unwrap();

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regions_start_at_multiples_are_whole_pages_and_read_as_zeroes() {
+    fn regions_are_aligned_whole_pages_that_read_as_zeroes() {
         for (len, expected) in [
             (1, 4096),
             (4097, 8192),

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_found_and_listed_and_nothing_outside_of_the_directory() {
+    fn files_are_found_and_listed_and_nothing_outside_of_directory() {
         let dir = tempfile::tempdir().unwrap();
         let images = dir.path().join("images");
         std::fs::create_dir(&images).unwrap();

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_two_exports_have_seats_in_one_group_that_are_set_with_it() {
+    fn clients_of_two_exports_share_a_group_that_is_set_with_it() {
         let served = served(true);
         let export = ExportConfig { group: Some("gold".to_owned()), ..ExportConfig::default() };
         let clients = [served.of_export(&export).enter(), served.of_export(&export).enter()];
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_not_there_names_the_nearest_and_a_wrong_setting_changes_nothing() {
+    fn missing_group_names_the_nearest_and_wrong_values_do_nothing() {
         let served = served(false);
         let error = served.get("gol").unwrap_err().to_string();
         assert_eq!(error, "there is no group \"gol\"; did you mean \"gold\"?");

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_the_tls_of_the_server_unless_it_says_otherwise() {
+    fn address_has_tls_of_server_unless_it_says_otherwise() {
         let listen = Listen::Unix("/s".into());
         let mut config = config(&listen);
         assert_eq!(config.tls_of(&listen), None);

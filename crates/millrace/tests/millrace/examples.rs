@@ -92,7 +92,7 @@ fn heard(path: &Path, ask: &str) -> String {
 }
 
 #[test]
-fn own_export_serves_several_clients_from_files_and_tells_one_too_many_why() {
+fn export_from_files_serves_several_clients_and_explains_limits() {
     let dir = tempfile::tempdir().unwrap();
     let spec = |name: &str| format!("file:path={},size=1m", dir.path().join(name).display());
     let disk = BlockDevice::stripe(&[spec("a"), spec("b")]).unwrap();

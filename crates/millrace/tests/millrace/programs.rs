@@ -71,7 +71,7 @@ fn a_program_without_an_io_thread_waits_and_polls_on_files() {
 }
 
 #[test]
-fn threads_have_queues_of_their_own_and_one_too_many_is_told_what_to_do() {
+fn threads_have_queues_and_one_too_many_gets_advice() {
     within(|| {
         let folder = tempfile::tempdir().unwrap();
         let volume = volume(folder.path(), 2);
@@ -102,7 +102,7 @@ fn threads_have_queues_of_their_own_and_one_too_many_is_told_what_to_do() {
 }
 
 #[test]
-fn a_stripe_over_files_is_used_by_threads_and_the_first_too_many_hears_how_many_may() {
+fn stripe_over_files_tells_too_many_threads_the_limit() {
     within(|| {
         let folder = tempfile::tempdir().unwrap();
         let spec = |name| format!("file:path={},size=8m", folder.path().join(name).display());
@@ -135,7 +135,7 @@ fn a_stripe_over_files_is_used_by_threads_and_the_first_too_many_hears_how_many_
 }
 
 #[test]
-fn a_thread_that_ends_with_io_in_flight_leaves_its_queue_to_the_next() {
+fn thread_that_ends_with_io_in_flight_leaves_its_queue_to_next() {
     within(|| {
         let folder = tempfile::tempdir().unwrap();
         let volume = volume(folder.path(), 1);
@@ -154,7 +154,7 @@ fn a_thread_that_ends_with_io_in_flight_leaves_its_queue_to_the_next() {
 }
 
 #[test]
-fn channels_of_a_thread_share_its_ring_and_volumes_close_with_their_last() {
+fn channels_of_a_thread_share_its_ring_until_the_last_closes() {
     within(|| {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let volumes = [0, 1].map(|at| volume(folders[at].path(), 1));
@@ -173,7 +173,7 @@ fn channels_of_a_thread_share_its_ring_and_volumes_close_with_their_last() {
 }
 
 #[test]
-fn a_channel_of_the_layer_without_an_io_thread_is_an_error_that_says_what_to_do() {
+fn channel_without_an_io_thread_is_an_error_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     let volume = volume(folder.path(), 1);
     let refused = ThreadChannel::open(&volume, ChannelConfig::default()).err().unwrap();
@@ -202,7 +202,7 @@ fn a_context_of_the_programs_own_has_channels_that_wait() {
 
 #[test]
 #[cfg(feature = "serve")]
-fn a_program_uses_a_volume_that_it_serves_on_threads_that_it_has_told_of() {
+fn program_uses_a_volume_it_serves_on_registered_threads() {
     use millrace::{
         DriveConfig, ExportConfig, Listen, ServeConfig, Server, ServerConfig, VolumeConfig,
     };

@@ -89,7 +89,7 @@ fn a_read_in_parts_ends_when_all_have_come_in_whatever_order() {
 }
 
 #[test]
-fn replies_without_chunks_end_requests_and_carry_the_data_of_reads() {
+fn replies_without_chunks_end_requests_and_carry_data_of_reads() {
     let write = (Command::Write, 0, 512);
     let (mut answers, cookies) = expecting(ReplyStyle::Simple, &[READ, write, write]);
     let mut input = simple(cookies[2], 28);
@@ -142,7 +142,7 @@ fn servers_that_lie_about_reads_are_found_out() {
 }
 
 #[test]
-fn a_second_reply_and_one_to_an_earlier_user_of_the_entry_belong_to_nobody() {
+fn second_reply_and_one_to_an_old_user_belong_to_nobody() {
     let (mut answers, cookies) = expecting(ReplyStyle::Simple, &[(Command::Flush, 0, 0)]);
     play(&mut answers, &simple(cookies[0], 0)).unwrap();
     let unknown = Err(AnswerError::UnknownCookie { cookie: cookies[0] });
@@ -185,7 +185,7 @@ fn converse(mut client: ClientHandshake) -> (ClientProgress, Option<Progress>) {
 }
 
 #[test]
-fn a_client_that_asks_for_allocation_gets_an_id_where_replies_have_chunks() {
+fn client_that_asks_for_allocation_gets_an_id_with_chunks() {
     for style in STYLES {
         let client = ClientHandshake::new("disk", style).unwrap().with_allocation();
         let (ClientProgress::Ready(client), Some(Progress::Ready(server))) = converse(client)
@@ -207,7 +207,7 @@ fn a_client_that_only_asks_learns_the_size_and_takes_leave() {
 }
 
 #[test]
-fn only_asking_for_an_export_that_is_not_there_names_those_that_are() {
+fn names_are_listed_only_for_an_export_that_is_missing() {
     let (catalog, mut server) = (catalog(), Handshake::new());
     let mut client = ClientHandshake::new("no", ReplyStyle::Simple).unwrap().only_asking();
     let (mut sent, mut answered) = (Vec::new(), Vec::new());

@@ -89,7 +89,7 @@ fn list_of(mut bytes: usize) -> Vec<ExportInfo> {
 }
 
 #[test]
-fn lists_are_sent_in_parts_and_answers_have_8_mib_and_room_for_each_export() {
+fn lists_go_in_parts_and_answers_have_8_mib() {
     assert_eq!(ANSWER_BYTES_MAX, 8 << 20);
     let listed = |bytes: usize, times| {
         let (options, mut out) = (stream(&vec![(OPT_LIST, vec![]); times]), Vec::new());
@@ -130,7 +130,7 @@ impl Catalog for Opening {
 }
 
 #[test]
-fn an_option_waits_for_an_export_that_is_being_opened_and_is_answered_once() {
+fn option_waits_for_an_opening_export_and_is_answered_once() {
     let name = |name: &str| info_data(name, &[]);
     let first = catalog().remove(0).name;
     let bytes = stream(&[(OPT_INFO, name("z")), (OPT_LIST, vec![]), (OPT_GO, name(&first))]);
@@ -165,7 +165,7 @@ fn options_are_looked_at_up_to_64_kib_and_skipped_up_to_1_mib() {
 }
 
 #[test]
-fn names_of_4096_bytes_are_looked_up_and_longer_ones_refused_as_such() {
+fn names_of_4096_bytes_are_looked_up_and_longer_ones_refused() {
     let name = |len| "a".repeat(len);
     let why = |len| match negotiate(&[(OPT_EXPORT_NAME, name(len).into_bytes())]).1 {
         Err(ProtocolError::ExportName { why }) => why,
@@ -203,7 +203,7 @@ fn what_a_client_wants_to_know_is_told_apart() {
 }
 
 #[test]
-fn block_sizes_stay_agreed_on_and_a_selection_too_long_to_look_at_selects_nothing() {
+fn block_sizes_stay_agreed_and_long_selections_select_nothing() {
     let session = |options: &[(u32, Vec<u8>)]| match negotiate(options).1 {
         Ok(Progress::Ready(session)) => session,
         other => panic!("{other:?}"),

@@ -77,7 +77,7 @@ fn what_a_server_says_cannot_give_orders_to_a_terminal() {
 }
 
 #[test]
-fn a_server_that_lists_nothing_or_hangs_up_has_still_no_such_export() {
+fn server_that_lists_nothing_still_has_no_such_export() {
     let mut client = ClientHandshake::new("disk", ReplyStyle::Simple).unwrap();
     let unknown = reply(OPT_GO, REP_ERR_UNKNOWN, b"");
     let bytes = [&b"NBDMAGICIHAVEOPT\0\x03"[..], &unknown].concat();

@@ -189,7 +189,7 @@ fn list_meta_context_knows_the_wildcard_and_the_name() {
 }
 
 #[test]
-fn contexts_need_structured_replies_a_known_export_and_sound_lengths() {
+fn contexts_need_structured_replies_exports_and_valid_lengths() {
     let structured = (OPT_STRUCTURED_REPLY, vec![]);
     for option in [OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT] {
         let good = (option, context_data("disk", &["base:allocation"]));
@@ -367,7 +367,7 @@ fn tls_forgets_what_was_negotiated_before() {
 }
 
 #[test]
-fn bytes_that_came_along_with_the_request_for_tls_end_the_connection() {
+fn bytes_that_came_along_with_request_for_tls_end_connection() {
     for option in [(OPT_STRUCTURED_REPLY, vec![]), (OPT_GO, info_data("disk", &[]))] {
         let (mut handshake, _, end) =
             with_tls(TlsMode::Offered, &[(OPT_STARTTLS, vec![]), option.clone()]);

@@ -72,7 +72,7 @@ fn structured_chunks_have_20_bytes_of_header() {
 }
 
 #[test]
-fn extended_chunks_have_32_bytes_of_header_and_repeat_the_offset() {
+fn extended_chunks_have_32_bytes_of_header_and_repeat_offset() {
     let style = ReplyStyle::Extended;
     let data = bytes(|buffer| reply(style).read(buffer, 8192));
     let mut expected = b"\x6e\x8a\x27\x8c\0\x01\0\x01".to_vec();
@@ -203,7 +203,7 @@ fn block_status_bounds_the_number_of_descriptors() {
 }
 
 #[test]
-fn wide_descriptors_hold_64_bit_lengths_and_narrow_ones_do_not_overflow() {
+fn wide_descriptors_hold_64_bits_and_narrow_ones_are_safe() {
     let query = StatusQuery { length: 1 << 40, ..QUERY };
     let all = [Extent { len: u64::MAX, ..HOLE }];
     let wide = status(ReplyStyle::Extended, query, &all, 128).unwrap();

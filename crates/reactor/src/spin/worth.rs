@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_is_made_again_after_a_while_and_soon_when_the_load_has_changed() {
+    fn choice_is_renewed_after_a_while_and_sooner_under_new_load() {
         let mut load = Load::new();
         assert_eq!(load.run(TRIAL + HOLD, [100, 100]), TRIAL / 2);
         assert_eq!(load.run(TRIAL, [100, 100]), TRIAL / 2, "another trial");

@@ -230,7 +230,7 @@ fn flags_of_a_write_reach_the_system(rig: &mut Rig) {
 }
 
 #[test]
-fn few_reads_of_files_go_to_the_kernel_at_once_and_those_of_sockets_wait_for_the_turn() {
+fn few_file_reads_go_at_once_and_socket_reads_wait() {
     run_on_uring(|rig| {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let mut file = tempfile::tempfile().unwrap();

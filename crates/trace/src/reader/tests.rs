@@ -106,7 +106,7 @@ fn names_are_known_a_batch_ahead_and_messages_have_their_place() {
 }
 
 #[test]
-fn a_name_may_be_one_of_its_files_and_a_missing_one_says_what_is_looked_for() {
+fn name_may_be_one_of_many_files_and_a_missing_one_is_explained() {
     assert_eq!(TraceName::new("a/b.blktrace.12", None), TraceName::new("a/b", None));
     let dir = Path::new("/x");
     assert_eq!(TraceName::new("b", Some(dir)).file(3), Path::new("/x/b.blktrace.3"));
@@ -142,7 +142,7 @@ fn pipe_order(records: &[Vec<u8>]) -> (Vec<(u32, u64)>, Vec<String>) {
 }
 
 #[test]
-fn lumps_of_a_pipe_are_brought_into_order_and_what_is_late_is_told_and_counted() {
+fn lumps_of_a_pipe_are_sorted_and_late_lines_are_counted() {
     let lumps = [bytes(1, &[110, 140]), bytes(0, &[100, 120]), bytes(1, &[150])];
     let told = [(0, 0), (1, 10), (0, 20), (1, 40), (1, 50)];
     assert_eq!(pipe_order(&lumps), (told.to_vec(), Vec::new()));
@@ -154,7 +154,7 @@ fn lumps_of_a_pipe_are_brought_into_order_and_what_is_late_is_told_and_counted()
 }
 
 #[test]
-fn a_pipe_keeps_some_megabytes_of_a_burst_and_tells_the_rest_as_it_comes() {
+fn pipe_keeps_a_burst_of_megabytes_and_passes_on_the_rest() {
     // Three windows of events at nearly the same time, then an event that is earlier than all of
     // them.
     let long = |sequence: u32| {

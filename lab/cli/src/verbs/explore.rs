@@ -3,8 +3,8 @@
 //!
 //! This module owns the order of a run: distributing seeds to workers (worker_pool.rs, worker.rs),
 //! shrinking the first violation of each kind (reduction.rs), and the report. millrace-experiments
-//! has the scenarios and the checks. Exit status: 0 for no violation, 1 for violations, 2 if the scenario could not be run,
-//! 130 after Ctrl-C.
+//! has the scenarios and the checks. Exit status: 0 for no violation, 1 for violations, 2 if the
+//! scenario could not be run, 130 after Ctrl-C.
 #![allow(clippy::print_stderr)]
 
 mod args;

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_paper_does_not_have_is_refused_with_the_words_that_it_has() {
+    fn what_paper_does_not_have_is_refused_with_words_that_it_has() {
         let refused = |paper: &str, without| {
             let error =
                 paper.parse::<PaperSelection>().unwrap().check_without(&[without]).unwrap_err();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_some_parts_does_not_take_the_place_of_the_whole_one() {
+    fn page_of_some_parts_does_not_take_place_of_whole_one() {
         let file = |paper: &str, without: &[Mechanism]| {
             paper.parse::<PaperSelection>().unwrap().file(without).display().to_string()
         };

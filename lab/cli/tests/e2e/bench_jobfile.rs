@@ -279,7 +279,7 @@ fn a_tool_of_fios_makes_a_table_of_the_bins() {
 }
 
 #[test]
-fn a_file_that_is_made_is_written_before_it_is_read_and_not_if_it_is_only_written() {
+fn new_file_is_written_before_it_is_read_unless_only_written() {
     use std::os::unix::fs::MetadataExt;
     let dir = tempdir();
     let jobs = "[a]\nfilename=read\nrw=randread\nsize=1m\n[b]\nfilename=write\nrw=write\n\
@@ -306,7 +306,7 @@ fn a_mistake_is_named_with_its_line_and_ends_with_status_2() {
 }
 
 #[test]
-fn percentiles_are_those_of_the_list_in_json_and_below_the_table() {
+fn percentiles_are_those_of_list_in_json_and_below_table() {
     require_clients!("fio");
     let dir = tempdir();
     let text = "[a]\nrw=read\nsize=1m\npercentile_list=99.9:5:50\n[b]\nrw=write\nsize=1m";
@@ -337,7 +337,7 @@ fn said_of(dir: &Path, words: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn every_word_that_fio_knows_is_taken_or_refused_with_a_reason_that_names_it() {
+fn every_fio_word_is_taken_or_refused_with_a_reason() {
     require_clients!("fio");
     let dir = tempdir();
     let help = succeed(Command::new("fio").arg("--cmdhelp=all"));
@@ -368,7 +368,7 @@ fn an_unset_variable_is_an_error_of_every_word() {
 }
 
 #[test]
-fn jobs_reach_one_file_through_the_page_cache_and_past_it_and_with_any_engine() {
+fn jobs_share_a_file_through_and_past_the_page_cache() {
     let dir = tempdir();
     let job = dir.path().join("two.fio");
     let head = "[global]\nfilename=f\nsize=1m\nrw=write\n";

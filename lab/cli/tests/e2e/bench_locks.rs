@@ -12,7 +12,7 @@ fn serve_lock(locks: &Value) -> &Value {
 }
 
 #[test]
-fn bench_tells_of_the_serve_lock_here_and_on_a_simulated_machine() {
+fn bench_tells_of_serve_lock_here_and_on_simulated_machine() {
     for machine in ["", "--machine e7-2870 --cpus 20"] {
         let arguments = format!(
             "bench {machine} --locks --jobs 2 --ios 2000 --hardware-queues one --json --stack mq"

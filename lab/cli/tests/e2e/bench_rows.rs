@@ -65,7 +65,7 @@ fn state(path: &Path) -> (Vec<u8>, u64) {
 }
 
 #[test]
-fn whatever_writes_needs_a_flag_for_a_drive_that_holds_something_and_names_both() {
+fn missing_write_flag_is_named_with_the_drive_that_has_data() {
     let dir = tempdir();
     let disk = dir.path().join("d");
     make_ext4(&disk);
@@ -136,7 +136,7 @@ fn what_only_reads_needs_no_flag_and_writes_nothing() {
 }
 
 #[test]
-fn a_run_writes_where_it_made_a_file_and_where_there_are_holes_only() {
+fn run_writes_where_it_made_file_and_where_there_are_holes_only() {
     let dir = tempdir();
     let job =
         "[j]\nfilename=new\nrw=randrw\nsize=1m\n[k]\nstonewall\nfilename=new\nrw=write\nsize=1m\n";
@@ -162,7 +162,7 @@ fn a_run_writes_where_it_made_a_file_and_where_there_are_holes_only() {
 }
 
 #[test]
-fn a_servers_disk_is_looked_at_and_written_over_with_the_flag_only() {
+fn servers_disk_is_looked_at_and_written_over_with_flag_only() {
     let text = "[[drive]]\nname = \"d\"\nspec = \"ram:size=8m\"\n[[volume]]\nname = \"v\"\n\
                 drives = [\"d\"]\n[[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n\
                 vhost-user-blk = \"unix:m\"\n";

@@ -8,7 +8,7 @@ use millrace_tests::traces::{agrees_with_btt, blkparse, count, shown, text};
 use millrace_tests::{millrace, millrace_lab, require_clients, run, tempdir};
 
 #[test]
-fn what_bench_records_reads_as_blkparse_and_btt_say_and_has_every_io() {
+fn bench_recordings_match_blkparse_and_btt_with_every_io() {
     require_clients!("blkparse", "btt");
     let stripe = "--drive ram:size=16m --drive ram:size=16m --chunk 4k --bs 4k";
     let cases = [
@@ -75,7 +75,7 @@ fn benched(dir: &Path, arguments: &str) -> String {
 }
 
 #[test]
-fn an_unplug_is_shown_as_by_blkparse_with_its_count_and_ut_where_its_owner_waits() {
+fn unplug_is_shown_as_by_blkparse_and_ut_where_it_waits() {
     require_clients!("blkparse", "btt");
     // Of two drives with 4 tags each, who finds none unplugs and waits.
     let drives = "--drive ram:size=16m,depth=4 --drive ram:size=16m,depth=4 --chunk 4k";
@@ -92,7 +92,7 @@ fn an_unplug_is_shown_as_by_blkparse_with_its_count_and_ut_where_its_owner_waits
 }
 
 #[test]
-fn what_drivers_say_of_requests_is_recorded_and_does_not_disturb_blkparse() {
+fn driver_messages_are_recorded_and_do_not_disturb_blkparse() {
     require_clients!("blkparse", "btt");
     for (name, arguments, words) in [
         ("model", "--drive model:preset=950pro --bs 4k", "took"),

@@ -37,7 +37,7 @@ fn are_whole(recordings: &Recordings) {
 }
 
 #[test]
-fn what_cp_and_tar_do_on_ext4_is_recorded_and_replayed_over_a_stripe() {
+fn cp_and_tar_on_ext4_are_recorded_and_replayed_on_a_stripe() {
     require_clients!("nbdfuse", "fusermount3", "mkfs.ext4", "mount", "losetup", "tar");
     if let Some(why) = obstacle() {
         return millrace_require::skip(format_args!("no loop mount on this machine: {why}"));
@@ -47,7 +47,7 @@ fn what_cp_and_tar_do_on_ext4_is_recorded_and_replayed_over_a_stripe() {
 
 #[test]
 #[ignore = "boots a guest; for a machine that lets nobody mount"]
-fn what_busybox_does_in_a_guest_is_recorded_and_replayed_over_a_stripe() {
+fn busybox_in_a_guest_is_recorded_and_replayed_over_a_stripe() {
     let Some(image) = Image::build() else { return };
     are_whole(&in_guest(&image, AMOUNTS));
 }

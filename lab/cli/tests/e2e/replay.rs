@@ -135,7 +135,7 @@ fn holds_what_the_log_writes(file: &Path) {
 }
 
 #[test]
-fn each_io_of_a_log_arrives_once_at_nbdkit_in_an_order_that_keeps_what_depends() {
+fn replayed_ios_arrive_once_in_an_order_that_depends_allow() {
     require_clients!("nbdkit");
     for speed in ["1x", "afap"] {
         let (server, trace) = (Nbdkit::start(), Trace::of(IOLOG));
@@ -162,7 +162,7 @@ fn each_io_of_a_log_arrives_once_at_nbdkit_in_an_order_that_keeps_what_depends()
 }
 
 #[test]
-fn a_durable_write_is_durable_at_nbdkit_and_each_device_goes_to_its_own_server() {
+fn durable_writes_reach_nbdkit_and_devices_use_own_servers() {
     require_clients!("nbdkit");
     let (one, other, trace) = (Nbdkit::start(), Nbdkit::start(), Trace::of(BLKPARSE));
     let map = [format!("8,0={}", one.uri()), format!("8,16={}", other.uri())];
@@ -176,7 +176,7 @@ fn a_durable_write_is_durable_at_nbdkit_and_each_device_goes_to_its_own_server()
 }
 
 #[test]
-fn a_file_holds_what_the_trace_writes_and_is_not_written_over_by_mistake() {
+fn file_of_a_trace_is_complete_and_never_overwritten() {
     let trace = Trace::of(IOLOG);
     let file = trace.file("f.img");
     let new = format!("file:path={},size=16m", file.display());
@@ -221,7 +221,7 @@ fn our_own_server_gets_what_the_trace_writes() {
 }
 
 #[test]
-fn a_servers_disk_with_a_byte_far_from_its_ends_is_refused_and_one_of_written_zeroes_is_not() {
+fn server_disk_with_a_far_byte_is_refused_and_zeroes_are_not() {
     let trace = Trace::of(IOLOG);
     for (byte, is_empty) in [(1, false), (0, true)] {
         let file = trace.file(&format!("d{byte}"));
@@ -241,7 +241,7 @@ fn a_servers_disk_with_a_byte_far_from_its_ends_is_refused_and_one_of_written_ze
 }
 
 #[test]
-fn a_simulated_machine_prints_the_same_for_the_same_seed_to_the_byte() {
+fn simulated_machine_prints_same_for_same_seed_to_byte() {
     let trace = Trace::of(IOLOG);
     let once = || {
         let arguments = ["--to", "model:preset=850evo", "--machine", "x5690"];
@@ -253,7 +253,7 @@ fn a_simulated_machine_prints_the_same_for_the_same_seed_to_the_byte() {
 }
 
 #[test]
-fn a_stripe_is_served_as_told_and_one_list_takes_longer_for_large_writes() {
+fn stripe_is_served_as_told_and_one_list_waits_for_large_writes() {
     let mut log = "fio version 3 iolog\n0 sda add\n0 sda open\n".to_owned();
     (0..64).for_each(|at| log += &format!("0 sda write {} 1048576\n", at << 20));
     let trace = Trace::of(&log);

@@ -102,7 +102,7 @@ fn ran(command: &mut Command, dir: &Path) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn a_whole_recording_of_joined_flushes_and_dropped_events_is_as_blkparse_and_btt_say() {
+fn recording_of_joined_flushes_and_drops_matches_blkparse() {
     require_clients!("blkparse", "btt");
     let dir = tempdir();
     write(dir.path(), false);
@@ -133,7 +133,7 @@ fn a_whole_recording_of_joined_flushes_and_dropped_events_is_as_blkparse_and_btt
 }
 
 #[test]
-fn every_verb_reads_on_past_a_damaged_file_names_it_and_exits_with_1() {
+fn every_verb_names_a_damaged_file_and_exits_with_1() {
     let dir = tempdir();
     write(dir.path(), true);
     // The last record of 20 begins at byte 912.
@@ -194,7 +194,7 @@ fn no_output_goes_to_a_file_of_the_recording_that_is_read() {
 }
 
 #[test]
-fn a_converted_recording_has_the_latencies_of_flushes_and_counts_what_was_written() {
+fn converted_recording_has_flush_latencies_and_written_bytes() {
     let dir = tempdir();
     write(dir.path(), false);
     let convert = |format: &str, output: &str| {

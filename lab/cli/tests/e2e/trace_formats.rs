@@ -151,7 +151,7 @@ fn reports_of_all_formats_are_pages_and_tables() {
 }
 
 #[test]
-fn standard_input_is_a_trace_and_what_is_read_is_not_written_over() {
+fn standard_input_is_trace_and_what_is_read_is_not_written_over() {
     let dir = tempdir();
     let sample = std::fs::read(samples().join("systor.csv.gz")).unwrap();
     let trace = dir.path().join("t.gz");

@@ -33,7 +33,7 @@ fn row(output: &Output) -> Value {
 }
 
 #[test]
-fn a_verified_load_over_two_queues_reads_back_what_it_wrote_polling_and_sleeping() {
+fn verified_load_over_two_queues_polls_and_sleeps() {
     require_clients!("qemu-storage-daemon");
     let server = StorageDaemon::start(SIZE);
     for wait in ["poll", "events"] {
@@ -56,7 +56,7 @@ fn a_verified_load_over_two_queues_reads_back_what_it_wrote_polling_and_sleeping
 }
 
 #[test]
-fn what_one_queue_writes_is_in_the_image_and_another_queue_reads_it() {
+fn what_one_queue_writes_is_in_image_and_another_queue_reads_it() {
     require_clients!("qemu-storage-daemon");
     let server = StorageDaemon::start(SIZE);
     let image = std::fs::File::open(server.image()).expect("the image is there");
@@ -97,7 +97,7 @@ fn two(client: Client) -> [Queue; 2] {
 }
 
 #[test]
-fn discards_zeroes_and_the_identity_are_answered_and_what_lies_outside_is_refused() {
+fn discards_zeroes_and_identity_work_within_the_disk_only() {
     require_clients!("qemu-storage-daemon");
     let server = StorageDaemon::start(SIZE);
     let options = Options { wait: Wait::Events, ..Options::default() };
@@ -121,7 +121,7 @@ fn discards_zeroes_and_the_identity_are_answered_and_what_lies_outside_is_refuse
 }
 
 #[test]
-fn a_server_that_dies_ends_a_wait_with_an_error_polling_and_sleeping() {
+fn server_that_dies_ends_wait_with_error_polling_and_sleeping() {
     require_clients!("qemu-storage-daemon");
     for wait in WAITS {
         let mut server = StorageDaemon::start(SIZE);
@@ -161,7 +161,7 @@ fn no_listener_and_one_that_never_answers_are_told_apart() {
 }
 
 #[test]
-fn a_daemon_without_descriptors_for_its_guests_warns_at_the_start_and_names_the_cause() {
+fn daemon_warns_at_start_that_descriptors_run_short() {
     let config = |queues: u32| {
         format!(
             "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n\

@@ -7,7 +7,6 @@ use std::time::Duration;
 use millrace_cache::{CacheConfig, CacheMode};
 use serde::{Deserialize, Serialize};
 
-
 /// Longest time that a write may wait beside a drive that hangs, in nanoseconds: the cache needs
 /// one to two seconds to notice the drive, and one more for pages given to it meanwhile.
 const HELD_NS: u64 = 4_000_000_000;

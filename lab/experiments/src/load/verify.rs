@@ -170,7 +170,7 @@ mod tests {
 
     /// Without the check, two thirds of all draws would meet a write in flight.
     #[test]
-    fn no_two_writes_of_a_block_are_in_flight_and_each_block_is_written_again() {
+    fn writes_of_a_block_do_not_overlap_and_blocks_are_rewritten() {
         for rw in [Rw::RandWrite, Rw::HALF, Rw::Write] {
             let workload = Workload { rw, bs_bytes: 512, iodepth: 8, verify: true, seed: 3 };
             let mut offsets = Offsets::new(&workload, 24, (1, 2));

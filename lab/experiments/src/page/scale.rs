@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn values_lie_between_the_ends_and_zero_has_no_place_on_a_logarithmic_axis() {
+    fn values_lie_between_ends_and_zero_has_no_log_place() {
         assert_eq!(linear(&[0.0, 10.0]).at(5.0), Some(50.0));
         let log = Axis::new([1.0, 100.0].into_iter(), Scale::Log, 5.0, (0.0, 100.0));
         assert_eq!((log.at(10.0), log.at(0.0)), (Some(50.0), None));

@@ -148,7 +148,7 @@ fn no_line_of_the_text_is_longer_than_100_columns() {
 }
 
 #[test]
-fn panels_without_points_or_with_zeroes_on_a_logarithmic_axis_are_drawn() {
+fn panels_without_points_or_with_log_zeroes_are_drawn() {
     let mut page = page_of("x");
     let panel = &mut page.figures[0].panels[0];
     panel.series[0].points = vec![(1.0, 0.0), (2.0, f64::NAN), (3.0, 5.0)];
@@ -185,7 +185,7 @@ fn tally_counts_inputs_apart() {
 }
 
 #[test]
-fn a_check_shows_what_a_second_run_found_and_no_word_of_a_table_breaks() {
+fn check_shows_the_second_run_and_tables_stay_intact() {
     let mut page = page_of("x");
     page.checks[0].without = Some(AblationResult {
         mechanisms: "near,jitter".into(),

@@ -384,7 +384,7 @@ mod tests {
     use crate::simulation::machine;
 
     #[test]
-    fn what_commands_of_all_drives_write_holds_workers_back_and_not_one_submitter() {
+    fn writes_of_all_drives_hold_workers_back_not_a_submitter() {
         let model = machine("e5-2620").expect("a known machine");
         let gain = |serving, without: &[Mechanism]| {
             let point = Point { serving, ..Point::default() };
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_that_wait_drain_the_drives_of_one_submitter_that_reads_in_sequence() {
+    fn waiting_interrupts_drain_drives_of_a_sequential_reader() {
         let model = machine("e5-2620").expect("a known machine");
         let gain = |rw, bs| {
             let serving = Serving::PerVolume;
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scu_takes_its_lock_twice_for_a_command_and_once_for_an_interrupt() {
+    fn scu_takes_its_lock_twice_for_command_and_once_for_interrupt() {
         let model = machine("e5-2620").expect("a known machine");
         let mut plan = Point { rig: Rig::Scu, depth: Depth::Few, ..Point::default() }.plan(1);
         plan.watch.locks = true;
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn dies_hold_back_a_drive_with_as_many_reads_as_dies_and_cost_one_read_nothing() {
+    fn dies_hold_back_a_drive_with_as_many_reads_as_dies() {
         let model = machine("e5-2620-nvme").expect("a known machine");
         let gain = |depth| {
             let iops = |point: Point| {

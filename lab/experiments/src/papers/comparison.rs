@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_stands_beside_the_whole_run_and_what_does_not_is_said_to_be_the_same() {
+    fn differences_stand_beside_the_whole_run_and_equals_are_told() {
         let without = [Mechanism::Lines, Mechanism::Links];
         let both = merged(page(4.0), page(2.0), &without);
         let check = &both.checks[0];

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_bind_as_usual_and_names_are_of_the_settings_at_hand() {
+    fn operators_bind_as_usual_and_names_are_of_settings_at_hand() {
         for (text, expected) in [
             ("1 + 2 * 3 - 4 / 2", vec![5.0]),
             ("(1 + 2) * -3", vec![-9.0]),

@@ -101,7 +101,7 @@ mod tests {
     use crate::page::Source;
 
     #[test]
-    fn a_drive_has_its_presets_figures_each_with_an_origin_that_counts() {
+    fn drive_has_its_presets_figures_each_with_origin_that_counts() {
         let of = |preset: &str| DriveOrigins {
             preset: preset.into(),
             rates: "input: it".into(),

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_gives_the_same_page_each_time_and_more_threads_do_more() {
+    fn part_gives_same_page_each_time_and_more_threads_do_more() {
         let page = || {
             let wanted = PartSelection::new(&["threads"], 7);
             paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("it runs")
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_lose_their_cpu_and_hyper_threads_take_from_each_other_unless_left_out() {
+    fn holders_lose_cpus_and_hyper_threads_compete_unless_left_out() {
         let run = |without: &[Mechanism]| run("nvme", "baseline", without);
         let (all, kept) = (run(&[]), run(&[Mechanism::Preemption]));
         let lost = (all.locks.lost, kept.locks.lost);

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_counted_and_the_other_checks_are_listed_as_not_there() {
+    fn calls_are_counted_and_other_checks_are_listed_as_not_there() {
         let page = page("calls");
         let ids: Vec<&str> = page.checks.iter().map(|check| check.id.as_str()).collect();
         let paper = ["ols.dm-read", "ols.dm-readv", "ols.dsw", "ols.calls", "ols.lock-share"];
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn one_lock_for_all_disks_is_what_cpus_spin_on_and_a_run_is_the_same_again() {
+    fn one_lock_for_all_disks_is_what_cpus_spin_on() {
         let (first, second) = (page("dm"), page("dm"));
         assert_eq!(first.json(), second.json());
         let share = first.checks.iter().find(|check| check.id == "ols.lock-share");
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_take_time_of_the_bottom_half_and_adapters_bound_the_rate() {
+    fn copies_take_time_of_bottom_half_and_adapters_bound_rate() {
         let model = machine("p3-8way").expect("a known machine");
         let case = |step: &str| {
             let of = |point: &Point| point.step.name == step;

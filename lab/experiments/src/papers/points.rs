@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_anything_left_out_is_one_run_and_its_mechanisms_are_those_it_has() {
+    fn run_without_omissions_is_one_run_with_its_mechanisms() {
         let wanted = PartSelection::new(&["mq"], 1);
         let run = Results::<TestPoint>::run(wanted, &mut |_| ControlFlow::Continue(()));
         assert!(run.expect("it runs").0.without.is_none());

@@ -324,7 +324,7 @@ mod tests {
     use crate::papers::PartSelection;
 
     #[test]
-    fn a_part_that_was_run_has_its_checks_judged_and_shown_as_expected_and_found() {
+    fn run_part_has_its_checks_judged_against_expectations() {
         let wanted = PartSelection::new(&["disk"], 1);
         let page = paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("it runs");
         let judged = page.checks.iter().filter(|check| check.holds != Verdict::NotYet);

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_counted_slows_those_who_share_it_and_nobody_else() {
+    fn what_kernel_counted_slows_those_who_share_it_and_nobody_else() {
         let point = |machine, stack, cores| point(machine, stack, InterfaceKind::Libaio, cores);
         for (on, mechanism, (least, most)) in [
             (point("i7-3930k", Stack::Mq, 6), Mechanism::QueueCounters, (1.03, 1.2)),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_latency_is_that_of_the_kernel_thread_and_the_mean_is_run_without_it() {
+    fn longest_latency_is_of_the_kernel_thread_and_mean_is_not() {
         let plain = point("i7-3930k", Stack::Mq, InterfaceKind::Sync, 2);
         let on = Point { maxima: true, ..plain.clone() };
         let max_ns = |on: Point| run(&on).lat_ns.max as f64;

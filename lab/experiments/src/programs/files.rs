@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_the_mean_and_the_spread_of_a_gamma_of_shape_three_halves() {
+    fn sizes_have_mean_and_spread_of_gamma_of_shape_three_halves() {
         let (mut random, mean) = (Random::new(1), 128.0 * 1024.0);
         let sizes: Vec<f64> =
             (0..20_000).map(|_| size_pages(131_072, &mut random) as f64 * 4096.0).collect();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_files_share_a_page_and_a_deleted_file_makes_room_for_a_new_one() {
+    fn files_share_no_page_and_deleted_ones_make_room() {
         let mut random = Random::new(2);
         let set = FileSet::new(100, 16_384, (80, &mut random));
         let mut files: Vec<File> = (0..20).filter_map(|_| set.create()).collect();

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn degrees_are_those_of_r_mat_and_every_page_is_read_once_in_a_pass() {
+    fn degrees_follow_r_mat_and_a_pass_reads_each_page_once() {
         let degrees = degrees(1);
         let edges: u64 = degrees.iter().map(|degree| u64::from(*degree)).sum();
         assert_eq!(edges, EDGES_EACH << SCALE);

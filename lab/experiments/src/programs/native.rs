@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_writes_is_refused_on_a_drive_that_is_read_only() {
+    fn program_that_writes_is_refused_on_drive_that_is_read_only() {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(BYTES_MIN).unwrap();
         let spec = format!("file:path={},read-only=on,direct=off", image.path().display());

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_waits_for_the_writes_before_it_and_nothing_waits_for_it() {
+    fn flush_waits_for_writes_before_it_and_nothing_waits_for_it() {
         let mut order = Order::new(2);
         assert_eq!(order.admit(0, 0, range(0, 8, true)), Waits::No);
         assert_eq!(order.admit(1, 0, range(100, 1 << 30, true)), Waits::No);
@@ -202,7 +202,7 @@ mod tests {
     proptest! {
         /// The plain model is a list of all I/Os that have not ended, compared pair by pair.
         #[test]
-        fn an_io_is_ready_just_when_no_earlier_one_that_conflicts_is_left(
+        fn io_is_ready_just_when_no_earlier_one_that_conflicts_is_left(
             ios in prop::collection::vec((access(), any::<prop::sample::Index>()), 1..80),
         ) {
             let mut order = Order::new(2);

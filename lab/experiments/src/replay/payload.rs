@@ -110,7 +110,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_two_sectors_that_are_written_are_alike_and_none_has_zeroes() {
+    fn written_sectors_are_unique_and_never_zero() {
         let mut pool: Pool<Vec<u8>> = Pool::new(|len| vec![0; len], 1);
         let mut seen = HashSet::new();
         for _ in 0..20 {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_keeps_no_more_than_its_bound_whatever_lengths_there_are() {
+    fn pool_keeps_no_more_than_its_bound_whatever_lengths_there_are() {
         let mut pool: Pool<Vec<u8>> = Pool::new(|len| vec![0; len], 1);
         for sectors in 1..400 {
             let buffer = pool.read(sectors * SECTOR);

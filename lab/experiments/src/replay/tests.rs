@@ -222,7 +222,7 @@ fn as_fast_as_possible_there_are_as_many_in_flight_as_asked_for() {
 }
 
 #[test]
-fn an_io_longer_than_the_target_takes_is_sent_in_pieces_and_ends_once() {
+fn io_longer_than_target_takes_is_sent_in_pieces_and_ends_once() {
     let mut model = Model::new(1, 1_000..9_000);
     let ios = vec![io(0, Op::Write, 1024, 200 << 10), io(1, Op::Read, 1024, 512)];
     let report = plain(&mut model, ios, &settings(Some(1.0), 16));
@@ -253,7 +253,7 @@ fn memory_in_flight_is_bounded_and_a_large_io_still_ends() {
 }
 
 #[test]
-fn a_durable_write_is_followed_by_a_flush_where_the_target_has_no_such() {
+fn durable_write_is_followed_by_flush_where_target_has_no_such() {
     let mut model = Model::new(1, 1_000..1_001);
     model.lanes[0].takes.fua = false;
     let ios = vec![TraceIo { fua: true, ..io(0, Op::Write, 0, 512) }];
@@ -269,7 +269,7 @@ fn a_durable_write_is_followed_by_a_flush_where_the_target_has_no_such() {
 }
 
 #[test]
-fn a_flush_is_sent_when_the_writes_before_it_have_ended_and_holds_nothing_up() {
+fn flush_waits_for_earlier_writes_and_holds_nothing_up() {
     let mut model = Model::new(1, 1_000_000..1_000_001);
     let ios = vec![
         io(0, Op::Write, 0, 512),
@@ -322,7 +322,7 @@ fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
 }
 
 #[test]
-fn an_io_behind_the_extent_that_was_said_is_an_error_and_not_piled_up_at_the_end() {
+fn io_behind_a_reported_extent_is_an_error_at_the_end() {
     let mut model = Model::new(1, 1..2);
     let at =
         |extent| Addresses { fit: Some(Fit::Scale), extents_bytes: vec![extent], overwrite: false };
@@ -352,7 +352,7 @@ fn a_target_that_breaks_ends_the_replay_with_what_was_done() {
 }
 
 #[test]
-fn what_was_taken_is_done_at_the_limit_and_dropped_when_the_time_is_over() {
+fn taken_work_is_done_at_the_limit_and_dropped_in_time() {
     let ios: Vec<_> = (0..100).map(|at| io(at * 1000, Op::Read, at * 512, 512)).collect();
     let mut model = Model::new(1, 1_000..1_001);
     let limited = Settings { limit: Some(10), ..settings(Some(1.0), 4) };
@@ -428,7 +428,7 @@ fn add(bytes: &mut BTreeMap<(u32, u8, u64), u64>, (lane, op, offset, len): (u32,
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn each_io_is_sent_just_once_or_skipped_and_none_passes_one_that_it_depends_on(
+    fn io_is_sent_once_or_skipped_and_keeps_dependencies(
         ios in trace(),
         speed in prop::sample::select(vec![None, Some(1.0), Some(100.0)]),
         fit in prop::sample::select(vec![Fit::Wrap, Fit::Skip, Fit::Scale]),

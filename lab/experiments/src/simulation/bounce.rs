@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_data_has_a_bounce_between_its_insertion_and_its_issue() {
+    fn request_with_data_has_a_bounce_between_insertion_and_issue() {
         let seen = Arc::new(RecordedActions::default());
         let inner = open_on::<Native>(&"null".parse().expect("a spec")).expect("it opens");
         let sink: Arc<dyn TraceSink> = seen.clone();

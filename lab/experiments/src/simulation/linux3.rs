@@ -247,7 +247,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     #[test]
-    fn cpus_of_a_hardware_queue_write_one_line_and_those_of_others_another() {
+    fn cpus_of_a_hardware_queue_share_a_line_and_others_do_not() {
         let topology = Topology::uniform(2, 2);
         for (spread, queues) in [
             (Spread::One, [0, 0, 0, 0]),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_by_another_cpu_moves_the_line_and_one_by_the_same_does_not() {
+    fn count_by_another_cpu_moves_line_and_one_by_same_does_not() {
         let took = Arc::new([const { AtomicU64::new(0) }; 2]);
         let seen = Arc::clone(&took);
         let simulation = Simulation::new(&Model::plain(1, 2), 1).expect("a good model");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_thread_comes_once_within_its_own_time_from_the_windows_begin() {
+    fn kernel_thread_comes_within_its_time_from_window_start() {
         let mut noise = Noise::new(1000, 7, 3);
         noise.look::<Native>(5_000, || 0);
         assert!(noise.after_ns.is_some_and(|after_ns| after_ns < 1000));

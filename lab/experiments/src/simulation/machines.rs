@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_origin_of_every_file_begins_with_a_word_and_one_origin_has_one_word() {
+    fn origin_of_every_file_has_one_leading_word() {
         let others = [
             ("kvm-2015", include_str!("../../machines/kvm-2015.toml")),
             ("linux-2.4", include_str!("../../machines/linux-2.4.toml")),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_without_a_known_word_is_refused_with_its_key_and_the_words() {
+    fn origin_without_known_word_is_refused_with_its_key_and_words() {
         let known = MACHINES[0].1;
         for (wrong, shown) in [("a guess: x", "a guess: x"), ("measured", "measured")] {
             let text = known.replacen(

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_closes_the_window_where_it_stands_and_opens_none() {
+    fn interrupt_closes_window_where_it_stands_and_opens_none() {
         let interrupt = Interrupt::default();
         let window = || Window::new(Length::Ios(100), 2, 1).ended_by(&interrupt);
         let (begun, warming) = (window(), window());

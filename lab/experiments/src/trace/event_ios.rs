@@ -184,7 +184,7 @@ mod tests {
     use category::{FLUSH, READ, WRITE};
 
     #[test]
-    fn a_completion_answers_all_that_were_merged_and_of_a_split_io_the_last() {
+    fn completion_answers_all_that_were_merged_and_of_split_io_last() {
         let merged = [
             (Queue, READ, 1, 0, 512),
             (Queue, READ, 2, 1, 512),

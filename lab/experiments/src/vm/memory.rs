@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn alone_a_thread_pays_for_atomics_and_several_wait_for_each_other() {
+    fn lone_thread_pays_for_atomics_and_several_wait() {
         let (alone_ns, alone_slept) = translated(1);
         // 6 look-ups of 4 atomics of 5.88 ns.
         assert!((140..200).contains(&alone_ns) && alone_slept == 0, "{alone_ns} {alone_slept}");

@@ -72,7 +72,7 @@ fn modes_differ_as_their_designs_say_and_lose_nothing() {
 }
 
 #[test]
-fn drives_of_one_list_wait_the_longer_the_later_they_come_and_those_with_workers_do_not() {
+fn drives_of_one_list_wait_longer_later_unless_with_workers() {
     let workers: Vec<u32> = (1..9).collect();
     let unfairness = |serving| {
         let mut plan = plan(serving, 8, Rw::RandRead, 4096, &workers);

@@ -123,7 +123,7 @@ fn rows_side_by_side_are_those_of_one_after_another() {
 }
 
 #[test]
-fn sync_has_one_system_call_for_each_io_and_libaio_two_for_each_batch() {
+fn sync_makes_one_call_per_io_and_libaio_two_per_batch() {
     let model = Model::plain(1, 2);
     let calls = |interface| run(&model, &plan(2, Stack::Mq, interface)).cost.syscalls_per_io;
     assert_eq!(calls(InterfaceKind::Sync), 1.0);
@@ -193,7 +193,7 @@ fn the_latency_of_an_io_in_many_units_is_that_of_the_whole() {
 }
 
 #[test]
-fn interrupts_of_linux_2_4_wake_whoever_waits_for_a_drive_of_several() {
+fn interrupts_of_linux_2_4_wake_waiters_for_several_drives() {
     let model = machine("p3-8way").expect("one of ours");
     // Fewer jobs than drives, as many, and more: any of them may wait for any drive.
     for (stack, jobs) in [(Stack::Sq, 1), (Stack::Sq, 3), (Stack::Mq, 2), (Stack::Sq, 4)] {
@@ -209,7 +209,7 @@ fn interrupts_of_linux_2_4_wake_whoever_waits_for_a_drive_of_several() {
 }
 
 #[test]
-fn what_stands_around_a_drive_that_completes_at_once_leaves_it_so() {
+fn what_stands_around_drive_that_completes_at_once_leaves_it_so() {
     let model = Model::plain(2, 2);
     let adapter = HostAdapterConfig {
         lookup_lock: true,
@@ -285,7 +285,7 @@ fn plans_that_fit_no_machine_say_why() {
 }
 
 #[test]
-fn more_jobs_than_a_machine_has_threads_for_are_refused_with_how_many_it_has() {
+fn excess_jobs_are_refused_with_the_number_of_threads() {
     let mut plan = plan(1, Stack::Mq, InterfaceKind::Ring);
     plan.jobs = 4_096;
     let model = machine("e7-2870").expect("it comes with the program");
@@ -311,7 +311,7 @@ fn acts(files: &[std::path::PathBuf]) -> Vec<EventCode> {
 }
 
 #[test]
-fn bounces_are_in_the_traces_of_both_machines_and_a_full_ring_is_counted() {
+fn bounces_are_in_both_traces_and_a_full_ring_is_counted() {
     let dir = tempfile::tempdir().unwrap();
     let traced = |name: &str, ring| RecordingPlan {
         config: RecorderConfig { name: dir.path().join(name), ..RecorderConfig::default() },

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transfers_of_any_two_sockets_wait_for_the_one_bus_and_not_for_links_of_others() {
+    fn transfers_of_two_sockets_wait_for_one_bus_only() {
         let mut model = Model::plain(4, 1);
         let alone_ps = Fabric::new(&model).send(0, (0, 1), 1, TransferKind::Load);
         let second_ps = |model: &Model| {

@@ -134,7 +134,7 @@ fn fences_clocks_and_work_cost_what_the_model_says() {
 }
 
 #[test]
-fn jitter_stays_within_its_share_and_means_nothing_on_the_average() {
+fn jitter_stays_within_its_share_and_means_nothing_on_average() {
     let mut model = exact(1, 1);
     model.work.jitter.share = 0.1;
     run(&model, || {
@@ -148,7 +148,7 @@ fn jitter_stays_within_its_share_and_means_nothing_on_the_average() {
 }
 
 #[test]
-fn nothing_is_charged_outside_and_a_new_simulation_finds_lines_in_no_cache() {
+fn nothing_is_charged_outside_and_new_runs_start_uncached() {
     let word = Arc::new(SimWord::new(3));
     assert_eq!(word.fetch_add(1, Order::SeqCst), 3);
     for _ in 0..2 {
@@ -250,7 +250,7 @@ fn sockets_in_turn(near_turns: u32) -> u64 {
 }
 
 #[test]
-fn a_line_that_many_want_goes_to_the_near_first_as_often_as_the_model_says() {
+fn contended_line_prefers_near_cpus_as_the_model_says() {
     let [in_order, near] = [0, 5].map(sockets_in_turn);
     // In order of request every other transfer crosses, or so; else one of six.
     assert!((900..=2_400).contains(&in_order), "{in_order}");
@@ -258,7 +258,7 @@ fn a_line_that_many_want_goes_to_the_near_first_as_often_as_the_model_says() {
 }
 
 #[test]
-fn without_queueing_those_that_want_a_line_do_not_wait_for_each_other() {
+fn line_users_do_not_wait_for_each_other_without_queueing() {
     let took_ns = |queueing| {
         let mut model = exact(1, 8);
         model.cache.queueing = queueing;

@@ -130,7 +130,7 @@ fn a_clock_beyond_the_last_time_that_counts_is_over_its_limit() {
 }
 
 #[test]
-fn a_destructor_that_waits_for_a_lock_while_its_thread_panics_ends_the_simulation() {
+fn destructor_waiting_for_a_lock_in_a_panic_ends_the_run() {
     struct Takes(Arc<SimLock<u32>>);
     impl Drop for Takes {
         fn drop(&mut self) {

@@ -61,7 +61,7 @@ fn a_file_with_every_cost_and_its_origin_is_a_model() {
 }
 
 #[test]
-fn a_cost_without_origin_and_an_unknown_key_are_errors_that_name_it() {
+fn cost_without_origin_and_unknown_key_are_errors_that_name_it() {
     let text = error_of(&FILE.replace(r#"{ ns = 45.0, origin = "paper" }"#, "{ ns = 45.0 }"));
     assert!(text.contains("socket = { ns = 45.0 }") && text.contains("origin"), "{text}");
     let text = error_of(&FILE.replace("one_hop", "one_hopp"));
@@ -77,7 +77,7 @@ fn a_cost_without_origin_and_an_unknown_key_are_errors_that_name_it() {
 }
 
 #[test]
-fn a_name_that_is_no_word_and_a_clock_that_stands_still_are_refused() {
+fn name_that_is_no_word_and_clock_that_stands_still_are_refused() {
     let refused = |old: &str, new: &str| {
         let model: Model = toml::from_str(&FILE.replace(old, new)).expect("well formed");
         model.validate().expect_err("no machine has it").to_string()

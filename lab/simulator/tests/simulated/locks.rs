@@ -96,7 +96,7 @@ fn hand_over_behind_a_joiner_ns(waiters: u32, spinner_share: f64) -> u64 {
 }
 
 #[test]
-fn a_holder_lets_go_behind_the_reads_of_those_that_spin_when_another_joins() {
+fn holder_yields_to_spinning_reads_when_another_joins() {
     for waiters in [1, 4, 14] {
         let spinners = u64::from(waiters);
         // The joiner's atomic (48) and the reads behind it (40 each); then as without it, but for
@@ -129,7 +129,7 @@ fn bytes_handed(waiters: u32) -> u64 {
 }
 
 #[test]
-fn a_lock_that_is_handed_over_crosses_to_the_next_holders_socket_once() {
+fn lock_that_is_handed_over_crosses_to_next_holders_socket_once() {
     // Transfers among the other CPUs of that socket use no link.
     assert_eq!(bytes_handed(4), bytes_handed(1));
 }
@@ -162,7 +162,7 @@ fn a_wait_begins_when_a_thread_asks_for_the_locks_line() {
 }
 
 #[test]
-fn lines_under_the_single_queues_lock_are_as_many_as_the_model_says() {
+fn lines_under_single_queues_lock_are_as_many_as_model_says() {
     let mut model = exact(1, 2);
     model.work.request_queue.lines = 5;
     let notes = Notes::default();
@@ -205,7 +205,7 @@ fn statistics_tell_waits_and_holds_by_name_and_place() {
 }
 
 #[test]
-fn a_free_lock_costs_its_instructions_and_the_lines_of_its_value() {
+fn free_lock_costs_its_instructions_and_lines_of_its_value() {
     run(&exact(1, 2), || {
         let lock = Arc::new(SimLock::new("free", [0u64; 16]));
         let take = |lock: &SimLock<[u64; 16]>| time_of(|| drop(lock.lock()));

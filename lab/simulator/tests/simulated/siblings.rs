@@ -74,7 +74,7 @@ fn woken_on(busy: &'static [u32], roams: bool) -> u64 {
 }
 
 #[test]
-fn a_thread_that_may_roam_wakes_on_an_idle_core_then_on_a_sibling_else_where_it_was() {
+fn roaming_thread_wakes_on_an_idle_core_then_a_sibling() {
     assert_eq!(woken_on(&[], true), 0, "its own CPU is idle");
     assert_eq!(woken_on(&[0], false), 0, "it may not");
     assert_eq!(woken_on(&[0], true), 1, "CPU 3 keeps the other core from being wholly idle");

@@ -255,7 +255,7 @@ fn woken_beside_a_busy_one(model: &Model) -> u64 {
 }
 
 #[test]
-fn a_thread_that_wakes_takes_the_cpu_only_from_one_that_has_run_for_longer() {
+fn waking_thread_takes_a_cpu_only_from_a_long_running_one() {
     let cost = |ns| Cost::new(ns, "a round number");
     let woken_at = |fairness: Option<(f64, f64)>| {
         let mut model = exact(1, 2);
@@ -271,7 +271,7 @@ fn a_thread_that_wakes_takes_the_cpu_only_from_one_that_has_run_for_longer() {
 }
 
 #[test]
-fn a_cpu_that_is_overdue_goes_with_the_lock_that_held_it_however_soon_the_next_is_wanted() {
+fn overdue_cpu_loses_its_lock_however_soon_it_is_wanted_again() {
     run(&exact(1, 4), || {
         let (lock, set) = (Arc::new(SimLock::new("busy", ())), Arc::new(SimWord::new(0)));
         let start = |cpu: u32| {

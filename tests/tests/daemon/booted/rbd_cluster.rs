@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 const IMAGE: usize = 24 << 20;
 
 #[test]
-fn images_of_a_cluster_are_served_whatever_happens_to_cluster_and_clients() {
+fn images_of_a_cluster_outlast_its_failures_and_clients() {
     let others = ["fio", "nbdcopy", "nbdinfo", "qemu-io"];
     if PROGRAMS.iter().chain(&others).any(|name| client(name).is_none()) {
         return;

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_counted_without_self_and_not_where_a_trait_demands_them() {
+    fn arguments_exclude_self_and_those_that_a_trait_demands() {
         let text = "impl A { fn f(&self, a: bool, b: &bool) {} }\n\
                     impl T for A { fn g(&self, a: bool) {} }\nfn h() {}\n";
         let outline = outline(text);

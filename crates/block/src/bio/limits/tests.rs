@@ -26,7 +26,7 @@ fn coarse() -> QueueLimits {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_name_and_what_does_is_taken() {
+fn nonsense_is_refused_by_name_and_sense_is_taken() {
     let fine = QueueLimits::default();
     let blocks = |bytes| QueueLimits { logical_block_size: bytes, ..fine };
     let physical = |bytes| QueueLimits { physical_block_size: bytes, ..fine };

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_weigh_by_what_they_cost_and_never_less_than_a_small_one() {
+    fn requests_weigh_their_cost_and_at_least_a_small_one() {
         let weights = DepthWeights::of(&CostModel::default());
         let of = |op, kib: u32| weights.weight(op, kib * 2);
         assert_eq!((of(Op::Read, 4), of(Op::Write, 4), of(Op::Read, 0)), (16, 16, 16));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_io_of_4_kib_and_a_long_one_cost_what_they_take_at_their_rates() {
+    fn io_of_4_kib_and_long_one_cost_what_they_take_at_their_rates() {
         let rates =
             OpRates { random_iops: 98_000, sequential_iops: 120_000, bytes_per_s: 540_000_000 };
         let read = OpCost::of_rates(&rates);

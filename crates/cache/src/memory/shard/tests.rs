@@ -219,7 +219,7 @@ impl Rig {
 
 proptest! {
     #[test]
-    fn each_frame_is_in_one_place_and_no_epoch_is_over_while_something_of_it_is_owed(
+    fn frame_has_one_place_and_its_epoch_waits_for_its_debts(
         all in prop::collection::vec(what(), 1..200)
     ) {
         let mut rig = Rig::new();
@@ -252,7 +252,7 @@ fn filled(frames: u32, pages: impl Iterator<Item = u64>) -> Shard {
 }
 
 #[test]
-fn the_hand_takes_clean_pages_in_turn_and_spares_those_that_were_hit_once() {
+fn hand_takes_clean_pages_in_turn_and_spares_hit_ones() {
     let mut shard = filled(4, [0, 16, 32, 48].into_iter());
     let frame_of = |shard: &Shard, number| {
         shard.find(number).map(|at| shard.extent(at).frames[0]).filter(|frame| *frame != NO_FRAME)
@@ -289,7 +289,7 @@ fn dirty_pages_and_those_in_use_are_not_taken() {
 }
 
 #[test]
-fn a_page_that_is_dropped_gives_its_frame_back_and_counts_collected_pages_are_bounded() {
+fn dropped_page_frees_its_frame_and_page_counts_are_bounded() {
     let mut shard = filled(3, [0, 16, 32].into_iter());
     for number in 0..3 {
         let at = shard.find(number).unwrap();
@@ -306,7 +306,7 @@ fn a_page_that_is_dropped_gives_its_frame_back_and_counts_collected_pages_are_bo
 }
 
 #[test]
-fn pages_are_written_beside_one_that_never_ends_and_no_epoch_waits_for_younger_ones() {
+fn pages_are_written_beside_one_that_never_ends() {
     let mut shard = filled(4, [0, 1].into_iter());
     let at = shard.find(0).unwrap();
     let now = |epoch| DirtyStamp { epoch, at_ns: epoch };
@@ -328,7 +328,7 @@ fn pages_are_written_beside_one_that_never_ends_and_no_epoch_waits_for_younger_o
 }
 
 #[test]
-fn a_flush_waits_for_no_page_that_is_written_to_later_again_and_again() {
+fn flush_does_not_wait_for_pages_written_to_later() {
     let mut shard = filled(6, [0, 1].into_iter());
     let at = shard.find(0).unwrap();
     let write = |shard: &mut Shard, page: usize, epoch| {
@@ -361,7 +361,7 @@ fn a_flush_waits_for_no_page_that_is_written_to_later_again_and_again() {
 }
 
 #[test]
-fn stranded_pages_are_left_out_of_fresh_ones_until_all_memory_is_theirs() {
+fn stranded_pages_wait_until_all_memory_is_theirs_again() {
     let mut shard = filled(2, [0, 1].into_iter());
     let at = shard.find(0).unwrap();
     assert!(!shard.strand(at, 0), "a clean page is not stranded");

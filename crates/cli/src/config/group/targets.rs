@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_takes_longer_than_the_target_is_said_with_its_times() {
+    fn model_that_takes_longer_than_target_is_said_with_its_times() {
         let usual = UsualTimes { read_ns: 97_800, write_ns: 26_000 };
         let said = "group gold: latency-target p99 50us: drive d0 of volume fast itself takes 98us \
                     for a read of 4 KiB and 26us for a write, by its model, which no scheduler can \
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_keeps_no_targets_is_said_with_the_one_that_does() {
+    fn scheduler_that_keeps_no_targets_is_said_with_one_that_does() {
         let said = "group gold: latency-target p99 50us: nothing keeps it at drive d0 of volume \
                     fast, whose scheduler is none; set scheduler = \"latency\" there, or \
                     `millrace ctl set fast scheduler=latency`";
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_that_was_slow_under_load_only_is_not_told_to_be_given_a_larger_target() {
+    fn drive_slow_only_under_load_gets_no_advice_on_its_target() {
         let mut loaded = Snapshot::default();
         loaded.add(40_000, 20);
         loaded.add(1_700_000, 80);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_target_is_said_with_the_drives_figure_of_the_same_kind() {
+    fn missed_target_is_said_with_drives_figure_of_same_kind() {
         let said = ASKED.missed(&times(60_000), (1.0, 0.9));
         let start = "group gold: latency-target p99 50us is missed: drive d0 of volume fast itself \
                      takes p99 240us to serve the I/Os of this group (median 60us), which no";

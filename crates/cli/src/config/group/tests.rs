@@ -209,7 +209,7 @@ fn a_group_that_nobody_is_in_is_a_warning() {
 }
 
 #[test]
-fn a_target_at_a_drive_with_another_scheduler_is_a_warning_with_its_line() {
+fn target_with_another_scheduler_warns_with_its_line() {
     let gold = "[[group]]\nname = \"gold\"\nlatency-target = \"p99 2ms\"\n";
     let text = whole("group = \"gold\"\n", gold);
     let line = 1 + text.lines().position(|line| line.starts_with("latency")).expect("it is there");

@@ -137,7 +137,7 @@ fn literal(text: &str) -> Option<&str> {
 }
 
 #[test]
-fn a_default_of_the_document_changes_nothing_where_it_is_written() {
+fn default_of_document_changes_nothing_where_it_is_written() {
     let usual = load("m.toml", WHOLE, Path::new("")).map_err(|why| why.to_string()).unwrap();
     let mut count = 0;
     for heading in HEADINGS {

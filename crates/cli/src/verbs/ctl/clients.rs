@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_that_negotiates_has_dashes_and_control_characters_are_shown() {
+    fn client_names_with_dashes_and_controls_are_shown() {
         let seconds = |s| Duration::from_secs(s).as_nanos() as u64;
         let clients = Clients {
             clients: vec![

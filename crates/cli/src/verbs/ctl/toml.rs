@@ -72,7 +72,7 @@ mod tests {
     use crate::views::settings::GroupState;
 
     #[test]
-    fn groups_are_sections_and_a_scheduler_that_was_set_is_a_comment() {
+    fn groups_are_sections_and_scheduler_that_was_set_is_comment() {
         let group = |name: &str, settings: &[(&str, &str)]| GroupState {
             name: name.to_owned(),
             settings: settings.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect(),

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_explained_by_shares_and_targets_by_whose_they_are() {
+    fn weights_are_explained_by_shares_and_targets_by_owner() {
         let groups = vec![group("vm7", 100, 10, 1), group("big", 300, 30, 1)];
         let now = report(1, groups);
         let rows = groups::rows(&now, None);
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn when_nothing_completes_it_says_what_is_booked_and_what_drives_have() {
+    fn stalled_report_says_what_is_booked_and_what_drives_have() {
         let mut gold = group("gold", 100, 0, 0);
         gold.booked_ns = 1_500_000_000;
         let mut now = report(3, vec![gold]);

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_what_its_clients_got_and_as_busy_as_its_busiest_drive() {
+    fn volume_is_its_clients_and_as_busy_as_its_busiest_drive() {
         let ended = |op: OpCounts| OpTotals {
             op: op.op,
             ios: op.ios,

@@ -412,7 +412,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_row_is_what_came_in_between_and_a_group_that_did_nothing_has_none() {
+    fn row_is_the_difference_and_an_idle_group_has_none() {
         let before = report(1, vec![group("default", 100, 5, 0), group("gold", 300, 100, 1 << 20)]);
         let mut gold = group("gold", 300, 500, 201 << 20);
         gold.booked_ns = 7_000_000;
@@ -443,7 +443,7 @@ pub mod tests {
     }
 
     #[test]
-    fn children_share_what_their_parent_wants_and_idle_groups_want_what_is_left() {
+    fn children_share_their_parent_and_idle_groups_want_the_rest() {
         let of = |name, weight, parent: Option<&str>| GroupCounts {
             parent: parent.map(str::to_owned),
             ..group(name, weight, 1, 0)
@@ -477,7 +477,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_short_form_fits_80_columns_and_the_whole_form_has_every_reason() {
+    fn short_form_fits_80_columns_and_whole_form_has_every_reason() {
         let mut big = group(&"g".repeat(99), 10_000, 99_999_999, u64::MAX >> 8);
         big.booked_ns = u64::MAX >> 8;
         big.volumes[0].held_ns =

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_has_a_row_of_what_came_in_between_and_its_thread_has_it_once() {
+    fn queue_has_one_row_of_news_that_its_thread_sees_once() {
         let before = report(1_000_000_000, 100, vec![queue(0, 100)]);
         let now = report(3_000_000_000, 200, vec![queue(0, 500), queue(4, 400)]);
         let text = table(&now, Some(&before), Form::Whole);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_form_fits_80_columns_with_large_numbers_and_long_names() {
+    fn short_form_fits_80_columns_with_large_numbers_and_long_names() {
         let read = Columns {
             per_second: 99_999_999.0,
             kib_per_second: 999_999_999.0 * 1024.0,

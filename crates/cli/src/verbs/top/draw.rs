@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_that_fails_is_named_beside_the_total_and_has_its_count_in_a_column() {
+    fn failing_drive_is_named_by_the_total_and_counted_in_a_column() {
         let failing = |drive: u64, failed: u64| {
             let mut report = report(3600, 6, 100);
             report.exports = vec![Export { errors: failed, ..Export::default() }];

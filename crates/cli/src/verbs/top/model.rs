@@ -485,7 +485,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_lower_table_is_of_drives_then_queues_then_clients_then_groups() {
+    fn lower_table_has_drives_then_queues_clients_and_groups() {
         let mut model = Model::new(Duration::from_secs(1));
         model.update(report(1, 3, 100));
         let kinds = [(); 5].map(|()| {
@@ -521,7 +521,7 @@ pub mod tests {
     }
 
     #[test]
-    fn graphs_begin_with_the_daemon_s_past_at_the_interval_of_the_screen() {
+    fn graphs_begin_with_daemon_s_past_at_interval_of_screen() {
         let mut model = Model::new(Duration::from_secs(2));
         model.update(report(9, 2, 5));
         let ios = vec![0, 0, 8, 8, 4, 4];

@@ -83,7 +83,7 @@ fn ask(client: &mut BufReader<UnixStream>, request: &[u8]) -> Value {
 }
 
 #[test]
-fn requests_are_answered_in_order_also_when_they_come_in_one_piece() {
+fn requests_are_answered_in_order_even_from_one_piece() {
     let served = serve();
     let mut client = served.greeted();
     let request = |id| format!("{{\"verb\":\"version\",\"id\":{id}}}\n");
@@ -103,7 +103,7 @@ fn a_client_that_ends_its_side_gets_its_answer() {
 }
 
 #[test]
-fn a_reply_longer_than_the_socket_holds_arrives_whole_and_others_are_served_meanwhile() {
+fn long_reply_arrives_whole_while_others_are_served() {
     let served = serve();
     let (mut slow, mut other) = (served.greeted(), served.greeted());
     slow.get_mut().write_all(b"{\"verb\":\"stats\"}\n").unwrap();
@@ -131,7 +131,7 @@ fn hostile_bytes_are_refused_line_by_line() {
 }
 
 #[test]
-fn more_clients_than_there_may_be_are_told_so_and_room_comes_back() {
+fn excess_clients_are_told_so_until_there_is_room() {
     let served = serve();
     let clients: Vec<_> = (0..CLIENTS_MAX).map(|_| served.greeted()).collect();
     assert_eq!(line(&mut served.connect())["error"]["kind"], "busy");
@@ -144,7 +144,7 @@ fn more_clients_than_there_may_be_are_told_so_and_room_comes_back() {
 }
 
 #[test]
-fn who_does_not_end_a_request_is_dropped_and_who_has_none_may_stay() {
+fn request_without_an_end_is_dropped_and_others_stay() {
     let served = serve();
     let mut idle = served.greeted();
     let mut half = served.greeted();

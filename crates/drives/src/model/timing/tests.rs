@@ -99,7 +99,7 @@ fn pages_of_one_io_work_at_once_and_io_on_one_page_in_sequence() {
 }
 
 #[test]
-fn blocks_of_one_flash_page_wait_for_one_die_and_come_in_one_time_together() {
+fn blocks_of_a_flash_page_share_one_die_and_one_time() {
     let config =
         ModelTiming { latency_ns: 0, units: 16, page_bytes: 16_384, ..ModelTiming::default() };
     let blocks =
@@ -148,7 +148,7 @@ fn presets_reach_their_stated_rates() {
 
 /// Source: AnandTech on Samsung's SATA drives, as cited in `preset.rs`.
 #[test]
-fn the_850_evo_reaches_its_random_reads_around_depth_16_and_not_at_8() {
+fn ssd_850_evo_reaches_its_random_reads_near_depth_16_not_8() {
     let preset = model_presets().iter().find(|preset| preset.name == "850evo").unwrap();
     let config = preset.config();
     let share = |depth| {

@@ -21,7 +21,7 @@ fn poll(queue: &mut RbdQueue) -> Vec<(Tag, Status)> {
 }
 
 #[test]
-fn outcomes_of_tags_that_are_free_unknown_or_in_other_use_are_dropped() {
+fn outcomes_of_free_unknown_or_reused_tags_are_dropped() {
     let (mut queue, _drive) = queue("unknown");
     queue.flights[1] = Flight { completion: 0x1000, len: 512, ..Flight::new() };
     queue.in_flight = 1;
@@ -35,7 +35,7 @@ fn outcomes_of_tags_that_are_free_unknown_or_in_other_use_are_dropped() {
 }
 
 #[test]
-fn more_outcomes_than_a_batch_holds_come_with_the_next_ones_and_in_order() {
+fn excess_outcomes_come_next_and_in_order() {
     let (mut queue, _drive) = queue("batches");
     for _ in 0..CompletionBatch::CAPACITY {
         queue.outcomes.end(Tag(0), Status::IoError);

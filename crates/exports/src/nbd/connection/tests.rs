@@ -40,7 +40,7 @@ fn a_turn_takes_its_share_of_bytes_and_one_read_at_least() {
 }
 
 #[test]
-fn ragged_is_what_begins_or_ends_within_a_block_of_a_client_that_never_asked_for_their_size() {
+fn ragged_edges_are_within_blocks_of_unaware_clients() {
     let info = |block_min| ExportInfo {
         name: String::new(),
         description: String::new(),
@@ -80,7 +80,7 @@ fn ragged_is_what_begins_or_ends_within_a_block_of_a_client_that_never_asked_for
 }
 
 #[test]
-fn requests_are_taken_below_256_in_flight_and_512_kib_unsent_or_of_an_impatient_client() {
+fn requests_are_taken_below_256_in_flight_and_512_kib_unsent() {
     for (in_flight, bytes, reads_late, expected) in [
         (0, 0, false, true),
         (255, 512 * 1024 - 1, false, true),
@@ -99,7 +99,7 @@ fn requests_are_taken_below_256_in_flight_and_512_kib_unsent_or_of_an_impatient_
 }
 
 #[test]
-fn a_connection_waits_for_the_socket_only_if_it_would_receive_otherwise() {
+fn connection_waits_for_its_socket_only_when_it_would_receive() {
     for phase in PHASES {
         for (busy, reads_late) in [(false, false), (false, true), (true, false), (true, true)] {
             for bytes in [512 * 1024 - 1, 512 * 1024, MIB] {
@@ -126,7 +126,7 @@ fn bytes_that_leave_end_impatience_and_the_wait_for_the_socket() {
 }
 
 #[test]
-fn a_client_is_waited_for_deaf_or_over_by_what_is_outstanding_on_its_socket() {
+fn waiting_deaf_or_gone_client_is_told_by_its_unsent_bytes() {
     for phase in PHASES {
         for (sends, receives) in [(false, false), (false, true), (true, false), (true, true)] {
             for payload in BOTH {
@@ -151,7 +151,7 @@ fn a_client_is_waited_for_deaf_or_over_by_what_is_outstanding_on_its_socket() {
 }
 
 #[test]
-fn a_write_that_is_incomplete_is_given_up_when_nothing_can_be_received_into_it() {
+fn incomplete_write_is_dropped_when_its_socket_has_nothing() {
     for (kills, busy) in [(false, false), (false, true), (true, false), (true, true)] {
         let budget = MemoryBudget::new(8 * MIB, 1);
         let (_reactor, mut pool) = pool(&budget, 0);
@@ -191,7 +191,7 @@ fn a_write_that_is_incomplete_is_given_up_when_nothing_can_be_received_into_it()
 }
 
 #[test]
-fn a_negotiation_is_not_drained_but_ended_and_the_socket_with_it() {
+fn negotiation_is_not_drained_but_ended_and_socket_with_it() {
     let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
     let (mut conn, sockets) = connection(1);
     conn.drain(&mut Tickets::default(), &mut pool);
@@ -201,7 +201,7 @@ fn a_negotiation_is_not_drained_but_ended_and_the_socket_with_it() {
 }
 
 #[test]
-fn connection_that_waits_for_its_turn_leaves_the_line_and_others_hear_of_it() {
+fn connection_waiting_for_its_turn_leaves_the_line_in_order() {
     let budget = MemoryBudget::new(8 * MIB, 1);
     let (_reactor, mut pool) = pool(&budget, 0);
     let (mut conn, _sockets) = connection(9);
@@ -247,7 +247,7 @@ fn pumped(rig: &mut Rig, change: impl FnOnce(&mut Connection)) -> (bool, bool, b
 }
 
 #[test]
-fn a_pump_sends_what_has_gathered_and_receives_where_there_is_room() {
+fn pump_sends_gathered_bytes_and_receives_into_free_room() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let mut pump = |change: fn(&mut Connection)| pumped(&mut rig, change);
     assert_eq!(pump(|_| ()), (false, true, false));
@@ -266,7 +266,7 @@ fn a_pump_sends_what_has_gathered_and_receives_where_there_is_room() {
 }
 
 #[test]
-fn a_connection_in_negotiation_sends_its_answers_before_it_receives() {
+fn connection_in_negotiation_sends_before_it_receives() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let mut pump = |out: &[u8], sent: usize, busy: (bool, bool)| {
         pumped(&mut rig, |conn| {
@@ -285,7 +285,7 @@ fn a_connection_in_negotiation_sends_its_answers_before_it_receives() {
 }
 
 #[test]
-fn a_receive_waits_for_a_client_that_has_32_kib_in_8_replies_to_read() {
+fn receive_waits_for_a_client_with_32_kib_in_8_replies() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     for (bytes, replies, payload, waits) in [
         (32 * 1024, 8, false, true),

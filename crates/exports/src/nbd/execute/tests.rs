@@ -102,7 +102,7 @@ fn status(
 }
 
 #[test]
-fn block_status_begins_at_the_requests_first_byte_and_ends_at_its_last() {
+fn block_status_spans_first_to_last_byte_of_a_request() {
     let mut rig = Rig::new(&["ram:size=8m"], |_| ());
     let mut client = with_status(&mut rig);
     let data = vec![1; MIB];
@@ -168,7 +168,7 @@ fn a_session_without_a_context_has_no_block_status() {
 }
 
 #[test]
-fn an_order_without_data_has_the_flags_that_its_client_gave_and_no_others() {
+fn order_without_data_has_its_client_flags_and_no_others() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let (mut conn, _sockets) = connection(1);
     let (fua, no_hole, fast) = (CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_FAST_ZERO);

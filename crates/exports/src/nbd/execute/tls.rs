@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_handshake_is_put_on_the_servers_certificate_once_that_is_expired() {
+    fn failed_handshake_is_put_down_to_an_expired_certificate() {
         let authority = Authority::new("CA");
         let issued = authority.issue("server", &["localhost"], Validity::Seconds(2));
         let identity = Identity { certificate: issued.certificate, key: issued.key };
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_does_few_steps_of_handshakes_and_the_log_shows_few_refusals() {
+    fn turn_does_few_steps_of_handshakes_and_log_shows_few_refusals() {
         let mut turn = TlsTurnLimits::default();
         assert_eq!([(); 4].map(|()| turn.may_shake()), [true, true, false, false]);
         turn.start_turn();

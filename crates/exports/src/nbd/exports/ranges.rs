@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn range_is_given_to_one_alone_only_when_all_threads_have_entered_theirs() {
+    fn range_is_exclusive_only_after_all_threads_entered_theirs() {
         let ranges = ranges(2);
         ranges.start();
         assert!(!ranges.confirm());
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_are_apart_and_those_that_share_a_sector_are_not() {
+    fn touching_ranges_are_apart_and_shared_sectors_are_not() {
         let is_held = true;
         let entry = |sectors, mode| RangeEntry { key: (0, 0), sectors, mode, is_held };
         let all = [RangeMode::Shared, RangeMode::Exclusive];

@@ -86,7 +86,7 @@ proptest! {
 }
 
 #[test]
-fn little_buffers_of_all_sizes_share_regions_and_longer_ones_have_others() {
+fn little_buffers_share_regions_and_longer_ones_have_others() {
     let budget = MemoryBudget::new(8 * MIB, 4);
     let (_reactor, mut pool) = pool(&budget, 8 * MIB);
     let mut held: Vec<_> = [4, 8, 16, 256, 64]
@@ -182,7 +182,7 @@ fn what_was_not_needed_since_the_last_call_is_given_back() {
 }
 
 #[test]
-fn while_others_wait_a_region_of_the_smallest_buffers_is_kept_if_there_are_windows() {
+fn region_of_small_buffers_is_kept_for_windows_while_waited() {
     for (max, kept) in [(256 * MIB, 2 * MIB), (64 * MIB, 2 * MIB), (32 * MIB, 0)] {
         let budget = MemoryBudget::new(max, 4);
         let (_reactor, mut pool) = pool(&budget, 16 * MIB);

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_of_several_drives_has_the_longest_timeout_and_none_if_one_may_take_for_ever() {
+    fn volume_has_the_longest_timeout_or_none_if_one_has_none() {
         for (timeouts, longest) in
             [([5, 7, 6], 7), ([7, 5, 5], 7), ([0, 7, 5], 0), ([7, 0, 5], 0), ([5, 7, 0], 0)]
         {

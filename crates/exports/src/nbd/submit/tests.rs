@@ -4,7 +4,7 @@ use super::*;
 use crate::nbd::tests::{Rig, ticket};
 
 #[test]
-fn a_request_without_data_goes_on_part_after_part_and_ends_with_its_flush() {
+fn request_without_data_goes_on_by_parts_and_ends_with_a_flush() {
     let mut rig = Rig::new(&["null:size=4t"], |_| ());
     // Sectors and flush: the parts that the block layer gets.
     for (sectors, then_flush, parts) in
@@ -40,7 +40,7 @@ fn a_request_without_data_goes_on_part_after_part_and_ends_with_its_flush() {
 }
 
 #[test]
-fn what_the_channel_has_no_room_for_goes_on_in_its_order_and_each_ends_once() {
+fn excess_of_a_channel_goes_on_in_order_and_ends_once() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let ids: Vec<u32> = (0..2500)
         .map(|at| {

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_ends_every_volume_that_can_be_written_and_its_failure_is_told() {
+    fn flush_ends_writable_volumes_and_reports_its_failure() {
         let bad = "fault:drive=(ram:size=1m),volatile=on,status=eio,op=flush";
         let report = Rig::new(&["ram:size=1m", bad], |_| ()).finish();
         assert_eq!((report.cut_off, report.failures.len()), (0, 1), "{report:?}");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_outlives_its_thread_while_a_drive_may_still_write_to_it() {
+    fn memory_outlives_its_thread_while_drive_may_still_write_to_it() {
         for is_busy in [false, true] {
             let mut rig = Rig::new(&["null:size=1m"], |_| ());
             let shared = Arc::clone(&rig.shared);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_is_cut_off_hears_of_it_and_leaves_nothing_behind() {
+    fn client_that_is_cut_off_hears_of_it_and_leaves_nothing_behind() {
         let mut rig = Rig::new(&["ram:size=1m"], |_| ());
         let (mut client, _) = rig.by_hand("0");
         let half = [header(&request(Command::Write, 0, 65_536)), vec![1; 1000]].concat();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_reads_nothing_is_named_and_costs_a_second_and_nothing_else() {
+    fn client_that_reads_nothing_is_named_and_costs_a_second() {
         let mut rig = Rig::new(&["ram:size=8m"], |_| ());
         let (mut client, _) = rig.by_hand("0");
         let reads = header(&request(Command::Read, 0, 1 << 20)).repeat(4);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_is_out_before_the_end_and_idle_clients_are_not_cut_off() {
+    fn answers_are_out_before_the_end_and_idle_clients_stay() {
         let mut rig = Rig::new(&["ram:size=1m"], |_| ());
         let (_idle, _) = rig.by_hand("0");
         let (mut client, _) = rig.by_hand("0");

@@ -31,7 +31,7 @@ fn accept(rig: &mut Rig, listener: usize) -> UnixStream {
 }
 
 #[test]
-fn connections_are_dealt_out_in_turn_and_those_above_the_limit_closed() {
+fn connections_are_dealt_in_turn_and_excess_ones_closed() {
     let mut rig = Rig::new(&["null:size=1m"], |config| {
         (config.threads, config.connections_max) = (2, 3);
     });
@@ -77,7 +77,7 @@ fn the_address_of_a_client_that_is_one_too_many_is_logged() {
 }
 
 #[test]
-fn a_client_takes_the_place_of_one_that_had_its_time_while_most_are_in_handshakes() {
+fn client_replaces_one_that_timed_out_amid_handshakes() {
     let mut rig = Rig::new(&["null:size=1m"], |config| config.connections_max = 4);
     let mut clients: Vec<_> = (0..3).map(|_| rig.connect().0).collect();
     let _served = rig.by_hand("0");
@@ -129,7 +129,7 @@ fn a_connection_that_comes_while_the_server_stops_is_closed() {
 }
 
 #[test]
-fn an_accept_that_the_system_refuses_is_tried_again_after_a_while() {
+fn accept_that_system_refuses_is_tried_again_after_while() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let before_ns = Native::now();
     rig.accepted(1, -libc::EMFILE);
@@ -167,7 +167,7 @@ fn thread_0_alone_accepts_and_on_every_listener() {
 }
 
 #[test]
-fn a_wait_for_a_client_to_catch_up_ends_when_it_is_cancelled_and_no_other_does() {
+fn wait_for_a_lagging_client_ends_when_cancelled() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     // Peers that have read none of the bytes in their full socket buffers.
     let waits: Vec<_> = (0..3)
@@ -222,7 +222,7 @@ fn a_turn_does_not_sleep_while_something_is_left_to_do() {
 }
 
 #[test]
-fn what_a_turn_left_is_for_the_next_one_of_a_session_that_goes_on() {
+fn what_turn_left_is_for_next_one_of_session_that_goes_on() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     for (phase, has_more, left) in [
         (ConnectionPhase::Transmission, true, true),
@@ -242,7 +242,7 @@ fn what_a_turn_left_is_for_the_next_one_of_a_session_that_goes_on() {
 }
 
 #[test]
-fn an_order_to_stop_ends_the_sleep_of_a_thread_that_serves_and_not_of_one_that_drains() {
+fn stop_order_ends_the_sleep_of_a_serving_thread_only() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let (shared, sleeps) = (Arc::clone(&rig.shared), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -295,7 +295,7 @@ fn a_thread_sleeps_until_the_earliest_of_its_limits() {
 }
 
 #[test]
-fn a_negotiation_that_takes_too_long_is_ended_and_a_session_is_not() {
+fn negotiation_that_takes_too_long_is_ended_and_session_is_not() {
     let mut rig = Rig::new(&["null:size=1m"], |config| config.handshake_timeout = Duration::MAX);
     let (silent, first) = rig.connect();
     let (_serving, second) = rig.by_hand("0");
@@ -339,7 +339,7 @@ fn memory_goes_back_with_the_last_connection() {
 }
 
 #[test]
-fn places_are_used_again_and_the_heap_is_trimmed_after_many_connections() {
+fn places_are_reused_and_the_heap_is_trimmed_after_clients() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let (one, first) = rig.connect();
     let (other, second) = rig.connect();
@@ -366,7 +366,7 @@ fn places_are_used_again_and_the_heap_is_trimmed_after_many_connections() {
 }
 
 #[test]
-fn a_ticket_is_its_connections_by_number_and_serial_until_it_is_overdue() {
+fn ticket_belongs_to_its_connection_until_it_is_overdue() {
     let (conn, _sockets) = connection(4);
     for (serial, state, expected) in [
         (4, TicketState::Started(0), true),
@@ -390,7 +390,7 @@ fn a_connection_is_touched_once() {
 }
 
 #[test]
-fn what_is_done_goes_to_its_connection_and_else_its_memory_to_the_pool() {
+fn finished_work_goes_to_its_connection_or_its_memory_back() {
     // Serial of the ticket's owner, phase of the connection: requests in flight, answered.
     for (serial, phase, in_flight, answered) in [
         (1, ConnectionPhase::Transmission, 3, true),
@@ -423,7 +423,7 @@ fn what_is_done_goes_to_its_connection_and_else_its_memory_to_the_pool() {
 }
 
 #[test]
-fn every_request_receive_and_send_is_counted_and_shown_to_others() {
+fn request_receive_and_send_are_counted_and_shown_to_others() {
     let mut rig = Rig::new(&["ram:size=8m"], |_| ());
     let (mut client, _) = rig.by_hand("0");
     let data = [7; 1024];
@@ -447,7 +447,7 @@ fn every_request_receive_and_send_is_counted_and_shown_to_others() {
 }
 
 #[test]
-fn a_send_that_fails_ends_its_connection_and_one_that_moved_something_does_not() {
+fn failed_send_ends_its_connection_and_a_partial_one_does_not() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     for (result, phase) in [
         (1, ConnectionPhase::Transmission),
@@ -483,7 +483,7 @@ fn end_unused(rig: &mut Rig) -> EndedLanes {
 }
 
 #[test]
-fn a_lane_comes_with_its_first_client_and_goes_when_nothing_of_it_is_left() {
+fn lane_comes_with_its_first_client_and_goes_when_empty() {
     let dir = tempfile::tempdir().unwrap();
     let spec = |name: &str| format!("file:path={}/{name},size=1m", dir.path().display());
     let mut rig = Rig::new(&[&spec("a"), &spec("b")], |_| ());

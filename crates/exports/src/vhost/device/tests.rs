@@ -68,7 +68,7 @@ fn what_a_block_device_without_migration_has_not_is_refused() {
 }
 
 #[test]
-fn a_frontend_goes_on_once_after_what_left_all_as_it_was_if_it_hears_of_it() {
+fn frontend_told_of_a_restored_state_goes_on_once() {
     let answers = VhostUserProtocolFeatures::REPLY_ACK.bits();
     let others = !answers;
     for (features, hears) in [(answers, true), (others, false), (u64::MAX, true), (0, false)] {

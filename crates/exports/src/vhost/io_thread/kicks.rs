@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_is_closed_when_nothing_is_outstanding_on_it_and_no_other_is() {
+    fn descriptor_is_closed_once_idle_and_no_other_is() {
         let mut reactor = Reactor::new(Config::default()).unwrap();
         let mut kicks = KickPoller::new(reactor.handle());
         let [(low, low_closed), (high, high_closed)] = [(); 2].map(|()| closable());

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_while_the_next_is_due_before_the_end_and_not_long_overdue() {
+    fn it_waits_while_next_is_due_before_end_and_not_long_overdue() {
         let pace = steady(100);
         let held = |now_ns, in_hand, since_ns| pace.hold_until(now_ns, in_hand, since_ns).is_some();
         assert!(held(50_000, 1, 50_000) && !held(50_000, 0, 50_000));

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pause_is_twice_the_last_until_as_many_spins_as_it_takes_caught_their_work() {
+    fn pause_doubles_until_enough_spins_caught_their_work() {
         let mut polling = Polling::new(50_000);
         polling.slept(0, 60_000);
         // Waits without a spin are none in vain.

@@ -142,7 +142,7 @@ fn each_queue_is_the_first_in_turn() {
 }
 
 #[test]
-fn a_queue_takes_a_few_for_drives_that_answer_at_once_and_its_part_of_the_channel_for_others() {
+fn queue_takes_few_for_fast_drives_and_a_share_for_others() {
     // Drives that answer at once: a few at a time, which the guest may take meanwhile.
     let mut bench = Bench::with(&[1024, 1024]);
     bench.played.offer_refused(0, 1024, 0, 20);
@@ -214,7 +214,7 @@ fn requests_are_held_back_where_that_pays_and_counted_once() {
 }
 
 #[test]
-fn what_is_answered_without_the_drives_is_outstanding_no_more_either() {
+fn answers_without_drives_are_no_longer_outstanding() {
     let mut bench = Bench::with(&[SIZE]);
     bench.thread.pace.is_on = true;
     bench.control.add_rule(FaultRule::always(Effect::Stick));
@@ -258,7 +258,7 @@ fn a_kick_ends_a_sleep_and_is_counted() {
 }
 
 #[test]
-fn whatever_there_is_to_do_is_news_and_keeps_the_thread_from_sleeping() {
+fn any_work_to_do_is_news_and_prevents_sleep() {
     let mut bench = Bench::with(&[SIZE, SIZE]);
     let far = || Some(Native::now() + LONG_NS);
     assert!(!bench.thread.has_news());
@@ -304,7 +304,7 @@ fn it_polls_next_time_for_as_long_as_it_slept() {
 }
 
 #[test]
-fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
+fn stopping_queue_reports_its_base_and_lets_go_of_all() {
     let (kick, theirs) = UnixStream::pair().unwrap();
     theirs.set_nonblocking(true).unwrap();
     let mut bench = Bench::new();
@@ -375,7 +375,7 @@ fn a_flush_that_fails_at_the_end_is_told() {
 }
 
 #[test]
-fn a_flush_at_the_end_that_is_not_answered_is_no_request_of_a_guest() {
+fn flush_at_end_that_is_not_answered_is_no_request_of_guest() {
     let mut bench = Bench::on(FaultCache::Volatile);
     bench.add(0, SIZE, |_| {});
     bench.control.add_rule(FaultRule::always(Effect::Stick).on(Op::Flush));
@@ -385,7 +385,7 @@ fn a_flush_at_the_end_that_is_not_answered_is_no_request_of_a_guest() {
 }
 
 #[test]
-fn requests_that_never_end_are_told_of_and_their_memory_is_left_to_the_drives() {
+fn endless_requests_are_reported_and_leave_memory_to_drives() {
     let mut bench = Bench::with(&[SIZE]);
     bench.control.add_rule(FaultRule::always(Effect::Stick).on(Op::Read));
     bench.played.offer_reads(0, SIZE, 0, 3);
@@ -396,7 +396,7 @@ fn requests_that_never_end_are_told_of_and_their_memory_is_left_to_the_drives() 
 }
 
 #[test]
-fn it_polls_if_that_has_paid_and_there_is_a_queue_and_counts_what_came_of_it() {
+fn polling_depends_on_its_success_and_a_queue_and_is_counted() {
     let mut bench = Bench::new();
     let paid = |bench: &mut Bench| {
         bench.thread.idle.polling[0].slept(0, 20_000);
@@ -428,7 +428,7 @@ fn it_polls_if_that_has_paid_and_there_is_a_queue_and_counts_what_came_of_it() {
 }
 
 #[test]
-fn a_thread_sleeps_while_nothing_is_to_be_done_and_serves_until_the_export_stops() {
+fn thread_sleeps_while_idle_and_serves_until_the_export_stops() {
     let mut bench = Bench::with(&[SIZE]);
     bench.thread.set_bell();
     let (state, common) = (Arc::clone(&bench.state), Arc::clone(&bench.common));

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_was_published_is_not_resubmitted_nor_is_the_batch_before_it() {
+    fn published_batches_are_never_resubmitted() {
         let (first, file, _) = Inflight::create(2, 8).unwrap();
         let mut queue = first.queue(1, 8).unwrap();
         queue.recover(0);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_was_published_without_its_marks_is_not_resubmitted() {
+    fn batch_published_without_marks_is_not_resubmitted() {
         let (first, file, _) = Inflight::create(2, 8).unwrap();
         let mut queue = first.queue(1, 8).unwrap();
         queue.recover(10);

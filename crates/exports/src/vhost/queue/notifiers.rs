@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_that_starts_or_stops_leaves_only_where_to_tell_of_errors() {
+    fn ring_start_or_stop_keeps_only_the_error_descriptor() {
         let event = || rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
         let has = |one: &Notifiers| [one.kick.is_some(), one.call.is_some(), one.error.is_some()];
         let all = || {

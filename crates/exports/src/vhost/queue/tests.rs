@@ -106,7 +106,7 @@ fn requests_that_are_answered_at_once_do_not_end_a_batch() {
 }
 
 #[test]
-fn a_request_that_the_channel_has_no_room_for_waits_and_is_the_next() {
+fn request_that_channel_has_no_room_for_waits_and_is_next() {
     let mut bench = Bench::new(SIZE, 2, |_| {});
     bench.stick();
     bench.played.offer_reads(0, SIZE, 0, 6);
@@ -131,7 +131,7 @@ fn a_request_that_the_channel_has_no_room_for_waits_and_is_the_next() {
 }
 
 #[test]
-fn what_an_earlier_process_left_comes_first_and_no_faster_than_is_allowed() {
+fn leftovers_of_an_earlier_process_come_first_and_in_rate() {
     let mut bench = Bench::new(SIZE, 64, |parts| {
         parts.again = vec![9, 0, 6];
         (parts.ring.taken, parts.enabled) = (3, false);
@@ -149,7 +149,7 @@ fn what_an_earlier_process_left_comes_first_and_no_faster_than_is_allowed() {
 }
 
 #[test]
-fn a_queue_that_is_disabled_or_broken_or_stops_takes_nothing_and_is_silent() {
+fn disabled_broken_or_stopped_queue_is_silent() {
     let (nobody, _) = std::sync::mpsc::channel();
     let changes: [&dyn Fn(&mut Queue); 3] =
         [&|queue| queue.enabled = false, &|queue| queue.fail("broken".to_owned()), &|queue| {
@@ -171,7 +171,7 @@ fn a_queue_that_is_disabled_or_broken_or_stops_takes_nothing_and_is_silent() {
 }
 
 #[test]
-fn a_queue_is_drained_when_it_stops_and_has_nothing_in_flight_nor_to_do_again() {
+fn stopped_queue_is_drained_with_nothing_in_flight() {
     let (nobody, _) = std::sync::mpsc::channel();
     let mut bench = Bench::new(SIZE, 64, |parts| parts.again = vec![0]);
     bench.played.offer_reads(0, SIZE, 0, 1);
@@ -189,7 +189,7 @@ fn a_queue_is_drained_when_it_stops_and_has_nothing_in_flight_nor_to_do_again() 
 }
 
 #[test]
-fn lists_of_pieces_keep_their_memory_unless_they_are_longer_than_guests_were_told() {
+fn piece_lists_keep_memory_unless_longer_than_guests_know() {
     for (pieces, kept) in [(PARTS_KEPT, true), (PARTS_KEPT + 1, false)] {
         let mut bench = Bench::new(256, 64, |_| {});
         bench.played.request(0, 0, kind::IN, pieces as u16);
@@ -206,7 +206,7 @@ fn lists_of_pieces_keep_their_memory_unless_they_are_longer_than_guests_were_tol
 }
 
 #[test]
-fn memory_stays_as_long_as_requests_of_its_time_are_in_flight_and_no_longer() {
+fn memory_stays_exactly_as_long_as_its_requests_in_flight() {
     let mut bench = Bench::new(SIZE, 64, |_| {});
     bench.stick();
     let mut times = Vec::new();

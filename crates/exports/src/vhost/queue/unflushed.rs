@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_owed_until_a_flush_that_began_after_its_answer_has_ended() {
+    fn write_is_owed_until_a_flush_after_its_answer_ends() {
         let (unflushed, (region, file)) = (cached(), region());
         assert!(!unflushed.follow(&region) && !is_lost(&file));
         assert_eq!(unflushed.begin_flush(), None, "nothing is owed");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_leave_the_write_through_switch_and_requests_in_flight_alone() {
+    fn marks_leave_the_switch_and_requests_in_flight_alone() {
         use super::super::inflight::WriteCache;
         let (unflushed, (region, file)) = (cached(), region());
         region.note_cache(WriteCache::WriteThrough);

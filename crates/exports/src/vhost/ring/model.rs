@@ -203,7 +203,7 @@ fn two_requests(features: RingFeatures, depth: u16) {
 }
 
 #[test]
-fn no_kick_and_no_interrupt_is_lost_and_all_is_seen_that_was_written_before() {
+fn kicks_and_interrupts_are_not_lost_and_writes_are_seen() {
     let bugs = [
         Plant::AvailRelaxed,
         Plant::PublishRelaxed,

@@ -202,7 +202,7 @@ proptest! {
 }
 
 #[test]
-fn an_event_is_passed_or_not_around_the_end_of_the_index_as_in_its_middle() {
+fn event_is_passed_or_not_around_end_of_index_as_in_its_middle() {
     let guest = Guest::new();
     let mut ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
     // Each place of the end in a batch of four, and each place of the event around the batch.
@@ -281,7 +281,7 @@ fn the_short_way_takes_no_descriptor_from_behind_its_table() {
 }
 
 #[test]
-fn the_short_way_takes_no_table_and_no_buffer_that_ends_outside_of_memory() {
+fn short_way_takes_no_table_and_nothing_outside_memory() {
     // The first region ends within a page. The bytes behind it in the file are valid descriptors,
     // but none of the guest's memory.
     let chain = plain_chain(true, 1);
@@ -344,7 +344,7 @@ fn a_ring_may_be_full() {
 }
 
 #[test]
-fn an_index_that_runs_ahead_or_a_head_that_is_none_breaks_the_ring() {
+fn index_that_runs_ahead_or_head_that_is_none_breaks_ring() {
     let guest = Guest::new();
     let mut ring = guest.ring(RingFeatures::default());
     guest.put(AVAIL + 2, &(SIZE + 1).to_le_bytes());
@@ -504,7 +504,7 @@ fn indirect(guest: &Guest, table: u64, buffers: &[(u64, u32, u16)]) {
 }
 
 #[test]
-fn a_ring_of_eight_takes_as_many_buffers_as_the_longest_ring_and_of_more_the_outcome_only() {
+fn ring_of_eight_takes_the_buffers_of_the_longest_ring() {
     let most = PARTS_MAX;
     for (count, fits) in [(129, true), (SIZE_MAX.into(), true), (most, true), (most + 1, false)] {
         for written in [0, WRITE] {

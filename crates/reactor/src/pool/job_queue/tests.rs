@@ -95,7 +95,7 @@ fn drives_that_hang_leave_every_other_drive_a_thread() {
 }
 
 #[test]
-fn a_refusal_leaves_the_work_to_the_threads_there_are_and_is_asked_again_later() {
+fn refusal_leaves_work_to_existing_threads_and_is_retried() {
     let (mut queue, inbox) = queue(3);
     let mut threads = Threads::default();
     (0..6).for_each(|key| queue.put(job(key, 0, inbox), 0));
@@ -145,7 +145,7 @@ fn a_cancel_takes_back_only_what_no_thread_has_begun() {
 }
 
 #[test]
-fn a_reactor_that_is_gone_gets_no_results_and_its_place_comes_back_after_its_last_job() {
+fn vanished_reactor_gets_no_results_and_its_slot_is_reused() {
     let (mut queue, inbox) = queue(1);
     let other = queue.open_inbox(Arc::new(sys::eventfd().unwrap()));
     let mut threads = Threads::default();

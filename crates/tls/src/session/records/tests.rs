@@ -142,7 +142,7 @@ fn wrong_records() -> Vec<WrongRecord> {
 }
 
 #[test]
-fn records_that_are_not_allowed_end_the_session_with_the_alert_for_it() {
+fn records_that_are_not_allowed_end_session_with_alert_for_it() {
     let sides = Sides::new();
     for (kind, content, words, alert) in wrong_records() {
         for piece in [1, 32 * 1024] {
@@ -178,7 +178,7 @@ fn records_that_are_not_allowed_end_the_session_with_the_alert_for_it() {
 }
 
 #[test]
-fn ciphertext_that_is_no_record_is_refused_as_soon_as_that_is_seen() {
+fn ciphertext_that_is_no_record_is_refused_at_once() {
     let sides = Sides::new();
     for (bytes, words) in [
         (&[23, 3, 3, 0x41, 1][..], "excess record size"),
@@ -331,7 +331,7 @@ fn meet(client: &mut rustls::ClientConnection, server: &mut Session) -> (Vec<u8>
 }
 
 #[test]
-fn rustls_reads_what_is_sealed_here_and_keys_change_on_either_side() {
+fn rustls_reads_sealed_records_and_keys_change_both_ways() {
     let sides = Sides::new();
     let name = ServerName::try_from("localhost").unwrap();
     let config = Arc::clone(&sides.client.config);

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_without_what_it_is_about_is_refused_whatever_else_is_given() {
+    fn flag_without_its_subject_is_always_refused() {
         for (words, said) in [
             (&["--warm-up", "1s", "--ios", "1"][..], "--warm-up: has no effect without --c"),
             (&["--wait", "poll", "--drive", "null"], "--wait: has no effect without --conn"),

@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_that_a_job_asks_for_are_printed_in_lines_that_fit() {
+    fn percentiles_that_job_asks_for_are_printed_in_lines_that_fit() {
         let percentiles =
             (1..=20).map(|at| (f64::from(at) * 4.99, at as u64 * 1_000_000)).collect();
         let (job, kind) = ("j".to_owned(), "read");
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_made_as_long_as_its_jobs_need_and_read_only_where_they_only_read() {
+    fn file_is_as_long_as_needed_and_read_only_for_readers() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f").display().to_string();
         let file = |text: &str| {

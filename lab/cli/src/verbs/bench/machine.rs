@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_interface_on_each_count_of_cpus_has_a_row_with_its_names() {
+    fn each_interface_on_each_count_of_cpus_has_row_with_its_names() {
         let rows = json(
             "--machine x5690 --cpus 1,all --interface libaio,ring --ios 64 --seed 7 --locks \
              --hardware-queues node",
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_row_would_pass_over_names_its_option_and_what_that_needs() {
+    fn option_of_a_skipped_row_is_named_with_its_need() {
         for (text, expected) in [
             ("--inside each", "--machine <NAME|FILE.toml>|--locks"),
             ("--interface sync", "--machine <NAME|FILE.toml>|--locks"),

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_that_do_not_fit_into_memory_are_refused_with_what_to_lower() {
+    fn buffers_beyond_memory_are_refused_with_advice() {
         let rows = plan("--bs 1g --jobs 1 --iodepth 1");
         assert!(check_memory(&rows, Some(2 << 30)).is_ok() && check_memory(&rows, None).is_ok());
         let rows = plan("--bs 64m --jobs 2 --iodepth 8");

@@ -173,7 +173,7 @@ mod tests {
     use crate::verbs::bench::test_args::parse;
 
     #[test]
-    fn programs_are_told_by_name_and_refuse_what_they_say_themselves() {
+    fn programs_are_called_by_name_and_refuse_their_own_options() {
         let args = parse("--program tar,fileserver --drive null").unwrap();
         assert_eq!(
             args.program.program.iter().map(ToString::to_string).collect::<Vec<_>>(),

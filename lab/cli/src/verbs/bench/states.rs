@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn drives_are_listed_with_their_latencies_and_how_unequal_they_are() {
+    fn drives_are_listed_with_latencies_and_their_imbalance() {
         let text = states(&row(), Form::Whole).unwrap();
         let line = |begin: &str| text.lines().find(|line| line.starts_with(begin)).unwrap();
         assert!(line("drive ").contains("  stack  "), "{text}");

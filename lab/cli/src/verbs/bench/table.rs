@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_history_are_said_only_where_they_are_not_the_usual_ones() {
+    fn unusual_settings_of_history_alone_are_mentioned() {
         let with = |unit: &str, bounce: &str| {
             let (unit, bounce) = (unit.to_owned(), bounce.to_owned());
             let history = Linux24Row { unit, bounce, iovecs: 1, ..Linux24Row::default() };
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn kicks_are_shown_of_virtqueues_only_and_errors_only_if_there_are_some() {
+    fn kicks_are_shown_of_virtqueues_only_and_errors_if_any() {
         let plain = table(&[row("mq", 1)], Form::Short);
         assert!(!plain.contains("kicks") && !plain.contains("errors"), "{plain}");
         let outcome = Outcome { errors: 3, ..Outcome::default() };

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use millrace_console::words::{duration, whole};
 use millrace_experiments::explorer::Scenario;
 
-/// Search for bugs in the block layer and the page cache with random machines, volumes, workloads and
-/// faults, in simulation
+/// Search for bugs in the block layer and the page cache with random machines, volumes, workloads
+/// and faults, in simulation
 #[derive(Debug, clap::Args)]
 pub struct ExploreArgs {
     /// Number of seeds to run [default: 1000; 1 with --seed]

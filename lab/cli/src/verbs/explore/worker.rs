@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_hangs_by_its_processor_time_or_after_a_long_time_of_any() {
+    fn worker_hangs_by_its_processor_time_or_after_long_time_of_any() {
         let busy = silence("while :; do :; done", 100, 600_000);
         assert!(matches!(busy, WorkerFailure::Slow(text) if text.ends_with("of CPU time")));
         let asleep = silence("exec sleep 1000", 60_000, 300);

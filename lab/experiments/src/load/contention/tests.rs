@@ -44,7 +44,7 @@ fn run(plan: &ContentionPlan) -> ContentionReport {
 }
 
 #[test]
-fn equal_clients_get_equal_parts_and_the_same_plan_gives_the_same_result() {
+fn equal_clients_get_equal_parts_and_plans_repeat() {
     let plan = plan("model:preset=850evo", vec![client("a", 1, 8), client("b", 2, 8)]);
     let contest = run(&plan);
     let shares: f64 = contest.clients.iter().map(|row| row.share).sum();
@@ -54,7 +54,7 @@ fn equal_clients_get_equal_parts_and_the_same_plan_gives_the_same_result() {
 }
 
 #[test]
-fn without_a_scheduler_a_deep_client_takes_what_a_shallow_one_loses() {
+fn without_scheduler_deep_client_takes_what_shallow_one_loses() {
     let alone = run(&plan("model:preset=850evo", vec![client("a", 1, 1)]));
     let both = run(&plan("model:preset=850evo", vec![client("a", 1, 1), client("b", 2, 256)]));
     let iops = |contest: &ContentionReport| contest.client("a").expect("it is there").iops;
@@ -93,7 +93,7 @@ fn a_client_that_waits_for_a_limit_sleeps() {
 }
 
 #[test]
-fn a_shallow_client_gets_on_beside_a_deep_one_under_the_same_limit() {
+fn shallow_client_gets_on_beside_deep_one_under_same_limit() {
     let mut plan = plan("null", vec![client("a", 1, 1), client("b", 1, 256)]);
     plan.groups[0].limits = GroupLimits { iops: Some(2_000), ..GroupLimits::default() };
     let contest = run(&plan);
@@ -103,7 +103,7 @@ fn a_shallow_client_gets_on_beside_a_deep_one_under_the_same_limit() {
 }
 
 #[test]
-fn realtime_goes_before_others_on_other_queues_too_and_starves_nobody() {
+fn realtime_goes_before_other_queues_and_starves_nobody() {
     for drive in ["model:preset=850evo", "model:preset=950pro"] {
         let mut plan = plan(drive, vec![client("a", 1, 64), client("b", 2, 64)]);
         plan.scheduler = SchedulerKind::Fair;

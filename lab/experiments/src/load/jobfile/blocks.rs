@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_share_makes_up_what_the_shares_lack_or_have_too_much() {
+    fn largest_share_makes_up_what_shares_lack_or_have_too_much() {
         for (text, expected) in [
             ("8k/50:4k/48:", [48_000, 52_000]),
             ("4k/1:8k/98", [1_000, 99_000]),
@@ -200,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_a_split_are_rounded_down_to_multiples_of_its_shortest() {
+    fn sizes_of_split_are_rounded_down_to_multiples_of_its_shortest() {
         let sizes = split(Base::BINARY, "16k/40:36k/60").unwrap();
         assert_eq!(sizes, Sizes::Split(vec![(16_384, 40.0), (32_768, 100.0)]));
     }
 
     #[test]
-    fn the_end_of_a_range_is_drawn_even_if_it_is_no_multiple_of_its_begin() {
+    fn end_of_range_is_drawn_even_if_it_is_no_multiple_of_its_begin() {
         let counts = counts(&range(Base::BINARY, "4k-18k").unwrap(), u64::MAX);
         assert_eq!(counts.last().map(|(size, _)| *size), Some(18 << 10));
         assert!(counts[4].1.abs_diff(100_000 * 2 / 18) < 600, "{counts:?}");

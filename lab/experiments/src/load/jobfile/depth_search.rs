@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_goes_on_follows_a_drive_that_becomes_slower_and_faster() {
+    fn running_job_follows_a_drive_that_changes_its_speed() {
         let mut search = DepthSearch::new(LatencyTarget { run: true, ..TARGET }, 64, 1);
         for holds in [20, 3, 64] {
             (0..40).for_each(|_| _ = window(&mut search, holds));

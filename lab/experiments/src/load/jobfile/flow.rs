@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_that_is_ahead_waits_until_the_others_have_caught_up_or_are_gone() {
+    fn job_ahead_waits_until_others_catch_up_or_leave() {
         let flow = |weight| Flow { id: 7, weight, sleep_ns: 1_000_000 };
         let groups = FlowGroups::new([flow(1), flow(3)].into_iter());
         let (mut one, mut three) = (groups.member(flow(1)), groups.member(flow(3)));

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_has_the_percentiles_of_its_list_and_another_one_those_of_fio() {
+    fn job_has_percentiles_of_its_list_and_another_one_those_of_fio() {
         let text = b"[a]\npercentile_list=99.9:50\n[b]\n";
         let file = JobFile::parse("t.fio", text, &MemoryFiles(&[])).unwrap();
         let mut tally = Tally::default();

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_word_is_passed_over_with_the_value_that_changes_nothing() {
+    fn refused_word_is_passed_over_with_value_that_changes_nothing() {
         for refused in &REFUSED {
             let Refused { word, plain, .. } = refused;
             assert_eq!(

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn times_drawn_by_poisson_have_the_mean_and_the_deviation_of_the_exponential() {
+    fn poisson_times_have_exponential_mean_and_deviation() {
         let mut pace = pace("bs=4k rate_iops=1000 rate_process=poisson");
         let mut gaps = Vec::new();
         for _ in 0..20_000 {

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_anywhere_in_64_mib_of_what_is_unknown_is_found_and_none_outside() {
+    fn unknown_byte_in_64_mib_is_found_and_no_other() {
         let unknown = [0..512, 10 * MIB + 512..12 * MIB, 1000 * MIB..1001 * MIB + 1024];
         for range in &unknown {
             assert!(holds(&unknown, range.start) && holds(&unknown, range.end - 1), "{range:?}");

@@ -98,7 +98,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_steady_stream_has_its_rate_in_each_window_and_nothing_beyond() {
+    fn steady_stream_has_its_rate_in_each_window_and_nothing_beyond() {
         let times: Vec<u64> = (0..1000).map(|number| 100 * MS + number * MS).collect();
         assert!(beyond(&times, 1000.0) < 1e-6);
         let (least, most) = extremes(&times, 100 * MS, (200 * MS, 1000 * MS));

@@ -253,7 +253,7 @@ fn errors_say_file_line_and_what_is_expected() {
 }
 
 #[test]
-fn a_damaged_file_of_a_set_ends_there_and_the_others_are_read_on() {
+fn damaged_file_of_set_ends_there_and_others_are_read_on() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -293,7 +293,7 @@ fn completions_alone_are_an_error() {
 }
 
 #[test]
-fn files_that_are_named_together_are_merged_and_must_have_one_format() {
+fn files_named_together_are_merged_in_one_format() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -318,7 +318,7 @@ fn files_that_are_named_together_are_merged_and_must_have_one_format() {
 }
 
 #[test]
-fn times_that_step_back_are_brought_into_order_within_the_window() {
+fn times_that_step_back_are_brought_into_order_within_window() {
     let line = |us: u64| format!("0,R,0,512,{us}\n");
     let text: String = (0..40_000).map(|number: u64| line(number ^ 0xff)).collect();
     let mut source = bytes(text.into_bytes());
@@ -337,7 +337,7 @@ fn times_that_step_back_are_brought_into_order_within_the_window() {
 }
 
 #[test]
-fn a_pipe_that_stays_open_is_told_once_its_lines_fit_one_format_and_a_second_has_passed() {
+fn open_pipe_is_detected_once_one_format_fits_and_time_passed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -395,7 +395,7 @@ fn all_ios_before_a_line_that_is_broken_are_told() {
 }
 
 #[test]
-fn comments_blank_lines_and_the_mark_of_a_texts_begin_come_before_a_head() {
+fn comments_blank_lines_and_the_begin_mark_precede_a_head() {
     let good = "128166372003061629,usr,0,Read,4096,512,0\n";
     let head =
         "\u{feff}# of a disk\n\n#\nTimestamp,Hostname,DiskNumber,Type,Offset,Size,Response\n";

@@ -12,7 +12,7 @@ fn read(bytes: Vec<u8>) -> (Vec<TraceIo>, Vec<String>) {
 }
 
 #[test]
-fn events_that_were_dropped_are_noted_and_their_numbers_are_left_out() {
+fn dropped_events_are_noted_and_their_numbers_left_out() {
     let mut bytes = Vec::new();
     let mut writer = TraceWriter::new(Format::Blktrace, &mut bytes).unwrap();
     let io = TraceIo {

@@ -121,7 +121,7 @@ fn reads(sectors: &[u64]) -> Vec<Io> {
 }
 
 #[test]
-fn chains_go_out_by_sector_and_a_pass_that_ended_begins_with_the_lowest() {
+fn chains_go_by_sector_and_a_finished_pass_restarts_low() {
     let mut rig = Rig::new(7);
     rig.insert(&reads(&[50, 10, 30]));
     assert_eq!(rig.sectors(0, 2), [10, 30]);
@@ -158,7 +158,7 @@ fn reads_go_before_writes_but_not_for_ever() {
 }
 
 #[test]
-fn neighbours_of_one_operation_merge_at_both_ends_and_keep_the_older_ones_age() {
+fn neighbours_of_one_operation_merge_and_keep_their_age() {
     let mut rig = Rig::new(9);
     let io = |op, sector, queued_ns| Io(op, sector, 8, queued_ns);
     rig.insert(&[io(Op::Read, 100, 0), io(Op::Read, 500, 40)]);
@@ -197,7 +197,7 @@ fn realtime_goes_before_best_effort_before_idle_each_by_sector() {
 }
 
 #[test]
-fn whatever_has_waited_for_the_ageing_time_goes_before_higher_priorities() {
+fn aged_requests_go_before_higher_priorities() {
     let mut rig = Rig::new(20);
     rig.insert_as(Priority::Idle, &[Io(Op::Write, 3, 1, 0), Io(Op::Read, 1, 1, 60)]);
     rig.insert(&[Io(Op::Read, 5, 1, 50), Io(Op::Read, 7, 1, 51)]);
@@ -253,7 +253,7 @@ fn priority() -> impl Strategy<Value = Priority> {
 
 proptest! {
     #[test]
-    fn every_bio_comes_out_once_and_none_waits_much_longer_than_it_may(
+    fn bio_comes_out_once_and_waits_within_its_bound(
         rounds in proptest::collection::vec(
             (proptest::collection::vec((priority(), io()), 0..8), 0usize..6, 0u64..60), 1..60,
         ),
@@ -299,7 +299,7 @@ proptest! {
 }
 
 #[test]
-fn a_lower_priority_waits_for_higher_ones_at_other_queues_until_it_has_aged() {
+fn lower_priority_waits_for_higher_ones_until_it_has_aged() {
     let mut rig = Rig::new(4);
     let mut other = rig.other(4);
     rig.insert_as(Priority::Idle, &[Io(Op::Read, 10, 1, 0), Io(Op::Read, 20, 1, 0)]);

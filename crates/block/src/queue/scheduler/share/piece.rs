@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn without_small_reads_it_is_half_of_what_the_drive_moves_until_it_is_slow() {
+    fn half_of_drive_throughput_holds_without_small_reads() {
         let of = |served| found(served, true, None, |kib| u64::from(kib) * 2_000);
         // 500 MB/s, as the cost says: half of 1 MB.
         assert_eq!(of(STEP_NS), 512);

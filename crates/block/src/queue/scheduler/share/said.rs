@@ -160,7 +160,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_hold_is_told_when_it_begins_and_again_only_after_ten_milliseconds() {
+    fn hold_is_reported_when_it_begins_and_after_ten_milliseconds() {
         let mut said = ReportedDecisions::default();
         let mut told = |looks, hold, now_ns| {
             said.looks = looks;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_of_each_group_and_reason_is_told_once_in_ten_milliseconds() {
+    fn rest_of_a_group_and_reason_is_told_each_ten_milliseconds() {
         let mut said = ReportedDecisions::default();
         assert!(said.rests(GroupId(1), WaitReason::Weight, MS));
         assert!(!said.rests(GroupId(1), WaitReason::Weight, 10 * MS));

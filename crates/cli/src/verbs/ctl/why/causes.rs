@@ -260,7 +260,7 @@ mod tests {
     const MS: u64 = 1 << 20;
 
     #[test]
-    fn what_was_held_is_its_share_and_the_rest_is_the_drives_as_theirs_was() {
+    fn what_was_held_is_its_share_and_rest_is_drives_as_theirs_was() {
         let gold = held(
             group("gold", 100, 100, 0),
             &[(WaitReason::Limit, 60 * MS), (WaitReason::Weight, 8 * MS)],
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_of_a_drive_without_a_scheduler_wait_for_what_it_lacked() {
+    fn queues_of_drive_without_scheduler_wait_for_what_it_lacked() {
         for (tag_waits, requeues, reason) in [(3, 3, "no-tag"), (0, 1, "drive-busy")] {
             let plain = group("default", 100, 100, 0);
             let mut now = at_drive(report(1, vec![plain]), 100, 50 * MS, 50 * MS);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn flushes_are_a_part_of_their_own_and_other_volumes_are_not_in_it() {
+    fn flushes_are_a_part_of_their_own_for_one_volume() {
         let mut gold = group("gold", 100, 100, 0);
         let flush =
             OpTotals { op: FLUSH.into(), ios: 1, total: sum(100 * MS), ..OpTotals::default() };

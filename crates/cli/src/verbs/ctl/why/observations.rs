@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_that_completes_nothing_or_too_late_or_is_in_trouble_is_named() {
+    fn silent_late_and_troubled_drives_are_named() {
         let stuck = |in_flight, ios| Drive { in_flight, ..drive("d1", vec![ops("read", ios, 0)]) };
         let line = "drive d1: completed nothing in 2.0 s, with 3 I/Os in flight";
         assert_eq!(of_drives(vec![stuck(3, 7)], vec![stuck(1, 7)]), [line]);

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_other_hosts_reach_is_a_warning_of_what_they_may_do() {
+    fn port_that_other_hosts_reach_is_warning_of_what_they_may_do() {
         let local = "[\"unix:s\", \"tcp:7\", \"tcp:[::1]:7\", \"tcp:127.0.0.2:7\", \
                      \"tcp:[::ffff:127.0.0.1]:7\"]";
         assert_eq!(warned(local, ""), [""; 0]);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_lets_every_user_in_is_a_warning_wherever_it_stands() {
+    fn mode_that_lets_every_user_in_is_warning_wherever_it_stands() {
         let listener = |keys: &str| {
             warned("\"unix:s\"", &format!("[[listener]]\naddress = \"unix:s\"\n{keys}\n"))
         };

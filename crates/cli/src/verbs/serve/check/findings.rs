@@ -182,7 +182,7 @@ mod tests {
     use crate::config;
 
     #[test]
-    fn of_a_socket_that_systemd_is_to_hand_over_it_is_said_that_nobody_knows() {
+    fn unknown_socket_of_systemd_is_reported() {
         let text = "[[drive]]\nname = \"d\"\nspec = \"null:\"\n\
                     [[volume]]\nname = \"v\"\ndrives = [\"d\"]\n\
                     [[export]]\nvolume = \"v\"\nnbd = [\"unix:s\", \"systemd:disk\"]\n";

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_member_is_new_only_where_nothing_was_written_that_needs_it() {
+    fn missing_member_is_new_only_if_no_written_data_need_it() {
         use FileState::{Fresh, Missing, Written};
         const STRIPE: Layout = Layout::Stripe { chunk_sectors: 128 };
         let lost = |states: &[FileState], layout| {

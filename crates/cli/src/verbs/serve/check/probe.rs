@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_that_are_let_go_within_a_second_are_waited_for_and_others_are_refused() {
+    fn locks_freed_within_a_second_are_awaited_and_others_refused() {
         let dir = tempfile::tempdir().unwrap();
         let lock = || {
             let file = File::create(dir.path().join("s.lock")).unwrap();

@@ -200,7 +200,7 @@ mod tests {
     use crate::config;
 
     #[test]
-    fn admins_are_root_the_daemon_s_user_and_the_group_which_may_open_the_socket() {
+    fn admins_are_root_the_daemon_user_and_the_socket_group() {
         let plan = |keys: &str| {
             let text = format!(
                 "[[drive]]\nname = \"d\"\nspec = \"null:\"\n[[volume]]\nname = \"v\"\n\

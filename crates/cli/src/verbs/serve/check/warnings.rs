@@ -108,7 +108,7 @@ mod tests {
     use crate::config;
 
     #[test]
-    fn a_block_that_guests_refuse_is_a_warning_for_each_of_their_sockets() {
+    fn block_that_guests_refuse_warns_for_each_socket() {
         let text = "[[drive]]\nname = \"d\"\nspec = \"null:\"\n[[volume]]\nname = \"v\"\n\
                     drives = [\"d\"]\n[[export]]\nvolume = \"v\"\nvhost-user-blk = \"unix:s\"\n";
         let plan = config::load("m.toml", text, Path::new("/f")).unwrap();

@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_dies_leaves_marks_of_the_volumes_that_were_dirty() {
+    fn daemon_that_dies_leaves_marks_of_volumes_that_were_dirty() {
         let dir = tempfile::tempdir().unwrap();
         let volumes = ["a", "b \"\u{e9}\"", "c"];
         let marks = open_in(dir.path(), &volumes).unwrap();
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_that_acknowledges_can_be_pasted_whatever_the_volumes_name_is() {
+    fn acknowledging_command_can_be_pasted_for_any_volume_name() {
         let command = |volume: &str| {
             let text = warning(volume);
             text.split('`').nth(1).unwrap().replace("millrace ctl acknowledge ", "")
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_removed_is_made_anew_and_another_folder_is_left_alone() {
+    fn removed_file_is_made_anew_and_other_folders_are_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("st");
         fs::create_dir(&folder).unwrap();

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_given_back_once_clients_have_left_and_at_times_while_they_come_and_go() {
+    fn memory_is_returned_after_clients_leave_and_sometimes_before() {
         let (trim, start) = (HeapTrim::default(), Instant::now());
         let due = |left: u64, seconds: u64| trim.is_due(left, start + Duration::from_secs(seconds));
         assert!(!due(0, 0) && !due(0, 100), "nobody was there");

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_missed_after_three_seconds_said_once_and_taken_back() {
+    fn target_missed_for_three_seconds_is_reported_and_taken_back() {
         let (slow, fast) = ((500, 100_000), (500, 40_000));
         let found = looks(&[slow, slow, slow, slow, slow, fast, fast, slow, slow, slow]);
         let expected = ["-", "-", "missed", "-", "-", "kept", "-", "-", "-", "missed"];

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_comes_later_has_fewer_values_and_one_that_goes_is_forgotten() {
+    fn late_name_has_fewer_values_and_a_vanished_one_is_forgotten() {
         let mut series = BusiestSeries::default();
         series.push(vec![reading("a", 1)]);
         series.push(vec![reading("a", 2), reading("b", 3)]);

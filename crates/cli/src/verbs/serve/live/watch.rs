@@ -262,14 +262,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_is_said_at_once_and_those_after_it_together() {
+    fn first_failure_is_said_at_once_and_those_after_it_together() {
         let mut said = FailureLog::default();
         let counts = [0, 1, 5, 6, 7, 8, 9, 9, 9, 9, 9, 9, 10];
         assert_eq!(counts.map(|count| said.news(count)), [0, 1, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1]);
     }
 
     #[test]
-    fn a_drive_that_is_stuck_is_said_once_and_one_that_is_so_again_later() {
+    fn stuck_drive_is_reported_once_and_again_when_stuck_later() {
         let mut stuck = StuckDrives::default();
         assert_eq!(stuck.news(vec![2]), [2]);
         assert!((0..9).all(|_| stuck.news(vec![2]).is_empty()), "it is known");

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_signals_without_a_meaning_make_one_line_in_five_seconds_with_their_count() {
+    fn many_meaningless_signals_make_one_counted_line() {
         let (mut ignored, start) = (IgnoredSignal::default(), Instant::now());
         let mut line = |ms| ignored.line("ignored", start + Duration::from_millis(ms));
         assert_eq!(line(0).as_deref(), Some("ignored"));

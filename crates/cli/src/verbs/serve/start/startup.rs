@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_that_is_stopped_is_undone_with_a_line_that_names_its_step() {
+    fn stopped_start_is_undone_and_names_its_step() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("data");
         let startup = Startup::default();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_start_made_stays_once_it_serves_and_a_failed_start_says_nothing_of_signals() {
+    fn sockets_of_a_start_stay_and_a_failed_start_is_quiet() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("data");
         let startup = Startup::default();

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_and_all_addresses_are_called_by_what_leads_to_this_host() {
+    fn loopback_and_wildcard_addresses_resolve_to_this_host() {
         for (address, names, host) in [
             ("127.0.0.1:7", &["a.test", "LOCALHOST"][..], "localhost"),
             ("[::1]:7", &["localhost"], "localhost"),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn another_name_is_taken_with_a_remark_and_if_there_is_none_that_is_said() {
+    fn taken_name_is_replaced_with_a_remark_or_refused() {
         let names = ["me@a.test", "*.a.test", "https://a.test/", "b.a.test", "c.a.test"];
         let (host, remark) = chosen("127.0.0.1:7", &names);
         assert_eq!(host, "b.a.test");

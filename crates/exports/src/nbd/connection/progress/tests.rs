@@ -5,7 +5,7 @@ use super::*;
 const S: u64 = 1_000_000_000;
 
 #[test]
-fn stall_takes_as_many_looks_without_a_move_as_there_are_per_timeout() {
+fn stall_takes_a_timeout_of_looks_without_progress() {
     let mut progress = Progress::default();
     progress.note();
     assert!(!progress.is_stalled(), "it moved since the last look");
@@ -18,7 +18,7 @@ fn stall_takes_as_many_looks_without_a_move_as_there_are_per_timeout() {
 }
 
 #[test]
-fn client_is_slow_if_it_takes_too_little_in_a_whole_period_under_pressure() {
+fn client_is_slow_only_over_a_whole_period_of_pressure() {
     let from_ns = 10 * S;
     let looks = |bytes_per_s: usize| {
         let mut progress = Progress::default();
@@ -47,7 +47,7 @@ fn slow(from_ns: u64, bytes: usize, took_ns: u64) -> bool {
 }
 
 #[test]
-fn a_client_is_slow_below_64_kib_a_second_and_not_before_a_whole_period() {
+fn client_is_slow_below_64_kib_per_second_over_a_whole_period() {
     const ENOUGH: usize = 256 << 10;
     assert!(!slow(10 * S, ENOUGH, 4 * S));
     assert!(slow(10 * S, ENOUGH - 1, 4 * S));

@@ -29,7 +29,7 @@ fn push_long(out: &mut ReplyQueue, head: usize, len: usize) {
 }
 
 #[test]
-fn headers_that_touch_are_one_piece_and_payload_is_one_of_its_own() {
+fn touching_headers_are_one_piece_and_payload_another() {
     let mut out = outgoing();
     out.push(|_| 16);
     out.push(|_| 20);
@@ -61,7 +61,7 @@ fn the_header_of_a_single_long_reply_goes_ahead() {
 }
 
 #[test]
-fn replies_gather_while_others_are_sent_and_are_counted_when_they_are_out() {
+fn replies_gather_during_sends_and_count_when_out() {
     let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
     let mut out = outgoing();
     assert!(!out.has_gathered() && !out.has_rest());

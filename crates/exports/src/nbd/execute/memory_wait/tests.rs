@@ -111,7 +111,7 @@ fn volume_holds_no_more_than_is_left_for_others() {
 }
 
 #[test]
-fn request_beyond_the_volumes_part_waits_for_the_volume_or_learns_that_it_is_stuck() {
+fn request_beyond_its_part_waits_or_learns_of_a_stuck_volume() {
     let mut trial = Trial::new();
     let (mut conn, _sockets) = connection(3);
     trial.rig.core.submitter.lanes[1].held_bytes = 64 * MIB;
@@ -160,7 +160,7 @@ fn request_within_its_window_comes_whatever_others_hold() {
 }
 
 #[test]
-fn above_its_window_a_connection_holds_an_eighth_of_what_is_free() {
+fn above_its_window_connection_holds_eighth_of_what_is_free() {
     // 48 MiB are shared: an eighth is 6 MiB.
     for (others, fits) in [(0, true), (2, false)] {
         let mut trial = Trial::new();
@@ -177,7 +177,7 @@ fn above_its_window_a_connection_holds_an_eighth_of_what_is_free() {
 }
 
 #[test]
-fn while_somebody_waits_requests_of_its_size_and_larger_ones_wait_behind_it() {
+fn requests_of_a_waiting_size_and_above_queue_behind_it() {
     let mut trial = Trial::new();
     let [mut first, mut second, mut holder] = [3, 4, 5].map(|serial| connection(serial).0);
     trial.map(16);
@@ -217,7 +217,7 @@ fn request_for_which_there_will_never_be_memory_is_told_so() {
 }
 
 #[test]
-fn what_no_room_is_left_for_beside_a_stuck_drives_memory_is_refused() {
+fn requests_without_room_beside_a_stuck_drive_are_refused() {
     let mut trial = Trial::new();
     let (mut conn, _sockets) = connection(3);
     let mut stuck = trial.rig.core.pool.take(waiter(0, 0, 32 * MIB), MemoryPart::Shared).unwrap();
@@ -257,7 +257,7 @@ fn of_those_to_try_again_only_those_that_wait_are_looked_at() {
 }
 
 #[test]
-fn connections_in_the_line_are_tried_in_their_turns_and_those_of_others_left_alone() {
+fn queued_connections_take_turns_and_others_are_left_alone() {
     let mut trial = Trial::new();
     let (_client, index) = trial.rig.by_hand("0");
     let serial = trial.rig.conns[index].as_ref().unwrap().serial;
@@ -278,7 +278,7 @@ fn connections_in_the_line_are_tried_in_their_turns_and_those_of_others_left_alo
 }
 
 #[test]
-fn other_threads_are_told_of_news_while_somebody_waits_for_memory() {
+fn other_threads_hear_news_while_somebody_waits_for_memory() {
     let mut rig = Rig::new(&["null:size=1m"], |config| {
         (config.threads, config.memory_max_bytes) = (2, 8 << 20);
     });

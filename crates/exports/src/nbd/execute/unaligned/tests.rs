@@ -45,7 +45,7 @@ fn ragged_requests_are_counted_and_leave_nothing_behind() {
 }
 
 #[test]
-fn zeroes_for_drives_without_payload_cover_whole_blocks_and_need_no_memory() {
+fn zeroes_without_payload_cover_whole_blocks_for_free() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let (mut client, _) = rig.by_hand("0");
     assert_eq!(rig.call(&mut client, &request(Command::WriteZeroes, 10, 1000), &[]), 0);

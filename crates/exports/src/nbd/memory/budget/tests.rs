@@ -30,7 +30,7 @@ fn fill(budget: &MemoryBudget, bytes: usize) -> usize {
 }
 
 #[test]
-fn windows_are_a_quarter_and_what_classes_leave_a_sixteenth_each() {
+fn windows_are_quarter_and_what_classes_leave_sixteenth_each() {
     let budget = MemoryBudget::new(256 * MIB, 1024);
     assert_eq!(budget.window_bytes, 64 * KIB);
     for (bytes, mib) in [(256 * KIB, 192), (2 * MIB, 176), (32 * MIB, 160)] {
@@ -55,7 +55,7 @@ fn what_is_kept_for_smaller_classes_counts_as_theirs_once() {
 }
 
 #[test]
-fn where_a_largest_request_hardly_fits_the_other_parts_are_smaller_or_nothing() {
+fn parts_are_smaller_where_the_largest_request_hardly_fits() {
     for (max, window, largest) in [(8, 0, 0), (32, 0, 32), (40, 4, 32), (64, 16, 32)] {
         let budget = MemoryBudget::new(max * MIB, 1);
         assert_eq!((budget.window_bytes, fill(&budget, 32 * MIB)), (window * MIB, largest));
@@ -100,7 +100,7 @@ fn a_quarter_of_stuck_memory_is_much() {
 }
 
 #[test]
-fn turns_come_in_order_over_threads_and_those_that_leave_are_passed_over() {
+fn turns_come_in_order_over_threads_and_skip_leavers() {
     let budget = MemoryBudget::new(64 * MIB, 4);
     assert!(!budget.has_waiters() && !budget.is_wanted() && budget.next(2).is_none());
     let [first, second] = [(0, 1), (1, 1)].map(|(thread, serial)| waiter(thread, serial, 8 * MIB));
@@ -117,7 +117,7 @@ fn turns_come_in_order_over_threads_and_those_that_leave_are_passed_over() {
 }
 
 #[test]
-fn smaller_requests_pass_a_larger_one_that_still_fits_beside_them() {
+fn smaller_requests_pass_larger_one_that_still_fits_beside_them() {
     let budget = MemoryBudget::new(64 * MIB, 1024);
     budget.change_line(|line| line.waiters.push_back(waiter(0, 1, 32 * MIB)));
     let [little, medium] = [waiter(1, 2, 4 * KIB), waiter(1, 3, MIB)];
@@ -139,7 +139,7 @@ fn smaller_requests_pass_a_larger_one_that_still_fits_beside_them() {
 }
 
 #[test]
-fn request_counts_in_its_account_once_it_is_admitted_until_it_gives_that_back() {
+fn request_counts_for_its_account_from_admission_to_return() {
     let budget = MemoryBudget::new(64 * MIB, 1024);
     let account = Some(GroupAccount { group: GroupId(3), is_read: true });
     let [first, second] = [1, 2].map(|serial| Waiter { account, ..waiter(0, serial, 8 * MIB) });

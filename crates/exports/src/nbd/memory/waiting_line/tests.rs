@@ -41,7 +41,7 @@ fn account_holds_an_eighth_or_one_request_of_any_size() {
 }
 
 #[test]
-fn all_accounts_hold_half_and_the_first_that_waits_for_that_keeps_later_ones_back() {
+fn full_accounts_make_the_first_waiter_hold_back_later_ones() {
     let mut line = WaitingLine::default();
     (1..=4).for_each(|group| line.charge(limited(0, account(group), 7)));
     line.waiters.extend([limited(1, account(5), 5), limited(2, account(6), 1)]);

@@ -95,7 +95,7 @@ proptest! {
 }
 
 #[test]
-fn steps_of_a_bounce_read_and_write_one_block_and_keep_fua_for_writes() {
+fn steps_of_a_bounce_move_one_block_and_keep_fua() {
     let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
     let buffer = pool.take(waiter(0, 0, 8192), MemoryPart::Window).unwrap();
     let mut bounce = first_bounce(Unaligned::new(511, 1026, 512), 2048).unwrap();
@@ -115,7 +115,7 @@ fn steps_of_a_bounce_read_and_write_one_block_and_keep_fua_for_writes() {
 }
 
 #[test]
-fn a_write_holds_all_of_its_blocks_and_everything_else_its_sectors() {
+fn write_holds_its_blocks_and_others_hold_sectors() {
     let ticket = |op| crate::nbd::tests::ticket(op, 1, TicketMemory::None);
     let write = Ticket { sector: 5, bio_bytes: 1024, ..ticket(Op::Write) };
     assert_eq!(write.sectors(), 5..7);

@@ -7,7 +7,7 @@ use crate::nbd::submit::ticket::{TicketMemory, TicketWait};
 use crate::nbd::tests::Rig;
 
 #[test]
-fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
+fn all_writes_in_flight_are_entered_at_the_first_ragged_one() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let enter = |rig: &mut Rig, op, sector, state, claim| {
         let ticket = crate::nbd::tests::ticket(op, 1, TicketMemory::None);

@@ -9,7 +9,7 @@ use millrace_nbd::Command;
 const S: u64 = 1_000_000_000;
 
 #[test]
-fn a_thread_looks_after_those_that_catch_up_and_otherwise_when_the_next_look_is_due() {
+fn thread_polls_for_its_followers_or_sleeps_until_due() {
     let mut client_timers = ClientTimers::new();
     client_timers.look_ns = 9_000_000;
     assert_eq!(client_timers.deadline(&[], 0), None, "nobody is there");
@@ -38,7 +38,7 @@ fn a_deaf_connection_is_listed_once() {
 }
 
 #[test]
-fn the_next_look_is_the_earliest_of_those_that_there_is_reason_for() {
+fn next_look_is_earliest_of_those_that_there_is_reason_for() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let client_timers = &mut rig.client_timers;
     (client_timers.look_ns, client_timers.idle_ns) = (50, 40);
@@ -95,7 +95,7 @@ fn phase(rig: &Rig, index: usize) -> ConnectionPhase {
 }
 
 #[test]
-fn clients_are_looked_at_four_times_per_timeout_and_ended_when_they_stood_still_for_all_of_it() {
+fn clients_are_checked_four_times_per_timeout_before_their_end() {
     let mut rig = Rig::new(&["ram:size=8m"], |_| ());
     rig.shared.stall_timeout_ns.store(40 * S, std::sync::atomic::Ordering::Relaxed);
     let (_idle, idle) = rig.by_hand("0");
@@ -121,7 +121,7 @@ fn clients_are_looked_at_four_times_per_timeout_and_ended_when_they_stood_still_
 }
 
 #[test]
-fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_window() {
+fn slow_client_over_its_window_is_ended_under_pressure() {
     for (memory, ends) in [(64 << 20, true), (1 << 30, false)] {
         let mut rig = Rig::new(&["ram:size=8m"], |config| {
             (config.memory_max_bytes, config.connections_max) = (memory, 16);
@@ -149,7 +149,7 @@ fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_window() {
 }
 
 #[test]
-fn rates_are_looked_at_four_times_in_the_shorter_of_four_seconds_and_the_stall_timeout() {
+fn rates_are_checked_four_times_per_period_or_timeout() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     rig.shared.budget.change_line(|line| line.waiters.push_back(waiter(1, 5, 4 * MIB)));
     for (timeout_ns, next_ns) in [(30 * S, S), (2 * S, S / 2), (0, 1)] {
@@ -162,7 +162,7 @@ fn rates_are_looked_at_four_times_in_the_shorter_of_four_seconds_and_the_stall_t
 }
 
 #[test]
-fn a_deaf_connection_is_asked_every_half_second_and_ended_when_its_client_has_left() {
+fn deaf_connection_is_asked_twice_a_second_and_ended_when_gone() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     for (leaves, unwatched) in [(false, true), (true, true), (true, false)] {
         let (conn, [_ours, theirs]) = connection(1);
@@ -200,7 +200,7 @@ fn a_deaf_connection_is_asked_every_half_second_and_ended_when_its_client_has_le
 }
 
 #[test]
-fn whoever_had_two_milliseconds_to_catch_up_is_heard_all_the_same() {
+fn whoever_had_two_milliseconds_to_catch_up_is_heard_all_same() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let (conn, _sockets) = connection(1);
     rig.conns.push(Some(conn));

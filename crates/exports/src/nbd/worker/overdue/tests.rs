@@ -46,7 +46,7 @@ fn started(rig: &mut Rig, lane: u32, serial: u64) -> u32 {
 }
 
 #[test]
-fn a_lane_is_looked_after_only_while_something_is_started_that_can_be_overdue() {
+fn lane_is_checked_only_while_a_request_can_be_overdue() {
     let (mut rig, _sockets) = rig();
     for (started, timeout_ns, expected) in
         [(0, 0, None), (0, 9, None), (1, 0, None), (1, 9, Some(70)), (2, 9, Some(70))]
@@ -63,7 +63,7 @@ fn a_lane_is_looked_after_only_while_something_is_started_that_can_be_overdue() 
 }
 
 #[test]
-fn the_next_look_is_a_quarter_of_the_timeout_later_and_none_comes_early() {
+fn next_look_is_quarter_of_timeout_later_and_none_comes_early() {
     const QUARTER: u64 = 1 << 60;
     let (mut rig, _sockets) = rig();
     let ids = [0, 1].map(|lane| started(&mut rig, lane, 1));
@@ -95,7 +95,7 @@ fn the_next_look_is_a_quarter_of_the_timeout_later_and_none_comes_early() {
 }
 
 #[test]
-fn a_request_is_overdue_at_one_look_more_than_there_are_per_timeout() {
+fn request_is_overdue_one_look_after_its_timeout() {
     let (mut rig, _sockets) = rig();
     let id = started(&mut rig, 0, 1);
     let other = started(&mut rig, 1, 1);
@@ -150,7 +150,7 @@ fn nobody_is_tried_again_while_nothing_is_overdue() {
 }
 
 #[test]
-fn what_a_client_leaves_overdue_counts_for_the_first_export_of_its_volume() {
+fn overdue_leftovers_count_for_the_first_export_of_a_volume() {
     let (mut rig, _sockets) = rig();
     let id = started(&mut rig, 1, 99);
     rig.give_up(id);
@@ -164,7 +164,7 @@ fn what_a_client_leaves_overdue_counts_for_the_first_export_of_its_volume() {
 }
 
 #[test]
-fn a_connection_that_waits_is_tried_again_when_its_request_is_overdue() {
+fn waiting_connection_is_retried_when_its_request_is_overdue() {
     let (mut rig, _sockets) = rig();
     for (memory_wait, retries) in [(MemoryWait::None, 0), (MemoryWait::Buffers, 1)] {
         let id = started(&mut rig, 0, 1);
@@ -179,7 +179,7 @@ fn a_connection_that_waits_is_tried_again_when_its_request_is_overdue() {
 }
 
 #[test]
-fn what_no_drive_has_goes_with_its_connection_and_the_rest_stays() {
+fn what_no_drive_has_goes_with_its_connection_and_rest_stays() {
     let (mut rig, _sockets) = rig();
     let own = started(&mut rig, 0, 1);
     let others = started(&mut rig, 0, 2);
@@ -204,7 +204,7 @@ fn what_no_drive_has_goes_with_its_connection_and_the_rest_stays() {
 }
 
 #[test]
-fn what_no_drive_has_is_let_go_of_when_it_is_overdue_and_the_rest_keeps_its_memory() {
+fn unowned_requests_are_dropped_when_overdue_and_rest_kept() {
     let (mut rig, _sockets) = rig();
     // Each is overdue at the next look, or not for long; and is with the drive, waits for room in
     // the channel, or for its range.

@@ -81,7 +81,7 @@ fn any_number_of_faults_in_a_mapping_cost_one_mapping() {
 }
 
 #[test]
-fn neighbours_of_a_mapping_stay_as_they_are_and_so_does_the_next_one_in_its_place() {
+fn neighbours_of_a_mapping_stay_and_so_does_its_successor() {
     let (place, len) = (MappedAddress::new(64 * PAGE), 8 * PAGE - 100);
     let files = [0, 1, 2].map(|_| memory_file("t", 8 * PAGE as u64).unwrap());
     // Two files mapped side by side, of which the second is truncated; it need not end with a page.
@@ -142,7 +142,7 @@ fn refuse_longer_than(bytes: u32) {
 }
 
 #[test]
-fn where_there_is_no_memory_for_all_of_a_mapping_as_much_as_there_is_for_is_replaced() {
+fn mapping_is_replaced_as_far_as_memory_lasts() {
     let body = || {
         let len = 1 << 30;
         let (place, file) = (MappedAddress::new(len), memory_file("t", len as u64).unwrap());
@@ -225,7 +225,7 @@ fn faults_elsewhere_go_to_whoever_handled_them_before() {
 }
 
 #[test]
-fn the_handler_is_told_where_has_a_stack_of_its_own_and_may_fault_itself() {
+fn handler_has_a_stack_of_its_own_and_may_fault_itself() {
     let place = MappedAddress::new(PAGE);
     let _guard = MappingGuard::new(place.0.addr(), PAGE, PAGE).unwrap();
     // SAFETY: all-zero bytes are an action; nothing is changed.
@@ -272,7 +272,7 @@ fn an_entry_counts_a_generation_for_each_mapping_that_was_in_it() {
 }
 
 #[test]
-fn an_entry_that_a_handler_is_at_is_neither_in_force_nor_free_until_it_lets_go() {
+fn current_entry_of_a_handler_is_neither_in_force_nor_free() {
     let entry = free_entry();
     assert!(entry.claim(Mapping { start: 0, end: 4096, page: 4096 }));
     assert!(entry.pin(5).is_some());

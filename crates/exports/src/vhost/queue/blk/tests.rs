@@ -75,7 +75,7 @@ proptest! {
     }
 
     #[test]
-    fn what_guests_are_told_of_pieces_is_what_drives_take_and_fits_their_arithmetic(
+    fn guests_are_told_of_pieces_that_drives_and_sums_allow(
         max_sectors in 8..=u32::MAX, max_segments in 1..=u16::MAX,
         max_segment_size in prop_oneof![Just(u32::MAX), 4096..1_000_000u32],
     ) {
@@ -98,7 +98,7 @@ fn config(limits: QueueLimits) -> Config {
 }
 
 #[test]
-fn a_plain_chain_is_a_read_or_a_write_of_whole_sectors_the_right_way_round_or_nothing() {
+fn plain_chain_moves_whole_sectors_or_is_refused() {
     let mut byte = 0;
     for kind in 0..16 {
         for (writable, len_bytes) in

@@ -151,7 +151,7 @@ proptest! {
 }
 
 #[test]
-fn zones_have_their_shares_of_ios_and_what_is_behind_the_last_has_none() {
+fn zones_share_ios_and_nothing_lies_behind_the_last() {
     let mut random = SplitMix64::new(1);
     let zones = distribution("zoned:50/5:30/15:20/60").unwrap();
     let places = BlockSequence::new(zones, 1000, &mut random);

@@ -72,7 +72,7 @@ fn jobs_bound_by_size_do_as_many_ios_as_fio() {
 
 /// As in fio, a direction without a share has no rate, and its turn never comes.
 #[test]
-fn a_mix_of_one_direction_has_no_ios_of_the_other_whatever_the_rates_are() {
+fn mix_of_one_direction_has_no_ios_of_other_whatever_rates_are() {
     for rates in ["", "rate_iops=4000", "rate_iops=4000,4000", "rate=16m,16m"] {
         for rw in ["rw", "randrw"] {
             let words =
@@ -84,7 +84,7 @@ fn a_mix_of_one_direction_has_no_ios_of_the_other_whatever_the_rates_are() {
 }
 
 #[test]
-fn a_job_thinks_after_each_of_its_ios_however_many_may_be_in_flight() {
+fn job_thinks_after_each_io_whatever_is_in_flight() {
     for (words, pauses) in [("iodepth=16", 9), ("iodepth=16\nthinktime_blocks=5", 1)] {
         let file = format!("[j]\nrw=randread\nnumber_ios=10\nthinktime=10ms\n{words}\n");
         let begin = std::time::Instant::now();
@@ -139,7 +139,7 @@ fn an_io_that_fails_ends_its_job_with_its_errno() {
 }
 
 #[test]
-fn what_does_not_fit_the_device_is_refused_with_the_line_of_the_job() {
+fn what_does_not_fit_device_is_refused_with_line_of_job() {
     for (words, expected) in [
         ("bs=1000", "t.fio:2: job j: bs=1000: the device has blocks of 512 bytes"),
         ("cpus_allowed=0,60000", "t.fio:2: job j: cpus_allowed: CPU 60000 is none of the "),
@@ -212,7 +212,7 @@ fn each_clone_works_on_a_volume_of_its_own_if_there_is_one() {
 }
 
 #[test]
-fn a_latency_that_any_depth_meets_is_met_at_the_full_one_and_one_that_none_does_is_an_error() {
+fn latency_met_at_any_depth_needs_full_depth_and_at_none_fails() {
     let job = |target: &str| {
         format!(
             "[j]\nrw=randread\nbs=4k\niodepth=16\nlatency_window=1ms\ntime_based\nruntime=1h\n\
@@ -265,7 +265,7 @@ fn trims_of_almost_4_gib_need_no_memory() {
 }
 
 #[test]
-fn buffers_of_all_jobs_that_run_beside_each_other_must_fit_into_memory() {
+fn buffers_of_concurrent_jobs_must_fit_into_memory() {
     let memory = memory_bytes().unwrap();
     let depth = memory / 3 / (1 << 20);
     let text = format!("[global]\nbs=1m\niodepth={depth}\nnumber_ios=1\n[j]\n[k]\n");

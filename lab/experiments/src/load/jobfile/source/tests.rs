@@ -22,7 +22,7 @@ fn pass(source: &mut Source) -> Vec<Io> {
 }
 
 #[test]
-fn a_sequential_pass_goes_through_the_region_and_may_end_beyond_it() {
+fn sequential_pass_goes_through_region_and_may_end_beyond_it() {
     let mut source = source("rw=read bs=4k", 10_240);
     let offsets: Vec<u64> = pass(&mut source).iter().map(|io| io.offset - (1 << 20)).collect();
     assert_eq!(offsets, [0, 4096, 8192]);
@@ -97,7 +97,7 @@ fn places(words: &str, size: u64, count: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_number_behind_a_kind_in_order_leaves_bytes_out_or_goes_backwards() {
+fn number_after_its_kind_leaves_out_bytes_or_goes_backwards() {
     assert_eq!(places("rw=read:8k", 1 << 20, 4), [0, 3, 6, 9]);
     assert_eq!(places("rw=read:8k", 32_768, 9), [0, 3, 6], "fio ends where the region ends");
     assert_eq!(places("rw=read:-8k", 1 << 20, 4), [0, 254, 253, 252]);
@@ -114,7 +114,7 @@ fn a_number_behind_a_random_kind_is_how_many_follow_each_other() {
 }
 
 #[test]
-fn zones_are_gone_through_in_order_with_what_is_between_them_left_out() {
+fn zones_are_passed_in_order_without_the_gaps() {
     let words = "rw=read zonemode=strided zonesize=8k zonerange=16k zoneskip=16k";
     assert_eq!(places(words, 65_536, 5), [0, 1, 8, 9, 16]);
     assert_eq!(

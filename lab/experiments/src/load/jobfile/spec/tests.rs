@@ -47,7 +47,7 @@ fn an_engine_says_who_does_the_io_and_how_many_are_in_flight() {
 }
 
 #[test]
-fn a_mix_without_writes_changes_nothing_and_one_without_reads_reads_nothing() {
+fn mix_without_writes_or_without_reads_uses_one_direction() {
     for (words, reads, changes) in [
         ("rw=randrw rwmixread=100 rate_iops=100", true, false),
         ("rw=rw rwmixwrite=0", true, false),
@@ -63,7 +63,7 @@ fn a_mix_without_writes_changes_nothing_and_one_without_reads_reads_nothing() {
 }
 
 #[test]
-fn a_job_without_a_filename_has_the_one_that_fio_makes_in_its_directory() {
+fn job_without_filename_has_one_that_fio_makes_in_its_directory() {
     for (words, names) in [
         ("directory=/d", ["/d/j.0.0", "/d/j.1.0"]),
         ("directory=/d name=k", ["/d/k.0.0", "/d/k.1.0"]),
@@ -133,7 +133,7 @@ fn a_file_that_is_to_be_made_is_as_long_as_its_jobs_reach() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line_its_word_and_what_to_write() {
+fn error_names_its_line_and_word_and_the_correction() {
     for (words, expected) in [
         ("bs=4x", "t.fio:2: bs=\"4x\": write a number such as 16, 4k or 1g"),
         ("rw=rd", "t.fio:2: rw=\"rd\": write read, write, trim, rw,"),

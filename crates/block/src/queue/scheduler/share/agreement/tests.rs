@@ -50,7 +50,7 @@ impl Rig {
 }
 
 #[test]
-fn a_queue_that_goes_silent_with_something_waiting_holds_nobody_up() {
+fn silent_queue_with_waiting_requests_holds_nobody_up() {
     let mut rig = Rig::new();
     let sum = |rig: &mut Rig, queues: &[usize]| (0..200).map(|_| rig.step(queues)[1]).sum::<u64>();
     let before = sum(&mut rig, &[0, 1]);
@@ -62,7 +62,7 @@ fn a_queue_that_goes_silent_with_something_waiting_holds_nobody_up() {
 }
 
 #[test]
-fn a_lone_group_that_takes_all_tags_leaves_an_eighth_to_whoever_comes() {
+fn lone_group_with_all_tags_leaves_an_eighth_to_newcomers() {
     let mut rig = Rig::new();
     let depth = |rig: &mut Rig| {
         for _ in 0..400 {

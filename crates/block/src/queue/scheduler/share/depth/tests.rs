@@ -22,7 +22,7 @@ fn after(steps: u64, depth: &mut DriveDepth, seen: impl Fn() -> QueueReports) ->
 }
 
 #[test]
-fn a_look_for_the_shortest_times_ends_whatever_hangs_and_however_many_queues_there_are() {
+fn search_for_shortest_times_ends_despite_hangs_and_many_queues() {
     for (queues, in_flight) in [(2, 3), (32, 32), (64, 64)] {
         let mut depth = DriveDepth::new(DriveTags { queues: queues as usize, tags: 1024 });
         // 600 ms, in which the first look falls; the next one comes after 5 s.
