@@ -54,6 +54,8 @@ pub(crate) struct CacheJob<M: Machine> {
     pub(crate) rest: Range<u64>,
     /// First page after those already written to the volume.
     pub(crate) below_to: u64,
+    /// First page for which the job may hold a claim (`FailedPages::claims`).
+    pub(crate) claims_from: u64,
     /// Number of reads of the volume below that this job waits for.
     pub(crate) fills: u32,
     pub(crate) status: Status,
@@ -78,6 +80,7 @@ impl<M: Machine> CacheJob<M> {
             todo: Vec::new(),
             rest: 0..0,
             below_to: 0,
+            claims_from: 0,
             fills: 0,
             status: Status::Ok,
             errors_before,

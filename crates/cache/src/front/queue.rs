@@ -310,7 +310,7 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
                 self.read_ahead(&pages);
             }
             Op::Write => {
-                let rest = self.write_pages(rq, self.pages_of(rq));
+                let rest = self.write_pages(rq, self.pages_of(rq), 0);
                 match rest.is_empty() && !self.is_durable(rq) {
                     true => self.end_write(rq),
                     false => self.start_job(rq, JobStep::Write, Some(rest)),

@@ -24,11 +24,17 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     /// Copies the leading pages of a write to memory, up to the first page for which there is no
-    /// room. Returns that page and the ones after it.
+    /// room. Returns that page and the ones after it. In a write-through cache, claims the extents
+    /// of the copied pages, except for pages before `claims_from`.
     #[inline]
-    pub(crate) fn write_pages(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
+    pub(crate) fn write_pages(
+        &mut self,
+        rq: &Request<M>,
+        mut pages: Range<u64>,
+        claims_from: u64,
+    ) -> Range<u64> {
         let cache = &*self.cache;
-        let (mut cursor, first) = (Cursor::new(rq), self.pages_of(rq).start);
+        let (mut cursor, first) = (Cursor::new(rq), self.pages_of(rq).start.max(claims_from));
         let mut newly_dirty = 0;
         while !pages.is_empty() {
             let (number, place) = place_of(pages.start);
@@ -72,7 +78,7 @@ impl<M: Machine> CacheQueue<M> {
     pub(crate) fn advance_write(&mut self, at: usize) {
         let rq = self.jobs[at].rq();
         let before: Range<u64> = self.jobs[at].todo.pop().unwrap_or(0..0);
-        let rest = self.write_pages(rq, before);
+        let rest = self.write_pages(rq, before, self.jobs[at].claims_from);
         if !rest.is_empty() && self.cache.is_write_through() {
             return wait_for_room(self, at, rest);
         }
@@ -122,8 +128,13 @@ pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &CacheJob<M>) {
         _ if !job.rest.is_empty() => job.rest.start,
         _ => pages.end,
     };
+    release_claims_on(cache, pages.start.max(job.claims_from)..end);
+}
+
+/// Releases the claims that a write holds on the extents of these pages.
+fn release_claims_on<M: Machine>(cache: &Cache<M>, pages: Range<u64>) {
     let (mut page, mut clean) = (pages.start, 0);
-    while page < end {
+    while page < pages.end {
         let (number, _) = place_of(page);
         let mut shard = cache.shard(number).lock();
         let at = shard.find(number).expect("an extent with a claim stays");
@@ -166,15 +177,23 @@ fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u
     queue.block(at);
 }
 
-/// Continues with the remaining pages of a write-through request. Returns false if there are none.
+/// Continues with the remaining pages of a write-through request, after the pages before them were
+/// written to the volume. Returns false if there are none.
+///
+/// Releases the claims on the pages that were written: the request may have to wait for room, which
+/// failed pages in the same extents may occupy until all claims on them are released.
 pub(crate) fn write_rest<M: Machine>(queue: &mut CacheQueue<M>, at: usize) -> bool {
     let rest = core::mem::replace(&mut queue.jobs[at].rest, 0..0);
     if rest.is_empty() {
         return false;
     }
-    queue.jobs[at].todo.clear();
-    queue.jobs[at].todo.push(rest);
-    queue.jobs[at].step = JobStep::Write;
+    let begin = queue.pages_of(queue.jobs[at].rq()).start;
+    let job = &mut queue.jobs[at];
+    let claims_from = core::mem::replace(&mut job.claims_from, rest.start).max(begin);
+    release_claims_on(&queue.cache, claims_from..rest.start);
+    job.todo.clear();
+    job.todo.push(rest);
+    job.step = JobStep::Write;
     queue.advance(at);
     true
 }

@@ -59,9 +59,6 @@ impl Scenario {
             // that hangs, other writers would soon be at the limit.
             let most = if is_stalled { 64 } else { 256 };
             cache.dirty_kib = cache.dirty_kib.min(if is_stalled || is_dead { most } else { 1024 });
-            // Pages that can never be written use up a drive's share of the limit.
-            let least = self.drives.len() as u32 * block * 2;
-            cache.dirty_kib = cache.dirty_kib.max(least.min(1024));
         }
     }
 
