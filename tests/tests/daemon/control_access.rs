@@ -248,7 +248,7 @@ fn log_level_changes_while_daemon_serves_and_versions_are_told() {
     };
     assert_eq!(printed(&["log-level"]), "log level info\n");
     assert!(!clients_are_logged());
-    assert_eq!(printed(&["log-level", "debug"]), "log level debug, before info\n");
+    assert_eq!(printed(&["log-level", "debug"]), "log level is debug; it was info\n");
     assert!(clients_are_logged());
     let output = ctl(&["log-level", "loud"]);
     assert_eq!(output.status.code(), Some(2));

@@ -124,7 +124,7 @@ fn who_asks_in_the_wrong_order_or_beside_another_is_refused() {
     let output = run(&mut locks(&daemon, "--for 1s"));
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{errors}");
-    assert!(errors.contains("lock statistics are being collected"), "{errors}");
+    assert!(errors.contains("another client is taking lock statistics"), "{errors}");
     // A measurement belongs to no particular connection: any of them may stop it.
     other.ok("locks-stop");
     assert_eq!(one.refused("locks-stop"), "none");

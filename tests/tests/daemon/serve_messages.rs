@@ -134,12 +134,12 @@ fn wrong_configuration_is_explained_and_leaves_nothing() {
         },
         Case {
             config: ("null:size=1g", "file:path=", ""),
-            said: &["m.toml:3: ", "path= is wrong", "write the path of a file or block device"],
+            said: &["m.toml:3: ", "path= is invalid", "write the path of a file or block device"],
             ..PLAIN
         },
         Case {
             config: ("null:size=1g", "fault:drive=[null:size=1g]", ""),
-            said: &["m.toml:3: ", "drive=[null:size=1g] is wrong", "as in drive=(ram:size=1g)"],
+            said: &["m.toml:3: ", "drive=[null:size=1g] is invalid", "as in drive=(ram:size=1g)"],
             ..PLAIN
         },
         Case {

@@ -188,7 +188,7 @@ fn what_cannot_be_recorded_is_refused_and_the_daemon_goes_on() {
     refused("-o t --sectors 9-3", "write two sectors");
     refused("-o t --stamp never", "[possible values: batch, event]");
     let child = begin(&daemon, "-o t", "t");
-    refused("-o u", "a recording is in progress");
+    refused("-o u", "another recording is in progress");
     end(child);
     refused("-o t", "exists already; choose another name");
     load(&daemon);

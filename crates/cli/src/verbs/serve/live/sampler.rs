@@ -6,7 +6,7 @@
 //! disks. watch.rs calls this; sample_ring.rs keeps the samples.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use millrace::{Cache, ServedGroups};
@@ -35,6 +35,9 @@ type UsedVolume = Option<VolumeCounters>;
 
 #[derive(Debug, Default, Clone)]
 struct VolumeCounters {
+    /// Volume of these counters. Another one may have its name by the next sample, for example that
+    /// of a file which was closed and opened again, and starts with counters of 0.
+    of: Weak<Volume<Native>>,
     clients: TenantSnapshot,
     drives: Vec<DriveCounters>,
     groups: Vec<(GroupId, u64)>,
@@ -66,6 +69,9 @@ impl Sampler {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Samples { ring, last_at, last } = &mut *samples;
         let last = last.of(volumes.iter().map(|volume| volume.name()));
+        for (volume, before) in volumes.iter().zip(&mut *last) {
+            before.take_if(|before| !std::ptr::eq(before.of.as_ptr(), Arc::as_ptr(volume)));
+        }
         let cached: HashSet<&str> = caches.iter().map(|cache| cache.below().name()).collect();
         let read = |(volume, before): (&Arc<Volume<Native>>, &UsedVolume)| {
             if !was_used(volume) {
@@ -96,7 +102,7 @@ fn was_used(volume: &Volume<Native>) -> bool {
 impl VolumeCounters {
     /// Reads the counters of a volume. While its clients are idle, the counters of its drives and
     /// groups are copied from `before`.
-    fn read(volume: &Volume<Native>, before: Option<&VolumeCounters>) -> VolumeCounters {
+    fn read(volume: &Arc<Volume<Native>>, before: Option<&VolumeCounters>) -> VolumeCounters {
         let mut clients = TenantSnapshot::default();
         volume.tenants().iter().for_each(|(_, stats)| clients.merge(stats));
         let is_quiet = |before: &&VolumeCounters| {
@@ -111,7 +117,12 @@ impl VolumeCounters {
         }
         let drives = volume.drives().iter().map(|disk| DriveCounters::new(&disk.stats()));
         let groups = volume.group_stats().into_iter().map(|(group, stats)| (group, stats.ios()));
-        VolumeCounters { clients, drives: drives.collect(), groups: groups.collect() }
+        VolumeCounters {
+            of: Arc::downgrade(volume),
+            clients,
+            drives: drives.collect(),
+            groups: groups.collect(),
+        }
     }
 }
 
