@@ -381,7 +381,7 @@ mod tests {
             refused("systor13:fig5").starts_with("systor13 has no part fig5; choose from fig4, ")
         );
         assert_eq!(refused("systor13:,"), ",: a part has no name; remove the comma");
-        assert!(refused("").starts_with("no paper is named; there are systor13"));
+        assert!(refused("").starts_with("no paper is named; choose systor13"));
     }
 
     #[test]

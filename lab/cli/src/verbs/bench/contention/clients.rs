@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_said_with_its_key_and_what_to_write() {
         for (texts, expected) in [
-            (&["wieght=1"][..], "no key `wieght` (did you mean `weight`?); there are name,"),
+            (&["wieght=1"][..], "no key `wieght` (did you mean `weight`?); choose from name,"),
             (&["weight=0"], "weight=0: write a whole number from 1 to 10000"),
             (&["bs=100"], "bs=100: write a multiple of 512 up to 1g, such as 4k"),
             (&["rw=rand"], "rw=rand: one of read, write, randread"),
