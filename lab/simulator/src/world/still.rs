@@ -66,6 +66,6 @@ mod tests {
         let Err(SimError::Panic { message, .. }) = simulation.run(main) else {
             panic!("it ran to its end");
         };
-        assert!(message.contains("holds still"), "{message}");
+        assert!(message.contains("must hold still"), "{message}");
     }
 }
