@@ -29,7 +29,7 @@ pub struct ExploreArgs {
     /// Run one scenario, given as JSON or as a file that contains the JSON
     #[arg(long, value_name = "FILE|JSON", conflicts_with_all = ["seeds", "for_time", "seed"])]
     pub scenario: Option<String>,
-    /// Give every scenario a page cache over its volume, instead of one in twenty
+    /// Give every scenario a page cache over its volume, instead of one in thirty
     #[arg(long, conflicts_with = "scenario")]
     pub cache: bool,
     /// Stop at the first violation
