@@ -175,7 +175,7 @@ fn submit<M: Machine>(
             if refused || list.is_empty() {
                 break;
             }
-            // The next insertion happens after all that was run just now.
+            // Running the queue took time, so the next insertion gets a new time stamp.
             now_ns = M::now();
         }
     }
