@@ -38,7 +38,8 @@ impl<M: Machine> Disk<M> {
             return Ok(());
         }
         let queues = self.owned_queues();
-        // The first ones belong to the I/O threads of a server, which may come later.
+        // The search starts at the last queue, because the first queues belong to a server's I/O
+        // threads, which may start later.
         for hctx in (0..queues).rev() {
             match self.own(hctx as u16, thread) {
                 Err(error) if error.kind() == ErrorKind::Busy => {}

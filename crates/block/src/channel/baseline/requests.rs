@@ -20,7 +20,8 @@ use crate::disk::trace::PlugPlace;
 use crate::queue::request::RequestRef;
 use crate::volume::serving::Serving;
 
-/// Creates the channel's list if its volume is served per volume and it has none.
+/// Creates the channel's list if the volume is served in `per-volume` mode and the channel has no
+/// list yet.
 pub(crate) fn make_plug<M: Machine>(sub: &mut Submission<M>) {
     if sub.checks.baseline && sub.volume_plug.is_none() {
         sub.volume_plug = Some(Box::new(VolumePlug::new(&sub.volume)));
