@@ -16,7 +16,8 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 pub(crate) struct MailboxEntry {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
-    /// Written by the queue: total cost dispatched, and present demand in 16ths of a small request.
+    /// Written by the queue: total cost dispatched. The next field is the present demand in 16ths
+    /// of a small request.
     pub(crate) served: u64,
     pub(crate) waiting: u32,
     pub(crate) in_flight: u32,
@@ -27,7 +28,8 @@ pub(crate) struct MailboxEntry {
     pub(crate) latencies: Option<Box<LatencyCounts>>,
     /// Written by the allocation: the part of `served` already accounted for.
     pub(crate) known: u64,
-    /// Limit of `served`, and the group's slope; slope 0 if nothing was allocated yet.
+    /// Limit of `served`. The next field is the group's slope, which is 0 before the first
+    /// allocation.
     pub(crate) ceiling: u64,
     pub(crate) slope: u64,
     /// True if the group's demand is within its part of the depth.
@@ -63,7 +65,7 @@ impl DepthLimit {
 /// Reports of a queue and grants for it.
 pub(crate) struct QueueMailbox {
     pub(crate) at_ns: u64,
-    /// True if all requests of the last report have completed since.
+    /// True if all requests of the last report have completed since that report.
     pub(crate) is_over: bool,
     /// True if the queue has posted since the last allocation.
     pub(crate) fresh: bool,
