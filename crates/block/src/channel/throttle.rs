@@ -88,8 +88,9 @@ pub(crate) struct Throttle<M: Machine> {
     /// report is counted.
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
-    /// The volume's accounts. The next field is this channel's accounts.
+    /// The volume's accounts.
     ledger: Arc<TenantLedger<M>>,
+    /// This channel's accounts.
     holds: WaitAccounts<M>,
 }
 

@@ -27,9 +27,9 @@ use crate::queue::driver::Expired;
 use crate::queue::request::{Request, RequestState, Tag};
 use crate::trace::Action;
 
-/// Longest time, in nanoseconds, between two checks of requests in flight. The next constant is the
-/// shortest time.
+/// Longest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MAX_NS: u64 = 1_000_000_000;
+/// Shortest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MIN_NS: u64 = 1_000_000;
 /// Number of checks per timeout. A pause of the process can shorten a request's timeout by two
 /// intervals between checks.

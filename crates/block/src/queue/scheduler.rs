@@ -338,9 +338,9 @@ pub(crate) struct Scheduling<M: Machine> {
     picked: Option<BioRef<M>>,
     /// Number of chains in the scheduler, including `picked`.
     len: u32,
-    /// Requests in flight that came from this scheduler, indexed by tag. The next field is their
-    /// number.
+    /// Requests in flight that came from this scheduler, indexed by tag.
     issued: Box<[IssuedChain]>,
+    /// Number of requests in flight that came from this scheduler.
     in_flight: u32,
     /// True if the scheduler kept chains when it was drained, or returned chains of another drive.
     pub(crate) has_lost: bool,

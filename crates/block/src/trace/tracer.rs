@@ -101,8 +101,9 @@ pub(crate) struct TraceWriter<M: Machine> {
     limit: u64,
     /// Number of dropped events that no note has reported yet.
     untold: u32,
-    /// Time of the current group of events. The next field is the group's properties.
+    /// Time of the current group of events.
     time_ns: u64,
+    /// Device, tenant and categories of the current group of events.
     group: u64,
     stamp: TraceStamp,
 }

@@ -48,13 +48,13 @@ pub(crate) struct DrivePart {
 pub(crate) struct VolumeRange {
     pub(super) sector: Sector,
     pub(super) end: Sector,
-    /// Row and drive of the first chunk. The next field is the number of the chunk's sectors that
-    /// lie before the range.
+    /// Row and drive of the first chunk.
     pub(super) first: (u64, u16),
+    /// Number of sectors of the first chunk that lie before the range.
     pub(super) within: u64,
-    /// Row and drive of the last chunk. The next field is the number of the chunk's sectors that
-    /// lie after the range.
+    /// Row and drive of the last chunk.
     pub(super) last: (u64, u16),
+    /// Number of sectors of the last chunk that lie after the range.
     pub(super) short: u64,
 }
 

@@ -118,17 +118,18 @@ const MEETING_NS: u64 = 250_000;
 const WINDOW_NS: u64 = 1_000_000;
 /// Longest time in nanoseconds for which a mode is measured, for any number of channels.
 const WINDOW_NS_MAX: u64 = 50_000_000;
-/// Number of batches that a mode must serve in a window; fewer would be noise. The next constant
-/// demands, in addition, this multiple of the bios in flight.
+/// Number of batches that a mode must serve in a window; fewer would be noise.
 const WINDOW_BATCHES: u64 = 8;
+/// Bios that a mode must serve in a window, in addition, as a multiple of the bios in flight.
 const WINDOW_ROUNDS: u64 = 4;
 /// Number of batches before a window that are not measured, because I/O of the other mode still
-/// completes. The next constant is the multiple of the bios in flight that must also pass.
+/// completes.
 const SETTLE_BATCHES: u64 = 4;
+/// Bios that must pass before a window, in addition, as a multiple of the bios in flight.
 const SETTLE_ROUNDS: u64 = 1;
-/// Number of windows until the slower mode is tried again, at first. The next constant is the
-/// largest number.
+/// Number of windows until the slower mode is tried again, at first.
 const STAY_FIRST: u32 = 32;
+/// Largest number of windows until the slower mode is tried again.
 const STAY_MOST: u32 = 1024;
 /// A mode that takes this many times as long as the other would is given up at once.
 const TRIAL_FACTOR: u64 = 2;
@@ -194,9 +195,11 @@ pub(crate) struct ServingChoice {
     workers: bool,
     /// Bios a second of submitters and of workers; 0 if not measured yet.
     rates: [u64; 2],
-    /// The current window: its number; the next fields are its start and the I/O since then.
+    /// Number of the current window.
     window: u64,
+    /// Start of the current window, in nanoseconds.
     since_ns: u64,
+    /// I/O of all channels in the current window.
     done: ChannelWork,
     /// Number of active channels in this window and in the one before.
     channels: [u64; 2],

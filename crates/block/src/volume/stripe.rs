@@ -12,8 +12,9 @@ use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 pub(crate) struct Stripe {
     /// log2 of the chunk size in sectors.
     chunk_shift: u32,
-    /// Number of drives. The next field is the log2 of this number, if it is a power of two.
+    /// Number of drives.
     width: u64,
+    /// log2 of the number of drives, if that is a power of two.
     width_shift: Option<u32>,
 }
 

@@ -216,9 +216,9 @@ pub(crate) struct ClientHistory {
     pub(crate) lists: ListMembership,
     /// Time of the connect, in nanoseconds.
     pub(crate) connected_ns: u64,
-    /// Number of requests taken; the next two fields are the bytes that these requests read and
-    /// wrote.
+    /// Number of requests that the server has taken from the client.
     pub(crate) requests: u64,
+    /// Number of bytes that these requests read and wrote.
     pub(crate) bytes: u64,
     /// The export, and the client's membership of its group, which ends with the connection.
     pub(crate) export: Option<(Arc<Export>, GroupMembership)>,

@@ -123,9 +123,9 @@ pub(crate) struct BufferPool {
     handle: Handle,
     /// One arena for each size class, so that long buffers do not use up the regions of short ones.
     arenas: [BufferArena<RegionNote>; SIZE_CLASSES],
-    /// Largest number of idle bytes, in regions without a buffer in use, that the pool keeps. The
-    /// next field is the smallest number of idle bytes since unneeded memory was last unmapped.
+    /// Largest number of idle bytes, in regions without a buffer in use, that the pool keeps.
     idle_bytes_max: usize,
+    /// Smallest number of idle bytes since unneeded memory was last unmapped.
     idle_bytes_least: usize,
     thread: usize,
 }

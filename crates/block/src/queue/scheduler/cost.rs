@@ -105,11 +105,12 @@ pub(crate) struct DepthWeights {
     write: OpWeight,
 }
 
-/// Depth, in 1,024ths of a unit, that each request takes. The next field is the depth that each of
-/// its sectors takes.
+/// Depth that requests of one operation take, in 1,024ths of a depth unit.
 #[derive(Debug, Clone, Copy)]
 struct OpWeight {
+    /// Depth that each request takes.
     base: u64,
+    /// Depth that each sector of a request takes in addition.
     sector: u64,
 }
 

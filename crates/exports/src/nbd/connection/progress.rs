@@ -26,9 +26,9 @@ pub(crate) struct Progress {
     still: u32,
     /// Total bytes sent to and received from the client.
     bytes: u64,
-    /// Start of the rate measurement in nanoseconds, 0 if none is running. The next field is the
-    /// value of `bytes` at that time.
+    /// Start of the rate measurement in nanoseconds, 0 if none is running.
     since_ns: u64,
+    /// Value of `bytes` at the start of the rate measurement.
     since_bytes: u64,
 }
 

@@ -53,9 +53,9 @@ pub(crate) struct MemoryBudget {
     max_bytes: usize,
     /// Bytes that buffers of a size class leave to each smaller class.
     kept_bytes: usize,
-    /// Bytes of all windows together. The next field is the size of one window: the memory that
-    /// each connection can always have.
+    /// Bytes of all windows together.
     windows_bytes: usize,
+    /// Size of one window: the memory that each connection can always have.
     pub(crate) window_bytes: usize,
     /// Copies of the mapped bytes and the line's length, readable without the lock.
     mapped_bytes: AtomicUsize,

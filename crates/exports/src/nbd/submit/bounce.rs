@@ -23,9 +23,9 @@ pub(crate) struct Unaligned {
     pub(crate) start: u64,
     /// Length of all touched blocks in bytes.
     pub(crate) cover: u64,
-    /// Bytes of the first block that lie before the range. The next field is the bytes of the last
-    /// block that lie after the range.
+    /// Bytes of the first block that lie before the range.
     pub(crate) head: u64,
+    /// Bytes of the last block that lie after the range.
     tail: u64,
 }
 

@@ -90,13 +90,13 @@ pub(crate) struct Ticket {
     pub(crate) then_flush: bool,
     /// Length of the payload in bytes, 0 if there is none.
     pub(crate) len_bytes: u32,
-    /// Length, in bytes, of the blocks that contain the payload. The next field is the length of
-    /// the bytes before the payload in these blocks.
+    /// Length, in bytes, of the blocks that contain the payload.
     pub(crate) bio_bytes: u32,
+    /// Number of bytes before the payload in its first block.
     pub(crate) head_bytes: u32,
-    /// First sector of the next part, for commands without payload. The next field is the number of
-    /// sectors left.
+    /// First sector of the next part, for commands without payload.
     pub(crate) sector: Sector,
+    /// Number of sectors not yet submitted, for commands without payload.
     pub(crate) left_sectors: u64,
     pub(crate) memory: TicketMemory,
     /// Read-modify-write of the edge blocks, if the request begins or ends within a block.

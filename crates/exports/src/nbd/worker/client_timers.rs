@@ -45,17 +45,17 @@ pub(crate) struct ClientTimers {
     catching: VecDeque<(u64, usize)>,
     /// Time of the next check for stalled clients.
     look_ns: u64,
-    /// Time of the next check of rates. The next field is the time since which connections wait for
-    /// memory; 0 if none waits.
+    /// Time of the next check of clients' transfer rates.
     rates_ns: u64,
+    /// Time since which connections wait for memory; 0 if none waits.
     pressed_ns: u64,
     /// Time of the next return of unused memory.
     idle_ns: u64,
     /// Time to close lanes without clients, if there are any.
     lanes_ns: Option<u64>,
-    /// Connections whose clients may disconnect unnoticed. The next field is the time of the next
-    /// check of these connections.
+    /// Connections whose clients may disconnect unnoticed.
     unwatched: Vec<usize>,
+    /// Time of the next check of connections whose clients may disconnect unnoticed.
     unwatched_ns: u64,
 }
 

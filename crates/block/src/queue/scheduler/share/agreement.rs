@@ -48,16 +48,16 @@ const WINDOW_IOS: u64 = 4;
 const SAMPLE_NS: u64 = 400_000;
 /// Usual demand, in 16ths of a small request, below which a group counts as inactive.
 const HALF: u64 = REQUEST as u64 / 2;
-/// Minimum time with I/O, in nanoseconds, for which a slow drive keeps its depth limit. The next
-/// constant is the time for which a drive of unknown speed has a depth limit, and the third the
-/// number of fast requests that end this limit earlier.
+/// Minimum time with I/O, in nanoseconds, for which a slow drive keeps its depth limit.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
+/// Time with I/O, in nanoseconds, for which a drive of unknown speed has a depth limit.
 const UNKNOWN_FOR_NS: u64 = 100_000_000;
+/// Number of fast requests that end the depth limit of a drive of unknown speed earlier.
 const FAST_IOS: u64 = 32;
 
-/// Nanoseconds for which a drive counts as mixed after it did both reads and writes. The next
-/// constant is the factor by which the drive's minimum depth is larger meanwhile.
+/// Nanoseconds for which a drive counts as mixed after it did both reads and writes.
 const WAYS_NS: u64 = 50_000_000;
+/// Factor by which the minimum depth of a mixed drive is larger.
 const MIXED: u64 = 4;
 
 /// Totals of a group over all queues.
@@ -70,9 +70,9 @@ struct GroupTotal {
     served: u64,
     demand: u64,
     wants: u64,
-    /// Usual demand in 16ths of a small request. The next field is the usual service in 32nds of a
-    /// small request.
+    /// Usual demand in 16ths of a small request.
     usually_wants: u64,
+    /// Usual service in 32nds of a small request.
     usually_served: u64,
     /// Cost served since the last sample.
     to_sample: u64,
@@ -125,8 +125,9 @@ pub(crate) struct SharedAllocation<M: Machine> {
     known: Vec<(bool, u64)>,
     /// Virtual time that the waiting groups have reached.
     virtual_ns: u128,
-    /// Cost served per nanosecond, in 1,024ths. The next field is the time of the last sample.
+    /// Cost served per nanosecond, in 1,024ths.
     rate: u64,
+    /// Time of the last sample.
     sampled_ns: u64,
     /// Largest cost of a request so far.
     largest: u64,

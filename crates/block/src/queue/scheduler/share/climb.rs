@@ -15,20 +15,21 @@ use crate::queue::scheduler::share::seen::QueueReports;
 const PART: u64 = 4;
 const REQUEST: u64 = cost::REQUEST as u64;
 /// Time at the start of a phase that is not measured, because requests of the previous phase still
-/// complete. The next constant is the same in I/Os; both must be reached.
+/// complete, in nanoseconds.
 const SETTLE_NS: u64 = 1_000_000;
+/// Minimum number of I/Os at the start of a phase that are not measured.
 const SETTLE_IOS: u64 = 32;
-/// Measured length of a phase, in nanoseconds. The next constant is the same in I/Os; both must be
-/// reached.
+/// Minimum length of the measured part of a phase, in nanoseconds.
 const TURN_NS: u64 = 8_000_000;
+/// Minimum number of I/Os in the measured part of a phase.
 const TURN_IOS: u64 = 128;
 /// Gain in throughput, in 1,024ths, from which the extra quarter of depth is worthwhile: 1 %. Where
 /// more depth helps less and less, as for random I/O over several units, this reaches 95 % of the
 /// drive's maximum.
 const WORTH: i64 = 10;
-/// Largest gain or loss, in 1,024ths, that a phase counts as. The next constant is the divisor that
-/// turns the gain into the change of the depth.
+/// Largest gain or loss, in 1,024ths, that a phase counts as.
 const MOST: i64 = 256;
+/// Divisor that turns a gain in throughput into the change of the depth.
 const STEP: i64 = 2;
 /// Smallest decrease of the depth, in 1,024ths: 1.5 %.
 const LEAST: i64 = 15;

@@ -29,16 +29,17 @@ pub(crate) enum Policy {
     Targets,
 }
 
-/// Minimum number of requests between two decisions about the depth; then the minimum number of
-/// requests of groups with nothing waiting, and the minimum time in nanoseconds.
+/// Number of requests that suffice for a decision about the depth.
 const DECIDE_IOS: u64 = 64;
+/// Number of requests that suffice for a decision if only groups without waiting requests count.
 const LIGHT_IOS: u64 = 8;
+/// Minimum time between two decisions about the depth, in nanoseconds.
 const DECIDE_NS: u64 = 1_000_000;
 /// Limits of the service time relative to the shortest one, as base-2 logarithms in 64ths: above
-/// 1.3 times the depth stops growing, above 1.5 times it shrinks. The second constant (1.7 and 2.25
-/// times) applies if the requests at the drive are larger than two small ones on average, because
-/// even a few large requests delay others.
+/// 1.3 times the depth stops growing, above 1.5 times it shrinks.
 const SHALLOW: [u64; 2] = [24, 37];
+/// Limits as in [`SHALLOW`], 1.7 and 2.25 times, for the case that requests at the drive are larger
+/// than two small ones on average: even a few large requests delay others.
 const SHALLOW_BESIDE_LARGE: [u64; 2] = [48, 75];
 /// Growth limit while all groups have more than their share, in the same unit: the depth grows fast
 /// below 1.6 times the shortest service time.
@@ -50,9 +51,9 @@ const LEAST: (u32, u32) = (2, 8);
 const FIRST: u64 = 16 * REQUEST as u64;
 /// Largest weight of a request in the depth, as a multiple of a small one.
 const HEAVIEST: u64 = 1 << 10;
-/// Nanoseconds between two latency probes. The next constant is the number of requests in each half
-/// of a probe.
+/// Nanoseconds between two latency probes.
 const PROBE_NS: u64 = 5_000_000_000;
+/// Number of requests in each half of a latency probe.
 const PROBE_IOS: u64 = 24;
 /// Nanoseconds that each half of a probe may take, so that a request stuck at the drive cannot
 /// extend it.

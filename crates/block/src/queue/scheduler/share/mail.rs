@@ -16,10 +16,11 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 pub(crate) struct MailboxEntry {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
-    /// Written by the queue: total cost dispatched. The next field is the present demand in 16ths
-    /// of a small request.
+    /// Written by the queue: total cost dispatched.
     pub(crate) served: u64,
+    /// Depth that the group's waiting chains would take, in 16ths of a small request.
     pub(crate) waiting: u32,
+    /// Depth that the group's requests in flight take, in 16ths of a small request.
     pub(crate) in_flight: u32,
     /// True if chains waited all the time since the last allocation.
     pub(crate) steady: bool,
@@ -28,9 +29,9 @@ pub(crate) struct MailboxEntry {
     pub(crate) latencies: Option<Box<LatencyCounts>>,
     /// Written by the allocation: the part of `served` already accounted for.
     pub(crate) known: u64,
-    /// Limit of `served`. The next field is the group's slope, which is 0 before the first
-    /// allocation.
+    /// Limit of `served` until the next allocation.
     pub(crate) ceiling: u64,
+    /// Slope of the group's virtual time; 0 before the first allocation.
     pub(crate) slope: u64,
     /// True if the group's demand is within its part of the depth.
     pub(crate) has_all: bool,

@@ -10,8 +10,9 @@
 
 use crate::queue::scheduler::cost::{OpCost, SLOW_NS};
 
-/// Initial size in sectors: 64 KiB. The next constant is the smallest size: 32 KiB.
+/// Initial length of the longest request, in sectors: 64 KiB.
 pub(crate) const FIRST_SECTORS: u32 = 128;
+/// Smallest length of the longest request, in sectors: 32 KiB.
 const LEAST_SECTORS: u32 = 64;
 /// Largest size in sectors: 32 MiB.
 const MOST_SECTORS: u32 = 1 << 16;
@@ -47,13 +48,13 @@ pub(crate) struct DriveSample {
     pub(crate) served: u64,
     /// Number of small reads completed.
     pub(crate) small_ios: u64,
-    /// Shortest service time of small reads, if known. The next field is that of requests of the
-    /// present size.
+    /// Shortest service time of small reads, if known.
     pub(crate) small_ns: Option<u64>,
+    /// Shortest service time of requests of the present size, if known.
     pub(crate) piece_ns: Option<u64>,
-    /// Shortest service time of requests of half the present size, if known. The next field is that
-    /// of requests of twice the size.
+    /// Shortest service time of requests of half the present size, if known.
     pub(crate) half_ns: Option<u64>,
+    /// Shortest service time of requests of twice the present size, if known.
     pub(crate) double_ns: Option<u64>,
     /// True if requests of twice the size fall into another size class, so that they can be
     /// measured.

@@ -43,9 +43,9 @@ pub(crate) struct QueueReports {
     /// True if some group has no waiting requests, and fewer requests at the drive than its share
     /// of the depth.
     pub(crate) shallow: bool,
-    /// Number of requests at the drive according to the reports. The next field is the depth that
-    /// these requests take, in 16ths of a small request.
+    /// Number of requests at the drive according to the reports.
     pub(crate) in_flight: u32,
+    /// Depth that the requests at the drive take, in 16ths of a small request.
     pub(crate) taken: u64,
     /// Smallest depth while a single group is active, in 16ths of a small request.
     pub(crate) floor: u64,

@@ -15,13 +15,13 @@ use crate::queue::scheduler::cost::REQUEST;
 use crate::queue::scheduler::share::seen::{QueueCounts, QueueReports};
 use crate::queue::scheduler::share::times::LatencyCounts;
 
-/// A group's target is checked after this many requests of the group, or after the nanoseconds of
-/// the next constant.
+/// Number of requests of a group after which its target is checked.
 const TARGET_IOS: u64 = 200;
+/// Nanoseconds after which a group's target is checked even if it had fewer requests.
 const TARGET_NS: u64 = 50_000_000;
-/// Number of requests needed to conclude that a target is met. After the nanoseconds of the next
-/// constant, fewer requests suffice.
+/// Number of requests needed to conclude that a target is met.
 const ENOUGH_IOS: u64 = 10;
+/// Nanoseconds after which fewer requests suffice to conclude that a target is met.
 const FEW_NS: u64 = 1_000_000_000;
 /// Value of `missed_at` if no target was missed at any depth.
 const NO_MISS: u64 = u64::MAX / 16;
