@@ -128,7 +128,7 @@ impl<M: Machine> Channel<M> {
     ///
     /// # Errors
     /// `NotSupported` if the calling thread is no I/O thread and a drive's queues belong to I/O
-    /// threads (as a file's do) of which none exists, so that nobody would serve submitted bios.
+    /// threads (as a file's do) of which none exists, so that no thread would serve submitted bios.
     ///
     /// # Panics
     /// If the depth is not 1 to 65,536.

@@ -163,7 +163,7 @@ impl<M: Machine> Worker<M> {
 }
 
 impl<M: Machine> Drop for Worker<M> {
-    /// Waits for requests from the worker's own queues, because nobody else can poll for them.
+    /// Waits for requests from the worker's own queues, because no other thread can poll for them.
     fn drop(&mut self) {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
         let owner = self.thread.owner;

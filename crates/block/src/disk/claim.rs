@@ -15,7 +15,7 @@ use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::IoThread;
 
 /// Returns true if a thread may open its channel only when it has I/O for the drive, because
-/// opening the queue is quick and waits for nobody.
+/// opening the queue is quick and waits for no other thread.
 #[must_use]
 pub fn may_open_late<M: Machine>(disk: &Disk<M>) -> bool {
     disk.kind == QueueKind::AnyThread || disk.driver.may_open_late()

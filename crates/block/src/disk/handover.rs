@@ -152,7 +152,8 @@ impl<M: Machine> QueueContext<'_, M> {
     }
 
     /// Counts dispatched chains before a worker's queue is left. A thread other than the worker
-    /// that leaves work there wakes the worker, because nobody else would poll for its completion.
+    /// that leaves work there wakes the worker, because no other thread would poll for the
+    /// completion.
     pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
         let Some(worker_state) = self
             .disk

@@ -224,8 +224,8 @@ pub trait Driver<M: Machine>: Send + Sync {
         self.open_queue(index, depth)
     }
     /// Returns true if the drive's `OwnerOnly` queues may be opened when their thread first needs
-    /// them instead of at the start. Opening must be quick, wait for nobody, and need no scarce
-    /// resource beyond those that the thread's first queues of such drives took.
+    /// them instead of at the start. Opening must be quick, wait for no other thread, and need no
+    /// scarce resource beyond those that the thread's first queues of such drives took.
     fn may_open_late(&self) -> bool {
         false
     }

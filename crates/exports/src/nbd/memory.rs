@@ -56,7 +56,7 @@ impl Zeroes {
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(len_bytes as usize <= ZERO_AREA_BYTES);
         // SAFETY: the mapping outlives every channel of the server; the caller's drives never touch
-        // payload, so that nobody writes there.
+        // payload, so that the zeroes are never written to.
         unsafe { Bio::foreign(op, sector, self.start(), len_bytes) }
     }
 }

@@ -108,8 +108,8 @@ impl RangeLocks {
         lock(&self.0).started = true;
     }
 
-    /// Returns true if writes must be entered. Threads check this when they are told of a change,
-    /// and call `confirm` once they comply.
+    /// Returns true if writes must be entered. Each thread checks this when it is notified of a
+    /// change, and calls `confirm` once it enters its writes.
     pub(crate) fn is_started(&self) -> bool {
         lock(&self.0).started
     }

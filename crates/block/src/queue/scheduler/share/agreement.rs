@@ -5,9 +5,9 @@
 //! over its weight, and grants each queue a budget for each group until the next allocation: so
 //! much that the group may get ahead, by at most a window, of the waiting group that is furthest
 //! behind. So groups that wait at different queues advance side by side, and a group that does not
-//! use its share delays nobody. Groups have two levels, and weights are relative to those of the
-//! other active groups. depth.rs decides how many requests may be at the drive. Kernel counterpart:
-//! block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
+//! use its share delays no other group. Groups have two levels, and weights are relative to those
+//! of the other active groups. depth.rs decides how many requests may be at the drive. Kernel
+//! counterpart: block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
 
 use alloc::vec::Vec;
 
