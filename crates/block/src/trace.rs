@@ -27,21 +27,21 @@ pub enum Action {
     Plug = b'P',
     /// The plug was emptied.
     Unplug = b'U',
-    /// Merged at the end of another bio.
+    /// Back merge: the bio was merged at the end of another bio.
     BackMerge = b'M',
-    /// Merged in front of another bio.
+    /// Front merge: the bio was merged in front of another bio.
     FrontMerge = b'F',
-    /// Inserted into a software queue.
+    /// Inserted: the bio entered a software queue.
     Insert = b'I',
     /// The queue waits for a tag.
     Sleep = b'S',
     /// The data goes through a bounce buffer, because its memory does not suit the driver.
     Bounce = b'B',
-    /// Dispatched to the driver.
+    /// Dispatched: the request was handed to the driver.
     Issue = b'D',
-    /// Returned by the driver as busy.
+    /// Requeued: the driver returned the request as busy.
     Requeue = b'R',
-    /// Completed.
+    /// Completed: the driver returned the request as done.
     Complete = b'C',
 }
 

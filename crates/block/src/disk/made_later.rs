@@ -22,7 +22,7 @@ pub(crate) struct MadeLater<M: Machine, T> {
 
 /// State of a value that is made later.
 struct MakeState<M: Machine> {
-    /// 1 once the value is written.
+    /// 1 once the value is written, 0 before.
     is_made: M::Word,
     lock: M::Lock<()>,
 }

@@ -52,7 +52,7 @@ impl<M: Machine> Submission<M> {
             disk.trace(&mut self.run).record_entry(&slot, drives);
         }
         if slot.op() != Op::Flush {
-            // Flushes are counted where they are sent.
+            // Flushes are not counted here; `send_flush` counts them.
             self.members[usize::from(slot.member)].outstanding += 1;
         }
         self.batch.plugged = self.with_volume_plug(|plug, to| plug.plug(slot, to));

@@ -369,7 +369,8 @@ fn fill<M: Machine>(
     rq
 }
 
-/// Queues a flush apart from requests, in a list under the software queue's lock.
+/// Puts a flush into a list of its own, apart from the queue's requests and under the software
+/// queue's lock.
 fn wait_apart<M: Machine>(
     context: &mut QueueContext<'_, M>,
     mut bio: BioRef<M>,

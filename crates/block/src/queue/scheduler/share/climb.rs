@@ -14,8 +14,8 @@ use crate::queue::scheduler::share::seen::QueueReports;
 /// `PART`), and at least by one small request.
 const PART: u64 = 4;
 const REQUEST: u64 = cost::REQUEST as u64;
-/// Time at the start of a phase that is not measured, because requests of the previous phase still
-/// complete, in nanoseconds.
+/// Minimum time, in nanoseconds, at the start of a phase that is not measured, because requests of
+/// the previous phase still complete.
 const SETTLE_NS: u64 = 1_000_000;
 /// Minimum number of I/Os at the start of a phase that are not measured.
 const SETTLE_IOS: u64 = 32;

@@ -24,7 +24,7 @@ pub(crate) struct MailboxEntry {
     pub(crate) in_flight: u32,
     /// True if chains waited all the time since the last allocation.
     pub(crate) steady: bool,
-    /// Value of `steady` when the queue last posted.
+    /// Value of `steady` when the queue last posted a report.
     pub(crate) was_steady: bool,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
     /// Written by the allocation: the part of `served` already accounted for.

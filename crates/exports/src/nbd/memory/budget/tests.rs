@@ -163,7 +163,7 @@ fn region_is_counted_only_if_it_is_somebodys_turn_and_fits() {
     budget.change_line(|line| line.waiters.push_back(large));
     assert!(!map(&budget, 8 * MIB, MemoryPart::Shared) && budget.mapped_bytes() == 0);
     assert!(map(&budget, 8 * MIB, MemoryPart::Window), "windows wait for nobody");
-    // Smaller requests leave room for the waiting one, whichever thread they belong to.
+    // Smaller requests leave room for the waiting request, whichever thread they belong to.
     assert_eq!(fill(&budget, MIB), 12);
     assert_eq!(budget.mapped_bytes(), 20 * MIB);
     budget.unmap(2, 8 * MIB);
