@@ -37,13 +37,14 @@ struct OpStats<M: Machine> {
     sectors: M::Counter,
     errors: M::Counter,
     merges: M::Counter,
-    /// Q to D of I/Os that waited in no queue.
+    /// Times from Q to D of I/Os that waited in no queue.
     straight: Histogram<M>,
     /// Times before dispatch of I/Os that waited in a queue.
     waited: WaitStats<M>,
-    /// D to C, the time in the drive.
+    /// Times from D to C: the time in the drive.
     service: Histogram<M>,
-    /// Q to C. Its sum is not stored: it is the sum of the other histograms' sums.
+    /// Times from Q to C. The sum is not stored, because it is the sum of the other histograms'
+    /// sums.
     total: Histogram<M>,
 }
 
@@ -63,7 +64,8 @@ pub struct DiskStats<M: Machine> {
     batches: [M::Counter; BATCH_SIZES],
 }
 
-/// The tenant that an I/O is accounted to, and the place where it is counted.
+/// The tenant that an I/O is accounted to, and whether the thread that ends the I/O also counts it
+/// for that tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IoOwner {
     pub(crate) account_key: AccountKey,
@@ -79,8 +81,8 @@ impl IoOwner {
         IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: bio.bio_set == bio_set }
     }
 
-    /// Returns true if the tenant's account counts the I/O here. A split I/O is counted when its
-    /// parent ends, and an I/O of another thread when that thread receives it.
+    /// Returns true if the thread that ends the I/O counts it in the tenant's account. A split I/O
+    /// is counted when its parent ends, and an I/O of another thread when that thread receives it.
     #[inline(always)]
     pub(crate) fn is_counted(self) -> bool {
         self.own && self.stage == BioStage::Whole
@@ -140,7 +142,7 @@ impl EqualIos {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// Makes sure that no later I/O matches this run.
+    /// Changes the run so that no later I/O matches it.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }
@@ -292,7 +294,8 @@ impl<M: Machine> DiskStats<M> {
     /// Counts an I/O that was aborted in a queue before it was dispatched.
     #[cold]
     pub(crate) fn count_aborted(&self, bio: &BioSlot<M>, now_ns: u64) {
-        // The tenant's account counts it where it is delivered, so it is not counted as own here.
+        // The thread that receives the I/O counts it for the tenant, so it does not count as this
+        // thread's own here.
         let whose = IoOwner { own: false, account_key: bio.bio.account_key, stage: bio.stage };
         let mut one = EqualIos::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
         one.add(1, bio.bio.nr_sectors.into());

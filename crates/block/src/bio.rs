@@ -161,8 +161,8 @@ impl PartialEq for AccountKey {
 pub struct Bio {
     user_data: u64,
     pub(crate) sector: Sector,
-    /// The first byte if there is one segment, a slice of `Segment` if there are several, dangling
-    /// if there is none.
+    /// Address of the first byte if there is one segment, or of a slice of `Segment` if there are
+    /// several; dangling if there is none.
     data: *mut u8,
     pub(crate) nr_sectors: SectorCount,
     nr_segments: u32,
@@ -275,9 +275,10 @@ impl Bio {
     ///
     /// # Safety
     /// From `submit` until the completion is polled, the `len_bytes` bytes at `start` stay
-    /// allocated. For a read nobody else touches them, or tolerates to see them change, as a guest
-    /// does. For a write nobody changes them in a way that matters. Drives that never touch
-    /// payload may be given read-only memory. `len_bytes` is a multiple of 512.
+    /// allocated. During a read, no one else accesses these bytes, except code that tolerates
+    /// changing data, as a guest does. During a write, no one changes them unless it does not
+    /// matter which data is written. Drives that never touch payload may be given read-only memory.
+    /// `len_bytes` is a multiple of 512.
     #[must_use]
     pub unsafe fn foreign(op: Op, sector: Sector, start: *mut u8, len_bytes: u32) -> Bio {
         debug_assert!(op.has_data() && len_bytes.is_multiple_of(512));

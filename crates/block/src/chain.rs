@@ -1,5 +1,5 @@
-//! Bios in flight: the slots that hold them, the lists and chains that link slots, and the way back
-//! to the channel that submitted them.
+//! Bios in flight: the slots that hold them, the lists and chains that link slots, and the
+//! completion list that returns bios to their channel.
 //!
 //! Uses `bio` only; knows no queue and no drive. A chain is one bio, or several adjacent bios that
 //! were merged and become one request.

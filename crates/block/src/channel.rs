@@ -50,9 +50,11 @@ use crate::trace::UnplugReason;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// Nanoseconds until refused bios are tried again, or a queue that any thread may run is polled.
+/// Nanoseconds after which a channel retries refused bios, or polls a queue that any thread may
+/// run.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds between two checks for a changed longest request.
+/// Nanoseconds between two checks of whether a scheduler has changed the length of the longest
+/// request.
 const FOLLOW_PIECES_NS: u64 = 100_000_000;
 
 /// Settings of a channel.
@@ -102,8 +104,8 @@ impl<M: Machine> Driving<'_, M> {
 }
 
 impl<M: Machine> Drop for Driving<'_, M> {
-    /// Runs only during a panic. Completed tags that nobody took would be taken for tags of the
-    /// queue that is polled next.
+    /// Runs only during a panic. If completed tags were left in the batch, they would be mistaken
+    /// for tags of the queue that is polled next.
     fn drop(&mut self) {
         self.0.is_broken = true;
         self.0.sub.run.batch.clear();
@@ -126,7 +128,7 @@ impl<M: Machine> Channel<M> {
     ///
     /// # Errors
     /// `NotSupported` if the calling thread is no I/O thread and a drive's queues belong to I/O
-    /// threads (as a file's do) of which none exists, so that nobody would serve submitted bios.
+    /// threads (as a file's do) of which none exists, so that no thread would serve submitted bios.
     ///
     /// # Panics
     /// If the depth is not 1 to 65,536.
@@ -248,8 +250,8 @@ impl<M: Machine> Channel<M> {
         self.sub.throttle.is_limited(group, op)
     }
 
-    /// Adds time that I/Os of a group waited outside because this channel was full for them to the
-    /// group's [`Volume::held`], since only the channel's owner knows of that time.
+    /// Adds waiting time to the group's [`Volume::held`]: the time that I/Os of the group waited
+    /// outside this channel because it was full for them. Only the channel's owner knows this time.
     #[cold]
     pub fn count_back_pressure(&mut self, group: GroupId, ns: u64) {
         self.sub.throttle.count_hold(group, WaitReason::BackPressure, ns);
@@ -266,13 +268,13 @@ impl<M: Machine> Channel<M> {
         self.sub.abort_held(is_meant);
     }
 
-    /// Sends on waiting bios for which `is_meant` returns true, for a submitter that cannot wait
+    /// Submits waiting bios for which `is_meant` returns true, for a submitter that cannot wait
     /// long. Their groups pay for them, so later bios wait longer.
     pub fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         self.driving(|channel| channel.sub.release_held(is_meant));
     }
 
-    /// Sends on all waiting bios, and limits nothing from now on, for a program that stops and
+    /// Submits all waiting bios and ignores limits from now on, for a program that stops and
     /// completes the I/O in flight.
     pub fn lift_limits(&mut self) {
         self.driving(|channel| channel.sub.lift_limits());
@@ -288,8 +290,8 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Calls a function that may reach drivers, schedulers and sinks, with a guard against their
-    /// panics. Functions called for each I/O use the guard directly, because such large closures
-    /// are not inlined.
+    /// panics. Functions called for each I/O use the guard directly, because the compiler does not
+    /// inline such large closures.
     pub(crate) fn driving<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
         let driving = Driving(self);
         let result = call(driving.0);
@@ -312,7 +314,7 @@ impl<M: Machine> Channel<M> {
                 Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
                 other => return other,
             }
-            // Ends, because a channel with nothing in flight is never full.
+            // This loop ends, because a channel with nothing in flight is never full.
             self.wait(1, &mut take);
         }
     }
@@ -365,9 +367,9 @@ impl<M: Machine> Channel<M> {
                 .flatten()
                 .min(),
         };
-        // Bios that a frozen disk refused or that found no request are tried again soon.
-        // Completions of queues that any thread may run are found by any polling thread, and the
-        // others may have gone away.
+        // Bios that a frozen disk refused or that found no request are tried again soon. Any
+        // polling thread can find completions of queues that any thread may run, and the other
+        // threads may have ended.
         let shared =
             |m: &VolumeMember<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
         if self.sub.batch.plugged > 0 || self.sub.members.iter().any(shared) {
@@ -416,7 +418,8 @@ impl<M: Machine> Channel<M> {
             if self.poll(&mut take) == 0 {
                 self.tick();
                 if let Some(turn) = self.turn {
-                    // The next real turn reports an error of the ring.
+                    // An error of the ring is ignored here, because the next regular turn reports
+                    // it.
                     let _ = turn(&self.bio_set().bell, None, &|| true);
                 }
                 M::spin_until(M::now() + DRAIN_LOOK_NS, || self.bio_set().has_delivered());
@@ -468,7 +471,7 @@ impl<M: Machine> Drop for Channel<M> {
             true => self.sub.run.deliver(),
             false => _ = self.drain(|_| ()),
         }
-        // Counted before the free slots are forgotten.
+        // The count must be taken before the free slots are forgotten.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());

@@ -64,12 +64,13 @@ pub(crate) struct FlushState<M: Machine> {
     pub(crate) pending: BioList<M>,
     /// Hardware queue of the first pending flush, which that flush's submitter polls.
     pub(crate) pending_hctx: u16,
-    /// Counts moves of pending flushes; odd while they are on their way to a software queue.
+    /// Counts moves of pending flushes; odd while flushes are on their way to a software queue.
     pub(crate) moves: u64,
 }
 
 impl<M: Machine> FlushState<M> {
-    /// Returns the number of moves of joined flushes so far, or `None` while there is any flush.
+    /// Returns the number of moves of pending flushes so far, or `None` while any flush is pending
+    /// or in flight.
     pub(crate) fn moves_while_idle(&self) -> Option<u64> {
         let idle = !self.issued && self.pending.is_empty() && self.moves.is_multiple_of(2);
         idle.then_some(self.moves)
@@ -92,7 +93,8 @@ pub(crate) struct DiskAccounts<M: Machine> {
 /// Accounts that are rarely used.
 struct RareAccounts<M: Machine> {
     failures: FailureLog,
-    /// Wait accounts of groups in the scheduler; made with the first scheduler, and kept.
+    /// Wait accounts of groups in the scheduler; made with the drive's first scheduler, and kept if
+    /// the scheduler is replaced.
     holds: Option<Arc<DriveWaits<M>>>,
 }
 
@@ -127,7 +129,7 @@ impl<M: Machine> DiskAccounts<M> {
         self.rare.lock().failures.note(failure);
     }
 
-    /// Returns true if no thread has, or had, an account.
+    /// Returns true if no thread has or ever had an account.
     pub(crate) fn is_unused(&self) -> bool {
         self.ledger.lock().opened() == 0
     }
@@ -145,14 +147,15 @@ pub(crate) const UNBOUNDED: u64 = u64::MAX;
 pub(crate) struct LiveSizes<M: Machine> {
     /// Size in sectors. resize.rs only ever raises it; the I/O path does not read it.
     pub(crate) capacity: M::Word,
-    /// Longest read or write in sectors that the scheduler wants; channels split and merge by it.
+    /// Longest read or write, in sectors, that the scheduler accepts; channels split and merge bios
+    /// by this limit.
     pub(crate) piece_sectors: Arc<M::Word>,
 }
 
 /// Returns the drive's limits, with the longest read or write also limited by its scheduler.
 pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
     let (limits, block) = (disk.limits, u64::from(disk.limits.logical_sectors()));
-    // Relaxed: a plain size; a reader of an old value sends a longer request.
+    // Relaxed: a plain size. A thread that reads an old value only sends a longer request.
     let piece = disk.sizes.piece_sectors.load(Order::Relaxed) / block * block;
     let most = piece.max(block).min(limits.max_sectors.into()) as u32;
     QueueLimits { max_sectors: most, ..limits }
@@ -165,15 +168,16 @@ pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
     request_limits(disk).max_sectors < disk.limits.max_sectors
 }
 
-/// The way of a serving thread's own batch to the driver.
+/// The route that a serving thread's own batch takes to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SubmitPath {
     /// Through a software queue, together with other threads' bios.
     Queues,
-    /// Past the software queue: no other hardware queue takes from it, it is one thread's own, or
-    /// there is none.
+    /// Past the software queue. This needs a hardware queue that shares its software queue with no
+    /// other, that is one thread's own, or that has no software queue.
     Bypass,
-    /// Past the software queue and by the fast path of direct.rs, because no sink traces the disk.
+    /// Past the software queue, and through the fast path of direct.rs, which needs a disk that no
+    /// sink traces.
     Direct,
 }
 
@@ -237,7 +241,8 @@ impl<M: Machine> Disk<M> {
         }
         let threads = match hw.kind {
             QueueKind::OwnerOnly => config.io_threads.max(1),
-            // A thread that may be interrupted anywhere would delay others that share its queue.
+            // If a thread can be interrupted anywhere, it would delay other threads that share its
+            // queue.
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 config.io_threads.saturating_add(u16::from(config.worker.is_some()))
             }
@@ -417,7 +422,7 @@ impl<M: Machine> Disk<M> {
     /// # Errors
     /// If the driver cannot open the queue.
     pub fn bring_up(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
-        // The last queue belongs to the worker, whatever number the thread has.
+        // The disk's last queue belongs to the worker, even if the I/O thread has its number.
         match usize::from(hctx) < self.owned_queues() {
             true => self.own(hctx, thread),
             false => Ok(()),
@@ -444,7 +449,7 @@ impl<M: Machine> Disk<M> {
 
     /// Closes the queues that the calling I/O thread owns (with the same identity and doorbell), so
     /// that their resources are freed on this thread. Call it with nothing in flight in them. Bios
-    /// that other threads inserted and nobody served yet end with `Aborted`.
+    /// that other threads inserted and that were not served yet end with `Aborted`.
     pub fn bring_down(&self, thread: &IoThread<M>) {
         if self.queues.get().is_none() {
             return;
@@ -481,7 +486,7 @@ impl<M: Machine> Disk<M> {
             }
             let chain = self.queues.hctxs()[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
-                // The flush was never issued, so the flushes that joined it leave with it.
+                // The flush was never issued, so the flushes that joined it are returned with it.
                 let mut flush = self.flush.lock();
                 flush.issued = false;
                 left.append(&mut flush.pending);
@@ -502,7 +507,8 @@ impl<M: Machine> Disk<M> {
 
     /// Assigns queues and opens an account for a channel of the calling thread. `thread` is its
     /// number if it is an I/O thread. On machines whose threads stay on their CPU, queues that any
-    /// thread may run are assigned by CPU; else each new thread gets an unused one, if any is left.
+    /// thread may run are assigned by CPU; otherwise each new thread gets an unused queue, if any
+    /// is left.
     pub(crate) fn join(&self, thread: Option<u16>) -> (QueueRoute, Arc<DiskStats<M>>) {
         make_queues(self);
         let cpu = M::cpu();
@@ -518,7 +524,8 @@ impl<M: Machine> Disk<M> {
                 let lanes = baseline::lanes(self.baseline.as_ref());
                 let count = lanes.map_or(self.queues.ctxs().len(), Lanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
-                // Counted once for all routes, because thousands of threads may come.
+                // The users of all queues are counted once, because there may be thousands of
+                // threads.
                 let mut open = alloc::vec![0; self.queues.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
                 let users = |route: &QueueRoute| {
@@ -543,7 +550,8 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
         // A thread submits to the queue that it owns, or to one that another thread owns; its CPU
         // does not matter.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
-        // The single software queue feeds the hardware queue that the submitter's position selects.
+        // All submitters share the single software queue. The submitter's position selects the
+        // hardware queue that takes its bios from there.
         (Spread::One, hardware) => hardware.index(place, node, disk.queues.hctxs().len()),
         (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
         _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),
@@ -552,7 +560,7 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
 }
 
 impl<M: Machine> Drop for Disk<M> {
-    /// Forgets bios that are still inside: they belong to sets that were leaked because of them.
+    /// Forgets bios that are still in the queues. Their bio sets were leaked because of them.
     fn drop(&mut self) {
         let Some(queues) = self.queues.get() else { return };
         queues.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());

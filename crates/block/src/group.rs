@@ -2,9 +2,9 @@
 //!
 //! A program has one table and gives it to its disks. A bio carries the number of its group.
 //! Settings can change at any time: the table is behind a lock, and its users (channels for limits,
-//! schedulers for the rest) keep a copy and compare one version word with each batch. Lock order: a
-//! leaf. Source: \[MQ\] names scheduling in the software queues as open. Kernel counterpart:
-//! blk-cgroup, `io.weight`, `io.max`, `io.latency`.
+//! schedulers for the rest) keep a copy and compare one version word with each batch. Lock order:
+//! no other lock is taken under the table's lock. Source: \[MQ\] names scheduling in the software
+//! queues as open. Kernel counterpart: blk-cgroup, `io.weight`, `io.max`, `io.latency`.
 
 pub(crate) mod config;
 pub(crate) mod gate;
@@ -29,9 +29,9 @@ pub const GROUPS_MAX: usize = 16_384;
 /// A group's row in the table.
 struct GroupEntry<M: Machine> {
     config: GroupConfig,
-    /// Token buckets of its limits; made when limits are first set, and kept afterwards.
+    /// Token buckets of the group's limits; made when limits are first set, and kept afterwards.
     buckets: Option<Arc<TokenBuckets<M>>>,
-    /// Number of times that its limits were changed.
+    /// Number of times that the group's limits were changed.
     turns: u64,
     /// True if the group is closed and its number may be reused.
     is_closed: bool,

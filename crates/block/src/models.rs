@@ -4,8 +4,7 @@
 //! patched tree of `cargo xtask models`, fails if a bug is planted in one line. Bounds: maps of one
 //! word, tag sets of depth 1 or 2, two or three threads, and two or three preemptions or any
 //! number. `cargo xtask models` runs all of them, including the slow ones, and prints the number of
-//! executions of each. Deadlines never pass on this machine, so a lost wake-up cannot hide behind a
-//! timeout.
+//! executions of each. Deadlines never pass on this machine, so no timeout can hide a lost wake-up.
 #![cfg(test)]
 
 extern crate std;
@@ -56,7 +55,7 @@ fn small() -> ChannelConfig<Checked> {
 /// queue.
 fn owner(volume: &Volume<Checked>, bell: &Arc<Doorbell<Checked>>) -> IoThread<Checked> {
     let thread = IoThread { number: 0, owner: 1, bell: Arc::clone(bell), turn: None };
-    ensure(volume.disks()[0].bring_up(0, &thread).is_ok(), "not brought up");
+    ensure(volume.disks()[0].bring_up(0, &thread).is_ok(), "the drive's queue was not opened");
     thread
 }
 
@@ -72,11 +71,14 @@ fn poll_for(channel: &mut Channel<Checked>, count: usize) {
 /// Freezes a disk, and checks that nothing is dispatched between its drain and its unfreezing.
 fn freeze_and_look(disk: &Disk<Checked>, notes: &Mutex<DriveRecord>) {
     disk.freeze();
-    ensure(disk.wait_drained(u64::MAX), "drained at its deadline");
-    ensure(locked(notes).inside == 0, "drained, and a request is in the drive");
+    ensure(disk.wait_drained(u64::MAX), "the disk was not drained before the deadline");
+    ensure(
+        locked(notes).inside == 0,
+        "a request is at the drive although the disk counts as drained",
+    );
     locked(notes).closed = true;
     // Any dispatch by another thread would happen in this window.
-    ensure(disk.is_drained(), "something came in after it was drained");
+    ensure(disk.is_drained(), "the disk got new work after it was drained");
     locked(notes).closed = false;
     disk.unfreeze();
 }

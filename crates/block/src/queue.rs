@@ -1,11 +1,11 @@
 //! Software queues, hardware queues, and the mapping between them.
 //!
-//! Bios wait in a `SoftwareQueue` (one per core, per node or in all), first in first out, under a
-//! lock taken once for each batch. In a `HardwareQueue` (one per core, per node or in all, as many
-//! as the driver supports) they become requests and go to the driver, under the queue's serve lock.
-//! A `Disk` owns both; dispatch.rs uses them. Lock order: serve lock, then a software queue's lock;
-//! flush lock last. Source: \[MQ\] design points 1-3. Kernel counterpart: `blk_mq_ctx`,
-//! `blk_mq_hw_ctx`.
+//! Bios wait in a `SoftwareQueue`, first in first out, under a lock taken once for each batch. In a
+//! `HardwareQueue` they become requests and go to the driver, under the queue's serve lock. There
+//! is one queue of either kind per core, per NUMA node or for the whole machine; the driver limits
+//! the number of hardware queues. A `Disk` owns both; dispatch.rs uses them. Lock order: serve
+//! lock, then a software queue's lock; flush lock last. Source: \[MQ\] design points 1-3. Kernel
+//! counterpart: `blk_mq_ctx`, `blk_mq_hw_ctx`.
 
 pub(crate) mod controller;
 pub(crate) mod driver;
@@ -35,8 +35,9 @@ use crate::queue::scheduler::Scheduling;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
-/// Delay before a thread checks again a queue that another thread was serving. The server may leave
-/// without taking this thread's work, and may have rung its doorbell before this thread slept.
+/// Delay, in nanoseconds, before a thread checks again a queue that another thread was serving. The
+/// serving thread may leave without taking this thread's work, and may have rung this thread's
+/// doorbell before it slept.
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
 /// Distribution of queues over a machine.
@@ -80,7 +81,7 @@ impl Spread {
 pub(crate) struct QueueRoute {
     pub(crate) ctx: u16,
     pub(crate) hctx: u16,
-    /// Running number of the submitter, which distinguishes submitters of the same queue.
+    /// Serial number of the submitter, which distinguishes submitters of the same queue.
     pub(crate) number: u32,
 }
 
@@ -95,15 +96,16 @@ pub(crate) struct CtxState<M: Machine> {
     /// hardware queue there is one list, plus one for the drive's worker if it has one. A bio goes
     /// through the hardware queue that its submitter polls, or through the worker's.
     lists: Box<[BioList<M>]>,
-    /// The hardware queue that the last list is for, if a worker serves the drive.
+    /// Hardware queue of the drive's worker, whose bios are in the last list; `None` if the drive
+    /// has no worker.
     worker: Option<u16>,
     /// True while the queue accepts no new bios.
     pub(crate) frozen: bool,
 }
 
 impl<M: Machine> SoftwareQueue<M> {
-    /// Creates a queue for `feeds` hardware queues, or 1 if each software queue feeds a single one.
-    /// In the latter case a `worker`'s hardware queue gets a list of its own.
+    /// Creates a queue for `feeds` hardware queues; `feeds` is 1 if each software queue feeds a
+    /// single hardware queue. In that case the hardware queue of a `worker` gets a list of its own.
     pub(crate) fn new(feeds: usize, worker: Option<u16>) -> Self {
         let worker = worker.filter(|_| feeds == 1);
         let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
@@ -141,14 +143,14 @@ impl<M: Machine> CtxState<M> {
     }
 }
 
-/// Owner value of a queue that its future owner is opening; no thread has this identity.
+/// Value of `owner` while the future owner opens the queue; no thread has this identity.
 const RESERVED: u64 = u64::MAX;
 
 /// A queue through which requests are handed to the driver.
 pub(crate) struct HardwareQueue<M: Machine> {
     /// Index of the queue in its drive.
     pub(crate) number: u16,
-    /// A software queue that puts bios for this hardware queue into a list of their own.
+    /// Index of a software queue whose bios for this hardware queue are in a list of their own.
     pub(crate) own_ctx: u16,
     pub(crate) kind: QueueKind,
     pub(crate) serve: ServeLock<M, HctxState<M>>,
@@ -176,14 +178,14 @@ pub(crate) struct HctxState<M: Machine> {
     pub(crate) scheduling: Option<Box<Scheduling<M>>>,
     /// Filled requests that the driver returned as busy; they are dispatched first.
     pub(crate) requeued: VecDeque<RequestRef<M>>,
-    /// Requests that the driver has.
+    /// The requests that the driver has.
     pub(crate) in_flight: InFlight,
     pub(crate) quiesced: bool,
     /// True while the queue accepts no new bios, for the stack that has no software queue.
     pub(crate) frozen: bool,
-    /// Number of chains taken so far from the lists meant for a worker.
+    /// Number of chains taken so far from the software queues' lists for the worker.
     pub(crate) taken: u64,
-    /// True if chains from those lists may still wait here.
+    /// True if chains from the worker's lists may still wait in this queue.
     pub(crate) holds_handed: bool,
     /// Number of times that waiting work moved from here back to a software queue.
     pub(crate) moves: u64,
@@ -204,7 +206,8 @@ impl<M: Machine> HctxState<M> {
         self.scheduling.as_ref().is_some_and(|scheduling| scheduling.len() > 0)
     }
 
-    /// Takes out all chains that wait here without a tag. The scheduler stays, empty.
+    /// Takes out all chains that wait in this queue without a tag. The scheduler is kept and is
+    /// empty afterwards.
     pub(crate) fn take_chains(&mut self) -> BioList<M> {
         let mut left = self.scheduling.as_mut().map_or(BioList::new(), |inside| inside.empty());
         left.append(&mut self.staged);
@@ -255,8 +258,8 @@ impl<M: Machine> HardwareQueue<M> {
         }
     }
 
-    /// Turns the queue into one of several lanes of a hardware queue: one thread's own, fed by
-    /// software queue `ctx`, with its bit in the bitmap that the lanes share.
+    /// Turns the queue into one of several lanes of a hardware queue. The lane belongs to one
+    /// thread, is fed by software queue `ctx`, and has its bit in the bitmap that the lanes share.
     pub(crate) fn lane(self, ctx: usize, pending: PendingQueues<M>) -> Self {
         HardwareQueue { own_ctx: ctx as u16, pending, ..self }
     }
@@ -273,17 +276,17 @@ impl<M: Machine> HardwareQueue<M> {
         self.kind == QueueKind::AnyThread || self.is_owned_by(owner)
     }
 
-    /// Returns true if the thread may run the queue and it has pending work that no thread is about
-    /// to take. Excludes a queue that another thread serves: on a machine that may interrupt
-    /// threads anywhere, spinning would keep the server from its CPU. The thread should sleep
-    /// briefly instead ([`HardwareQueue::is_being_served`]).
+    /// Returns true if the thread may run the queue, and the queue has pending work that no thread
+    /// is about to take. Returns false while another thread serves the queue: where threads can be
+    /// interrupted anywhere, spinning would take the CPU from the serving thread. The thread should
+    /// sleep briefly instead ([`HardwareQueue::is_being_served`]).
     pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
         self.may_serve(owner) && self.has_pending() && !self.is_being_served()
     }
 
     /// Returns true if another thread serves this queue and has not taken its pending work. The
-    /// server may leave without it. False on simulated machines and for queues that only their
-    /// owner runs.
+    /// serving thread may leave without that work. False on simulated machines and for queues that
+    /// only their owner runs.
     pub(crate) fn is_being_served(&self) -> bool {
         M::THREADS_MOVE
             && self.kind == QueueKind::AnyThread
@@ -296,7 +299,8 @@ impl<M: Machine> HardwareQueue<M> {
         if !self.is_owned_by(owner) {
             return false;
         }
-        // A thread that only inspects the queue leaves in a moment, so the owner asks again.
+        // If another thread inspects the queue at this moment, the answer is true, so the owner
+        // polls again instead of sleeping.
         let mut has_work = true;
         if let Some(serve) = self.serve.try_enter() {
             has_work = serve.queue.as_ref().is_some_and(|queue| queue.has_work());
@@ -318,8 +322,8 @@ impl<M: Machine> HardwareQueue<M> {
         self.kind == QueueKind::AnyThread || self.has_owner()
     }
 
-    /// Changes state under the serve lock. If another thread left a flag meanwhile, rings the
-    /// owner.
+    /// Changes the queue's state under the serve lock. If another thread left a flag meanwhile,
+    /// rings the owner.
     pub(crate) fn change(&self, change: impl FnOnce(&mut HctxState<M>)) {
         let mut serve = self.serve.enter();
         change(&mut serve);
@@ -463,7 +467,7 @@ mod tests {
         assert_eq!((index(2, 1), index(7, 5)), ([2, 1, 0], [1, 2, 0]));
     }
 
-    /// Index of the list that a software queue uses for each hardware queue.
+    /// Returns the index of the list that a software queue uses for each hardware queue.
     fn lists(feeds: usize, worker: Option<u16>, hctxs: u16) -> Vec<usize> {
         let queue = SoftwareQueue::<Native>::new(feeds, worker);
         let mut ctx = queue.ctx.lock();
@@ -478,7 +482,7 @@ mod tests {
         assert_eq!(lists(3, None, 3), [0, 1, 2]);
         assert_eq!(lists(3, Some(1), 3), [0, 1, 2]);
         assert_eq!(lists(1, None, 3), [0, 0, 0]);
-        // A worker has a list of its own then, too.
+        // In that case a worker has a list of its own as well.
         assert_eq!(lists(1, Some(2), 4), [0, 0, 1, 0]);
     }
 

@@ -15,7 +15,7 @@ use crate::trace::blktrace::EventCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Action {
-    /// Queued: accepted by `submit`.
+    /// Queued: the bio was accepted by `submit`.
     Queue = b'Q',
     /// Split: a bio was too large, or lies on several drives, and was split.
     Split = b'X',
@@ -23,25 +23,25 @@ pub enum Action {
     Remap = b'A',
     /// Admitted: the bio has a request slot in the layer.
     GetRequest = b'G',
-    /// Appended to the plug.
+    /// The bio was appended to the plug.
     Plug = b'P',
     /// The plug was emptied.
     Unplug = b'U',
-    /// Merged at the end of another bio.
+    /// Back merge: the bio was merged at the end of another bio.
     BackMerge = b'M',
-    /// Merged in front of another bio.
+    /// Front merge: the bio was merged in front of another bio.
     FrontMerge = b'F',
-    /// Inserted into a software queue.
+    /// Inserted: the bio entered a software queue.
     Insert = b'I',
-    /// Waits for a tag.
+    /// The queue waits for a tag.
     Sleep = b'S',
     /// The data goes through a bounce buffer, because its memory does not suit the driver.
     Bounce = b'B',
-    /// Dispatched to the driver.
+    /// Dispatched: the request was handed to the driver.
     Issue = b'D',
-    /// Returned by the driver as busy.
+    /// Requeued: the driver returned the request as busy.
     Requeue = b'R',
-    /// Completed.
+    /// Completed: the driver returned the request as done.
     Complete = b'C',
 }
 
@@ -50,7 +50,8 @@ pub enum Action {
 pub struct TraceEvent {
     /// The step that the I/O reached.
     pub action: Action,
-    /// Time in nanoseconds: that of the event's batch, or the event's own if so configured.
+    /// Time in nanoseconds: the time of the event's batch or, if so configured, of the event
+    /// itself.
     pub time_ns: u64,
     /// Index of the drive in the volume.
     pub drive: u16,
@@ -103,7 +104,7 @@ pub(crate) enum UnplugReason {
     /// The batch ended or the plug was full (U in traces).
     #[default]
     Explicit,
-    /// Its owner is about to wait (UT in traces, as in the kernel for a task that is about to
-    /// sleep).
+    /// The plug's owner is about to wait (UT in traces, as in the kernel for a task that is about
+    /// to sleep).
     ToWait,
 }

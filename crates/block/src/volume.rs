@@ -1,11 +1,11 @@
 //! `Volume`: several disks combined, striped or concatenated.
 //!
-//! Made of disks with validated limits; channels map and split bios by it. A range of a volume is
-//! one contiguous range on each drive, whatever its length: RAID-0 maps consecutive chunks round
-//! robin, so the chunks of a range are adjacent on each drive. A split therefore makes one part for
-//! each drive (more only if the drive's own limits are lower), and a large discard stays one
-//! request for each drive. Source: \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0 and
-//! linear, `queue_limits_stack`.
+//! A volume is made of disks with validated limits; channels use it to map and split bios. A range
+//! of a volume is one contiguous range on each drive, whatever its length: RAID-0 maps consecutive
+//! chunks round robin, so the chunks of a range are adjacent on each drive. A split therefore makes
+//! one part for each drive (more parts only if the drive's own limits are lower), and a large
+//! discard stays one request for each drive. Source: \[FALCON\] (volume, stripe). Kernel
+//! counterpart: md's raid0 and linear, `queue_limits_stack`.
 
 pub(crate) mod linear;
 pub(crate) mod placement;
@@ -41,9 +41,9 @@ use crate::volume::resize::VolumeSize;
 use crate::volume::serving::{Serving, ServingChoice, ServingConfig};
 use crate::volume::stripe::Stripe;
 
-/// Largest number of runs that one query for extents examines, to bound its time.
+/// Largest number of runs of equal state that one query for extents examines, to limit its time.
 const EXTENT_STEPS: u32 = 4096;
-/// Largest number of slots for parts in a channel: a megabyte of descriptors.
+/// Largest number of slots for parts in a channel; the slots take a megabyte.
 const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
@@ -88,7 +88,7 @@ pub struct Volume<M: Machine> {
     pub(crate) size: VolumeSize<M>,
     limits: QueueLimits,
     map: LayoutMap,
-    /// The volume that its only disk is a cache of, if any.
+    /// The volume below, if this volume's only disk is a cache over another volume.
     below: Option<Arc<Volume<M>>>,
     pub(crate) tenants: Arc<TenantLedger<M>>,
 }
@@ -131,7 +131,8 @@ impl Arena {
 }
 
 impl Unwritten {
-    /// Returns the unwritten data of all disks of a volume that are caches over other volumes.
+    /// Returns how much unwritten data the disks of a volume hold that are caches over other
+    /// volumes.
     #[must_use]
     pub fn of<M: Machine>(volume: &Volume<M>) -> Unwritten {
         volume.disks.iter().fold(Unwritten::default(), |sum, disk| {
@@ -301,14 +302,14 @@ impl<M: Machine> Volume<M> {
         if let Some(below) = &self.below {
             return below.serving();
         }
-        // Relaxed: the mode changes only while no I/O is inside.
+        // Relaxed: the mode changes only while the disks have no I/O.
         self.mode().0
     }
 
     /// Returns which threads serve the drives, and whether a trace is recorded.
     pub(crate) fn mode(&self) -> (Serving, bool) {
-        // Relaxed: the mode changes only while no I/O is inside, and a recording may miss its first
-        // events.
+        // Relaxed: the mode changes only while the disks have no I/O, and a recording may miss its
+        // first events.
         let mode = self.mode.load(Order::Relaxed);
         (Serving::from_bits(mode & !TRACED), mode & TRACED != 0)
     }
@@ -383,8 +384,8 @@ impl<M: Machine> Volume<M> {
         self.tenants.sums(|account_key| account_key.group).into_iter().collect()
     }
 
-    /// Returns the wait times of each group by reason. I/Os that still wait count up to now. The
-    /// parts of a split I/O count at their drives.
+    /// Returns the wait times of each group by reason. For I/Os that still wait, the time up to now
+    /// is included. A split I/O's parts are counted at their drives.
     #[must_use]
     pub fn held(&self) -> Vec<(GroupId, WaitSnapshot)> {
         let mut sums = self.tenants.held();
@@ -395,8 +396,8 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Returns, for each drive in order, how long requests of groups with a latency target were at
-    /// the drive: from when its scheduler named them to their completion. Only `fair` and `latency`
-    /// count it.
+    /// the drive: from the time at which the drive's scheduler named them until their completion.
+    /// Only `fair` and `latency` count it.
     #[must_use]
     pub fn service_by_group(&self) -> Vec<BTreeMap<GroupId, Snapshot>> {
         self.disks.iter().map(|disk| disk.accounts.service()).collect()
@@ -509,7 +510,7 @@ impl<M: Machine> Volume<M> {
     pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
         let end = (sector + nr_sectors).min(self.capacity());
         let (mut at, mut list, mut steps) = (sector, Vec::<Extent>::new(), 0);
-        // Each drive's last answer: its first sector, and the extents.
+        // The last answer of each drive: its first sector, and the extents.
         let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];
         while at < end && steps < EXTENT_STEPS {
             steps += 1;
@@ -533,8 +534,9 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Returns true if a read of a range inside the volume is known to give zeroes, because each
-    /// drive knows it of its part. Asks each drive once, and stops at the first `false`. No sector
-    /// is read, so writes in flight may count or not, as with any concurrent read.
+    /// drive knows this of its part of the range. Asks each drive once, and stops at the first
+    /// `false`. No sector is read, so writes in flight may count or not, as with any concurrent
+    /// read.
     #[must_use]
     pub fn reads_as_zeroes(&self, sector: Sector, nr_sectors: SectorCount) -> bool {
         self.disks.iter().zip(0..).all(|(disk, member)| {

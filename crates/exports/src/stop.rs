@@ -41,9 +41,9 @@ pub(crate) struct Progress {
     completed: Vec<(u64, u64)>,
     /// Status of the flush that failed last.
     last: Option<Status>,
-    /// Time of the last check. The next field is the deadline that follows from the progress seen
-    /// then.
+    /// Time of the last check.
     looked_ns: u64,
+    /// Deadline that follows from the progress at the last check.
     limit: Deadline<Native>,
 }
 

@@ -45,10 +45,11 @@ pub struct Config {
     /// and batches of 8 cost 5 %.) File operations are submitted earlier while few operations are
     /// in flight.
     pub submit_batch: u32,
-    /// Maximum time of a busy poll before a blocking turn sleeps, in nanoseconds; 0 sleeps at once.
-    /// A turn polls only if the waits before it were short as well, and yields the CPU meanwhile.
+    /// Maximum time, in nanoseconds, for which a turn that has to wait polls before the thread
+    /// sleeps; 0 sleeps at once. A turn polls only if the previous waits were short as well, and
+    /// yields the CPU while it polls.
     pub spin_ns: u64,
-    /// Further condition for a busy poll.
+    /// Condition for polling, in addition to short previous waits.
     pub spin_rule: SpinRule,
 }
 
@@ -158,7 +159,7 @@ pub struct Counters {
     pub sqes: u64,
     /// Completions received (epoll: delivered).
     pub cqes: u64,
-    /// Turns that entered the kernel to block.
+    /// Number of turns in which the thread blocked in the kernel to wait for events.
     pub sleeps: u64,
     /// Number of times that the wake eventfd was read.
     pub wakes: u64,

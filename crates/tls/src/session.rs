@@ -332,7 +332,7 @@ impl Session {
             self.engine.take_over();
         }
         if self.outgoing.control_bytes() > CONTROL_BYTES_MAX {
-            let text = "the peer requests TLS messages but does not receive them";
+            let text = "the peer sends TLS messages that need an answer but reads no answers";
             return Err(self.fail(Error::new(ErrorKind::Protocol, text)));
         }
         if step == TurnOutcome::Blocked && self.incoming.is_full() {

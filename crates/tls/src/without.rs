@@ -36,13 +36,13 @@ impl ServerConfig {
         refused()
     }
 
-    /// Stands in for the check whether files may change.
+    /// Would tell if the configuration was read from files that may change.
     #[must_use]
     pub fn is_from_files(&self) -> bool {
         match self.0 {}
     }
 
-    /// Stands in for the reload of changed files.
+    /// Would reload changed files.
     ///
     /// # Errors
     ///
@@ -51,13 +51,13 @@ impl ServerConfig {
         match self.0 {}
     }
 
-    /// Stands in for the dates of the certificate.
+    /// Would return the validity dates of the server's certificate.
     #[must_use]
     pub fn lifetime(&self) -> Option<Lifetime> {
         match self.0 {}
     }
 
-    /// Stands in for the dates of all certificates.
+    /// Would return the validity dates of all certificates.
     #[must_use]
     pub fn lifetimes(&self) -> Vec<CertificateLifetime> {
         match self.0 {}
@@ -84,7 +84,7 @@ impl ClientConfig {
 pub struct NoSession(Infallible);
 
 impl NoSession {
-    /// Stands in for the start of a server's session.
+    /// Would start a server's session.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl NoSession {
         match config.0 {}
     }
 
-    /// Stands in for the start of a client's session.
+    /// Would start a client's session.
     ///
     /// # Errors
     ///
@@ -102,17 +102,17 @@ impl NoSession {
         match config.0 {}
     }
 
-    /// Stands in for the memory for the next ciphertext.
+    /// Would return the memory into which the caller receives the next ciphertext.
     pub fn room(&mut self) -> &mut [u8] {
         match self.0 {}
     }
 
-    /// Stands in for recording received ciphertext.
+    /// Would record that `bytes` of ciphertext were received.
     pub fn received(&mut self, _bytes: usize) {
         match self.0 {}
     }
 
-    /// Stands in for handing out plaintext.
+    /// Would decrypt received bytes into `into`.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl NoSession {
         match self.0 {}
     }
 
-    /// Stands in for handing out the plaintext of one record.
+    /// Would decrypt one received record into `into`.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl NoSession {
         match self.0 {}
     }
 
-    /// Stands in for taking plaintext to send.
+    /// Would accept plaintext to encrypt and send.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl NoSession {
         match self.0 {}
     }
 
-    /// Stands in for putting plaintext into a record.
+    /// Would encrypt the accepted plaintext as a record.
     ///
     /// # Errors
     ///
@@ -148,53 +148,53 @@ impl NoSession {
         match self.0 {}
     }
 
-    /// Stands in for the ciphertext to send.
+    /// Would return the ciphertext to send.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         match self.0 {}
     }
 
-    /// Stands in for recording sent ciphertext.
+    /// Would record that `bytes` of ciphertext were sent.
     pub fn sent(&mut self, _bytes: usize) {
         match self.0 {}
     }
 
-    /// Stands in for the close notification.
+    /// Would tell the peer that the session is closed.
     pub fn close(&mut self) {
         match self.0 {}
     }
 
-    /// Stands in for the check that the handshake is over.
+    /// Would return true if the handshake is complete.
     #[must_use]
     pub fn is_established(&self) -> bool {
         match self.0 {}
     }
 
-    /// Stands in for the check of the peer's close notification.
+    /// Would return true if the peer has closed the session.
     #[must_use]
     pub fn peer_closed(&self) -> bool {
         match self.0 {}
     }
 
-    /// Stands in for the check for waiting plaintext.
+    /// Would return true if decrypted bytes can be read.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         match self.0 {}
     }
 
-    /// Stands in for the dates of the peer's certificate.
+    /// Would return the validity dates of the peer's certificate.
     #[must_use]
     pub fn peer_lifetime(&self) -> Option<&Lifetime> {
         match self.0 {}
     }
 
-    /// Stands in for the names of the peer's certificate.
+    /// Would return the names in the peer's certificate.
     #[must_use]
     pub fn peer(&self) -> Option<&PeerNames> {
         match self.0 {}
     }
 
-    /// Stands in for version and cipher of the session.
+    /// Would describe the session's TLS version and cipher.
     #[must_use]
     pub fn describe(&self) -> String {
         match self.0 {}

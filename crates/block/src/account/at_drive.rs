@@ -1,9 +1,9 @@
 //! Time that requests of groups with latency targets spend at a drive, by group.
 //!
 //! Shows whether a missed target could have been met at all: the scheduler controls only the time
-//! before the drive has the request. The scheduler `latency` counts it for groups with a target, in
-//! one account for each group and hardware queue (kept by held.rs); `Volume::service_by_group`
-//! reads it. Kernel counterpart: none.
+//! before the drive has the request. The scheduler `latency` counts this time for groups with a
+//! target, in one account for each group and hardware queue (kept by held.rs);
+//! `Volume::service_by_group` reads it. Kernel counterpart: none.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -19,11 +19,11 @@ const DECISIONS_MAX: usize = 64;
 /// A decision of a hardware queue's scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SchedulerMessage {
-    /// The group starts to wait for this reason. The number is how many requests counted with it
-    /// may be at the drive, `u32::MAX` for no limit.
+    /// The group starts to wait for this reason. The number is the limit of requests at the drive
+    /// that applies to the group, `u32::MAX` for no limit.
     Held(GroupId, WaitReason, u32),
-    /// The number of requests that the queue may have at the drive: reads and writes, or the same
-    /// number twice if both count together.
+    /// The number of reads and the number of writes that the queue may have at the drive; equal
+    /// numbers limit both together.
     Depth([u32; 2]),
     /// The queue dispatches nothing for this many nanoseconds, because the reason holds the group
     /// back.

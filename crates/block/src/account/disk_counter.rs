@@ -7,7 +7,8 @@
 
 use crate::account::stats::StatsSnapshot;
 
-/// Each row has variant, name and help text; doc comments above it say more than the help text.
+/// Each row has a variant, a name and a help text. Doc comments above a row add details to the help
+/// text.
 macro_rules! disk_counters {
     ($($(#[doc = $more:literal])* $Counter:ident $name:ident $help:literal,)*) => {
         /// A counter of a drive's queues.

@@ -34,8 +34,8 @@ pub struct Failures {
     pub count: u64,
     /// The last few failed I/Os, the oldest first.
     pub last: Vec<Failure>,
-    /// The drive has lost its server and is reconnecting. Requests then fail by the drive's own
-    /// time limit for reconnecting, not by the request timeout.
+    /// True while the drive has lost its server and is reconnecting. Requests then fail by the
+    /// drive's own time limit for reconnecting, not by the request timeout.
     pub reconnecting: bool,
     /// Description of the drive's present fault, if any; see `Driver::trouble`.
     pub trouble: Option<String>,

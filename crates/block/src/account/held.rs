@@ -1,11 +1,11 @@
 //! Accounting of the time that a group's I/Os wait before they reach a drive, by reason.
 //!
 //! A channel counts waits for limits, and waits for room that its owner reports. A scheduler's
-//! queue counts waits in the scheduler; the layer does so for schedulers that do not count. An I/O
-//! that still waits counts up to now (waits.rs). There is one account for each group and writer,
-//! made on first use; a volume keeps those of its channels (tenants.rs), each drive those of its
-//! schedulers. Answers "why is it slow". Kernel counterpart: io.cost's `cost.wait` and
-//! `cost.indebt` in `io.stat`.
+//! queue counts waits in the scheduler; the layer counts for schedulers that do not do so. If an
+//! I/O still waits, its waiting time up to now is included (waits.rs). There is one account for
+//! each group and writing thread, made on first use; a volume keeps the accounts of its channels
+//! (tenants.rs), and each drive those of its schedulers. The times show why I/O is slow. Kernel
+//! counterpart: io.cost's `cost.wait` and `cost.indebt` in `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -22,16 +22,16 @@ use crate::account::ledger::{Ledger, LedgerEntry};
 use crate::account::waits::{ReportedWaits, WaitCounter, units};
 use crate::bio::group_id::GroupId;
 
-/// Time that I/Os of a group waited before they reached a drive, by reason. I/Os that still wait
-/// count up to now.
+/// Time for which I/Os of a group waited before they reached a drive, by reason. For I/Os that
+/// still wait, the time up to now is included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WaitSnapshot {
     /// Nanoseconds by reason, in the order of [`WaitReason::ALL`], summed over I/Os.
     pub ns: [u64; WaitReason::ALL.len()],
     /// Number of I/Os that wait now.
     pub waiting: u64,
-    /// Nanoseconds that the I/Os in `waiting` have waited so far, summed; I/Os in a FIFO count as
-    /// long as its first one.
+    /// Nanoseconds that the I/Os in `waiting` have waited so far, summed. Each I/O in a FIFO counts
+    /// with the waiting time of the first one.
     pub waiting_ns: u64,
 }
 
@@ -44,8 +44,8 @@ impl WaitSnapshot {
     }
 }
 
-/// Wait accounts, and the largest sums ever reported: the reason of a current wait may still
-/// change, and reported sums must not go back.
+/// Wait accounts, and the largest sums reported so far. The reason of a current wait may still
+/// change, but reported sums must never decrease.
 pub(crate) struct WaitLedger<M: Machine> {
     accounts: Ledger<GroupWaitStats<M>>,
     told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
@@ -74,7 +74,7 @@ impl<M: Machine> WaitLedger<M> {
     }
 }
 
-/// The reason that applies to I/Os at a hardware queue or channel for which no other is given, as a
+/// The reason for waits at a hardware queue or channel that have no reason of their own, as a
 /// position in [`WaitReason::ALL`].
 type StopWord<M> = Arc<<M as Machine>::Word>;
 
@@ -87,7 +87,8 @@ fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
 /// One thread's wait account for a group.
 pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
-    /// Waits by reason; the last entry is for I/Os that wait for whatever stops the queue.
+    /// Waits by reason. The last entry is for I/Os that wait because the whole queue is stopped,
+    /// for the reason in `stop`.
     by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
     /// Ages of the I/Os that wait now.
     ages: WaitCounter<M>,
@@ -130,7 +131,8 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// Moves the time waited for the queue's stop, up to `at_ns`, to the current stop reason.
+    /// Moves the time that I/Os waited because the queue was stopped, up to `at_ns`, to the current
+    /// reason of the stop.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));
@@ -181,8 +183,9 @@ pub(crate) struct DriveWaits<M: Machine> {
     ledger: M::Lock<WaitLedger<M>>,
     /// Time that requests of groups with latency targets were at the drive.
     service: M::Lock<Ledger<GroupServiceTimes<M>>>,
-    /// By hardware queue: the reason why the layer stopped asking the scheduler, as a position in
-    /// [`WaitReason::ALL`], and the microsecond until which the scheduler reports its decisions.
+    /// For each hardware queue: the reason why the layer stopped asking the scheduler, as a
+    /// position in [`WaitReason::ALL`], and the time in microseconds until which the scheduler
+    /// reports its decisions.
     stops: Box<[StopWord<M>]>,
     /// Scheduler messages by hardware queue.
     decisions: Box<[SchedulerMessages<M>]>,
@@ -220,7 +223,8 @@ impl<M: Machine> DriveWaits<M> {
         self.service.lock().sums()
     }
 
-    /// Sets the reason that applies to I/Os at queue `hctx` that the scheduler itself would let go.
+    /// Sets the reason why I/Os at queue `hctx` wait although the scheduler itself would dispatch
+    /// them.
     pub(crate) fn stop(&self, hctx: usize, hold: WaitReason) {
         // Relaxed: written and read under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
@@ -229,7 +233,7 @@ impl<M: Machine> DriveWaits<M> {
         }
     }
 
-    /// Returns the reason that applies to I/Os at queue `hctx` that the scheduler would let go.
+    /// Returns the reason why I/Os at queue `hctx` wait although the scheduler would dispatch them.
     pub(crate) fn stopped_by(&self, hctx: usize) -> WaitReason {
         self.stopped_and_watched(hctx, 0).0
     }

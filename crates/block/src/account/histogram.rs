@@ -1,9 +1,9 @@
 //! Log-linear histograms of nanoseconds: always on, one writer, 2 KiB of buckets each.
 //!
-//! One bucket for each value below 8 ns, then eight buckets for each power of two up to 17 s: a
-//! value is known to 12.5 %. One thread at a time writes a histogram through `Machine::Counter`s;
-//! readers take and merge `Snapshot`s. The bucket rule is that of fio's and HdrHistogram's
-//! log-linear plots.
+//! There is one bucket for each value below 8 ns, then eight buckets for each power of two up to 17
+//! s, so a value is known to within 12.5 %. One thread at a time writes a histogram through
+//! `Machine::Counter`s; readers take and merge `Snapshot`s. The bucket rule is that of fio's and
+//! HdrHistogram's log-linear plots.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -62,7 +62,8 @@ impl<M: Machine> Histogram<M> {
         self.sum.add(value_ns.wrapping_mul(times));
     }
 
-    /// Counts `times` I/Os without adding to the sum, for a caller that has the sum elsewhere.
+    /// Counts `times` I/Os without adding their times to the sum, for a caller that keeps the sum
+    /// itself.
     #[inline(always)]
     pub(crate) fn tally(&self, bucket: usize, value_ns: u64, times: u64) {
         self.counts[bucket].add(times);
@@ -131,7 +132,7 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(value_ns);
     }
 
-    /// Returns the same counts with a sum that the caller has from elsewhere.
+    /// Returns the same counts with a sum that the caller has computed itself.
     #[must_use]
     pub(crate) fn with_sum(self, sum_ns: u64) -> Snapshot {
         Snapshot { sum_ns, ..self }
@@ -234,7 +235,7 @@ mod tests {
             assert_eq!(bucket_of(*start), bucket);
             assert!(bucket == 0 || bucket_of(start - 1) == bucket - 1, "{bucket}");
         }
-        // The last one has no end.
+        // The last bucket has no upper end.
         for long in [16 << 30, 1 << 40, i64::MAX as u64, 1 << 63, u64::MAX] {
             assert_eq!(bucket_of(long), BUCKETS - 1, "{long}");
         }
@@ -247,7 +248,7 @@ mod tests {
             |snapshot: &Snapshot| [0.0, 0.5, 0.99, 1.0].map(|f| snapshot.quantile_ns(f));
         assert_eq!((quantiles(&snapshot), snapshot.mean_ns()), ([0; 4], 0));
         snapshot.add(1000, 1);
-        // 960 to 1023.
+        // All values are in the bucket of 960 to 1023 ns.
         assert_eq!((quantiles(&snapshot), snapshot.mean_ns()), ([992; 4], 1000));
         (1..=7).for_each(|ns| snapshot.add(ns, 1));
         assert_eq!(quantiles(&snapshot), [1, 5, 992, 992]);
@@ -255,7 +256,7 @@ mod tests {
         let mut short = Snapshot::default();
         short.add(961, 3);
         assert_eq!((quantiles(&short), short.mean_ns()), ([961; 4], 961));
-        // Nothing came in between, however long what came before.
+        // No value was added between the two snapshots, however large the earlier values were.
         assert_eq!((quantiles(&short.since(&short)), short.since(&short).max_ns()), ([0; 4], 961));
     }
 

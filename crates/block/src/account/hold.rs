@@ -6,11 +6,11 @@
 /// The reason why an I/O waits before it reaches the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitReason {
-    /// A limit of the I/O's group or of that group's parent.
+    /// A limit of the I/O's group, or of that group's parent, delays the I/O.
     Limit,
     /// The group has used its share; other groups' I/Os go first.
     Weight,
-    /// The latency target of another group.
+    /// The latency target of another group limits this group.
     LatencyTarget,
     /// The drive already has as many requests as keep it busy.
     Depth,
@@ -18,7 +18,7 @@ pub enum WaitReason {
     NoTag,
     /// The driver reported that the drive is busy.
     DriveBusy,
-    /// Earlier I/Os of the same group, or the sector order of the scheduler.
+    /// Earlier I/Os of the same group go first, or the scheduler dispatches in sector order.
     Order,
     /// The layer accepts no more I/O, of this group or of any, so the submitter keeps it back. This
     /// time passes before submission, and no other statistic includes it.

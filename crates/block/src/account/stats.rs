@@ -14,7 +14,7 @@ use crate::bio::OPS;
 /// Number of size classes of batches, by powers of two: 1, 2 to 3, 4 to 7, ... 256 and more.
 pub const BATCH_SIZES: usize = 9;
 
-/// Sums of one operation since the disk was made.
+/// Sums over all I/Os of one operation since the disk was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpSnapshot {
     /// Completed bios.
@@ -134,7 +134,7 @@ impl StatsSnapshot {
 mod tests {
     use super::*;
 
-    /// Every number is another.
+    /// Returns a snapshot in which every number differs.
     fn filled(seed: u64) -> StatsSnapshot {
         let mut stats = StatsSnapshot::default();
         let mut next = seed;
@@ -187,7 +187,7 @@ mod tests {
         stats.counts[DiskCounter::Queued as usize] = 41;
         assert_eq!((stats.ios(), stats.in_flight()), (39, 2));
         assert_eq!((stats.total().count(), stats.total().max_ns()), (39, 1300));
-        // Counters are read one after another: more may be complete than was queued.
+        // Counters are read one after another, so more I/Os may appear completed than queued.
         stats.counts[DiskCounter::Queued as usize] = 38;
         assert_eq!(stats.in_flight(), 0);
     }

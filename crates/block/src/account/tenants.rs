@@ -124,7 +124,7 @@ pub(crate) struct TenantLedger<M: Machine>(M::Lock<VolumeAccounts<M>>);
 struct VolumeAccounts<M: Machine> {
     tenants: Ledger<TenantStats<M>>,
     /// Waiting times before the plug. Allocated when an I/O first waits, and boxed so that the lock
-    /// and its value fit a cache line.
+    /// and its value fit into one cache line.
     held: Option<Box<WaitLedger<M>>>,
 }
 
@@ -206,7 +206,7 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// [`Tenants::count`] for another tenant than last.
+    /// Does the work of [`Tenants::count`] if the tenant differs from the last one.
     #[inline(never)]
     fn count_elsewhere(
         &mut self,
@@ -277,13 +277,13 @@ mod tests {
     use millrace_machine::Native;
     use proptest::prelude::*;
 
-    /// A bio that is done: its tenant and operation, Q and the end, sectors, and how it went.
+    /// A completed bio: tenant and operation, times of Q and of the end, sectors, status.
     type Done = ((u16, Op), (u64, u64), u32, Status);
 
     fn done() -> impl Strategy<Value = Done> {
         let op = prop::sample::select(&Op::ALL[..]);
         let status = prop::sample::select(&[Status::Ok, Status::Ok, Status::IoError][..]);
-        // Few times, so that many follow each other with equal ones.
+        // Only a few different times, so that many consecutive bios have equal times.
         ((3u16..6, op), (5u64..8, 6u64..9), 0u32..50, status)
     }
 

@@ -57,7 +57,7 @@ fn ones() -> impl Strategy<Value = One> {
 
 fn told() -> impl Strategy<Value = Told> {
     let waits = prop_oneof![Just(None), (0u64..30, 0u64..30).prop_map(Some)];
-    // Few times, so that many have equal ones.
+    // Only a few different times, so that many I/Os have equal times.
     let (ds, cs) = (|| 4u64..9, || 7u64..20);
     prop_oneof![
         6 => (ops(), waits, ds(), cs(), prop::collection::vec(ones(), 1..4))
@@ -104,7 +104,7 @@ fn tell(
     }
 }
 
-/// The sums as they should be.
+/// The expected sums.
 #[derive(Default)]
 struct Model {
     stats: StatsSnapshot,
@@ -143,7 +143,7 @@ impl Model {
     fn add_one(&mut self, op: Op, one: One, waits: Option<(u64, u64)>, (d_ns, c_ns): (u64, u64)) {
         let sum = &mut self.stats.ops[op as usize];
         let (q_ns, sectors) = (one.q_ns, u64::from(one.sectors));
-        // Clocks of two CPUs may differ a little: no time is negative.
+        // The clocks of two CPUs may differ slightly; a negative time counts as 0.
         let (queue, service) = (d_ns.saturating_sub(q_ns), c_ns.saturating_sub(d_ns));
         // A bio that skipped the queues got its request at once and went to the driver from the
         // plug.
@@ -191,7 +191,7 @@ proptest! {
                 model.add(told);
             }
             stats.record(&mut run, &mut tenants);
-            // There is nothing left to record.
+            // The run is empty, so this records nothing.
             stats.record(&mut run, &mut tenants);
             prop_assert_eq!(stats.key(), 3);
             stats.add_to(&mut sum);

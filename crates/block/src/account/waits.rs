@@ -3,8 +3,8 @@
 //! One thread writes it without a lock, and any thread reads it at any time. Both values are in one
 //! word, so a reader always sees a consistent pair. The sum is end times minus start times, and a
 //! reader adds the present for each I/O that still waits: `ended + waiting * now - sum of starts`.
-//! When the sum gets large, part of it moves to a second word. Used by held.rs. Kernel counterpart:
-//! none.
+//! When the sum gets large, a part of the sum moves to a second word. Used by held.rs. Kernel
+//! counterpart: none.
 
 use millrace_machine::{Counter, Machine};
 
@@ -18,7 +18,7 @@ const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
 /// second word.
 const UNIT_BITS: u32 = 10;
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Largest count that one writer reports at one place, so that several places fit into 16 bits.
+/// Largest count in one report of a writer, so that the counts of several reports fit into 16 bits.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
 /// Converts nanoseconds to the unit of the sum.
@@ -87,11 +87,11 @@ fn read(word: u64, now: u64) -> (u64, u64) {
     (count, if is_negative { 0 } else { sum })
 }
 
-/// The waiting I/Os that a writer last reported at one of its places, so that it can take the
-/// report back.
+/// The waiting I/Os that a writer last reported for one of its lists, kept so that the next report
+/// can replace this one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReportedWaits {
-    /// Reason of the wait; `None` if it is whatever stops the hardware queue.
+    /// Reason of the wait; `None` if the I/Os wait because the hardware queue is stopped.
     pub(crate) hold: Option<WaitReason>,
     waiting: u32,
     /// Sum of the times at which the waits began, in units.

@@ -67,6 +67,9 @@ mod tests {
         let arena = Arena::new(3 << 20, 2 << 20).unwrap();
         assert_eq!((arena.start() as usize % (2 << 20), arena.len_bytes()), (0, 3 << 20));
         assert!(Arena::new(0, 4096).is_none() && Arena::new(4096, 3).is_none());
-        assert!(Arena::new(usize::MAX / 2, 4096).is_none(), "more than there is");
+        assert!(
+            Arena::new(usize::MAX / 2, 4096).is_none(),
+            "the system does not have that much memory"
+        );
     }
 }

@@ -43,8 +43,8 @@ impl Error {
         Error { kind, context: context.into(), errno: None }
     }
 
-    /// An error that the operating system reported. `errno` is its Linux number, if it has one,
-    /// and decides the kind: `NotFound`, `PermissionDenied` or `System`.
+    /// Creates an error that the operating system reported. `errno` is the error's Linux number, if
+    /// it has one, and decides the kind: `NotFound`, `PermissionDenied` or `System`.
     #[must_use]
     pub fn system(context: impl Into<String>, errno: Option<i32>) -> Self {
         let kind = match errno {

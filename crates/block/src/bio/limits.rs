@@ -19,7 +19,8 @@ pub(crate) const MAX_DATA_SECTORS: u32 = (1 << 23) - 1;
 pub struct QueueLimits {
     /// Smallest addressable unit in bytes: a power of two, 512 to 65,536.
     pub logical_block_size: u32,
-    /// Smallest unit written without read-modify-write, in bytes; at least the logical one.
+    /// Smallest unit in bytes that the device writes without read-modify-write; at least
+    /// `logical_block_size`.
     pub physical_block_size: u32,
     /// Preferred smallest I/O in bytes.
     pub io_min: u32,
@@ -31,7 +32,7 @@ pub struct QueueLimits {
     /// cheaper for the device than its parts; beyond it, separate requests in flight are faster. A
     /// value of `max_sectors` or more leaves `max_sectors` as the only limit.
     pub merge_sectors: u32,
-    /// Largest number of memory segments in a request.
+    /// Largest number of memory segments in one request.
     pub max_segments: u16,
     /// Longest memory segment in bytes.
     pub max_segment_size: u32,

@@ -46,14 +46,14 @@ impl<M: Machine> BioSet<M> {
         list
     }
 
-    /// Delivers `list` to the set that its bios point to.
+    /// Delivers a list of completed bios to the set that the bios point to.
     pub(crate) fn deliver_to(bio_set: *const BioSet<M>, list: BioList<M>) {
         // SAFETY: a set outlives its bios in use, and the list holds some of them.
         unsafe { &*bio_set }.deliver(list);
     }
 
     /// Returns the doorbell of a bio's channel, to ring after the bio has been given away: from
-    /// then on the set may be freed.
+    /// that moment on the set may be freed.
     pub(crate) fn bell_of(bio: &BioSlot<M>) -> Arc<Doorbell<M>> {
         // SAFETY: a set outlives its bios in use, and this is one.
         Arc::clone(unsafe { &(*bio.bio_set).bell })
@@ -137,7 +137,7 @@ pub(crate) mod tests {
     use alloc::vec::Vec;
     use millrace_machine::{Native, Parker};
 
-    /// A set of so many slots.
+    /// Creates a set with `slots` slots.
     pub(crate) fn bio_set(slots: usize) -> Box<BioSet<Native>> {
         BioSet::new(slots, Arc::new(Doorbell::new(<Native as Machine>::Parker::new())))
     }
@@ -155,7 +155,7 @@ pub(crate) mod tests {
         assert!(!bio_set.has_delivered() && bio_set.take_delivered().is_empty());
         bio_set.bell.arm();
         BioSet::deliver_to(&raw const *bio_set, first);
-        // Rung after it was armed: this does not sleep.
+        // The doorbell was rung after it was armed, so this call does not sleep.
         bio_set.bell.sleep_unless(None, || false);
         assert!(bio_set.has_delivered());
         bio_set.deliver(second);

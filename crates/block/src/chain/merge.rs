@@ -38,7 +38,8 @@ fn fits<M: Machine>(first: &BioSlot<M>, second: &BioSlot<M>, limits: &QueueLimit
         && !crosses
 }
 
-/// Returns true if two chains are adjacent on the drive; cheaper than `fits`, so asked first.
+/// Returns true if two chains are adjacent on the drive. This check is cheaper than `fits`, so it
+/// comes first.
 #[inline]
 pub(crate) fn touch<M: Machine>(last: &BioSlot<M>, bio: &BioSlot<M>) -> bool {
     last.chain_end() == bio.dev_sector || bio.chain_end() == last.dev_sector
@@ -111,7 +112,7 @@ mod tests {
     }
 
     /// The expected merge of two bios: its kind, the bios in sector order, its first sector and its
-    /// length. `None` if they are no neighbours or the limits forbid it.
+    /// length. `None` if the bios are not adjacent or the limits forbid the merge.
     fn joined(last: Io, bio: Io, limits: &QueueLimits) -> Option<(MergeKind, [u64; 2], u64, u32)> {
         let (kind, order, start) = if last.sector + u64::from(last.nr) == bio.sector {
             (MergeKind::Back, [0, 1], last.sector)

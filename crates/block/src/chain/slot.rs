@@ -19,7 +19,7 @@ use crate::bio::status::Status;
 use crate::bio::{Bio, Op, SECTOR_SHIFT, Sector, SectorCount, Segment};
 use crate::chain::bio_set::BioSet;
 
-/// The step of a bio in the flush sequence and the splitter, in one byte of the slot.
+/// The present step of a bio in the flush sequence or in splitting, stored in one byte of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BioStage {
@@ -35,8 +35,8 @@ pub(crate) enum BioStage {
     Postflush,
 }
 
-/// Layout in the parent's memory of a part of a striped bio: one chunk, then a gap of the chunks of
-/// all other drives.
+/// Layout of a striped bio's part in the parent's memory: one chunk of the drive, then a gap as
+/// long as the chunks of all other drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Stride {
@@ -72,7 +72,7 @@ fn since(q_ns: u64, now_ns: u64) -> u32 {
 /// A slot of a `BioSet`: a bio and the layer's state for it.
 ///
 /// The fields from `chain_segments` to `status` lie in one aligned word, because they start with
-/// the same constants for every bio that goes to one drive whole: a single store.
+/// the same constants for every bio that goes whole to one drive, so a single store sets them all.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct BioSlot<M: Machine> {
@@ -110,9 +110,9 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) remaining: u32,
     /// Index of the drive in the volume.
     pub(crate) member: u16,
-    /// In a parent: all parts of the current stage have been made.
+    /// In a parent: true if all parts of the current stage have been made.
     pub(crate) all_made: bool,
-    /// In a part: the submitter owns the parent's memory.
+    /// In a part: true if the submitter owns the parent's memory.
     pub(crate) of_foreign: bool,
 }
 
@@ -214,9 +214,9 @@ impl<M: Machine> BioSlot<M> {
         }
     }
 
-    /// Returns the time of I. Returns the present if I came too long after Q to be stored: that is
-    /// right when the bio is being inserted, and for later callers it hides a wait instead of
-    /// inventing one.
+    /// Returns the time of I. If I came too long after Q to be stored, returns the present time
+    /// instead. That is correct while the bio is being inserted; a later caller sees too short a
+    /// wait rather than one that never happened.
     pub(crate) fn inserted_ns(&self) -> u64 {
         match self.waited.i_ns {
             u32::MAX => M::now(),
@@ -440,7 +440,7 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Forgets every handle, for a `BioSet` that is about to be freed.
+    /// Forgets every handle in the list, for a `BioSet` that is about to be freed.
     pub(crate) fn unlink(&mut self) {
         while let Some(bio) = self.pop_front() {
             core::mem::forget(bio);
@@ -487,8 +487,8 @@ mod tests {
         assert_eq!(at(5120), (512 + 5120 + 2 * 3 * 4096, 4096));
     }
 
-    /// Where each sector of a part lies in memory: all of a drive's chunk, then over the chunks of
-    /// the others.
+    /// Returns the position in memory of each sector of a part: a whole chunk of the drive, then a
+    /// gap for the chunks of the other drives.
     fn places(first: u64, nr: u32, offset: u64, stride: Stride) -> Vec<u64> {
         let chunk = 1u64 << stride.chunk_shift;
         let others = chunk * u64::from(stride.width - 1);
@@ -518,7 +518,7 @@ mod tests {
             while at < nr {
                 let run = places[at as usize..].windows(2).take_while(|two| two[0] + 1 == two[1]);
                 let run = run.count() as u32 + 1;
-                // From the middle of a sector, too.
+                // A piece may also start in the middle of a sector.
                 let starts = [(at << 9, run << 9), ((at << 9) + within, (run << 9) - within)];
                 for (done, len) in starts {
                     let piece = slot.piece(done);
@@ -611,13 +611,13 @@ mod tests {
         let mut slot = BioSlot::<Native>::empty(core::ptr::null());
         slot.q_ns = 1_000;
         slot.mark_admitted(1_200);
-        assert_eq!(slot.waits(), None, "it was in no queue");
+        assert_eq!(slot.waits(), None, "the bio waited in no queue");
         slot.mark_inserted(1_500);
         slot.mark_inserted(1_700);
         assert_eq!(slot.waits(), Some((1_200, 1_500)));
         slot.mark_admitted(1_400);
         assert_eq!(slot.waits(), Some((1_400, 1_500)));
-        // However short it was, or long.
+        // The wait is kept however short or long it was.
         slot.waited = WaitTimes::NOT;
         slot.mark_inserted(1_000);
         assert_eq!(slot.waits(), Some((1_000, 1_001)));

@@ -94,13 +94,13 @@ mod tests {
     use millrace_machine::Native;
     use proptest::prelude::*;
 
-    /// Chains of one read each, at these sectors and of these lengths.
+    /// Returns chains of one read each, with these sectors and lengths.
     fn chains(bio_set: &BioSet<Native>, ios: &[(u64, u32)]) -> BioList<Native> {
         let mut free = bio_set.handles(0..ios.len());
         let mut list = BioList::new();
         for (number, (sector, nr)) in (0..).zip(ios) {
             let mut slot: BioRef<Native> = free.pop_front().expect("one for each");
-            // The lengths that count are the chain's.
+            // Only the chain's length matters, not the bio's.
             slot.bio = ManuallyDrop::new(Bio::read(0, Buffer::new(512)).with_user_data(number));
             (slot.dev_sector, slot.chain_sectors, slot.chain_segments) = (*sector, *nr, 1);
             slot.tail = slot.as_ptr();
@@ -109,7 +109,7 @@ mod tests {
         list
     }
 
-    /// Sector and length of each chain, and the bios of each, taking the list apart.
+    /// Takes a list apart. Returns sector, length and bios of each chain.
     fn taken(mut list: BioList<Native>) -> Vec<(u64, u32, Vec<u64>)> {
         let mut all = Vec::new();
         while let Some(mut chain) = list.pop_front() {
@@ -130,7 +130,8 @@ mod tests {
         all
     }
 
-    /// The plain model: sort by sector, then glue neighbours while they stay within the limit.
+    /// The plain model: sorts by sector, then merges adjacent chains as long as they stay within
+    /// the limit.
     fn expected(ios: &[(u64, u32)], max_sectors: u32) -> Vec<(u64, u32, Vec<u64>)> {
         let mut sorted: Vec<(u64, u32, u64)> =
             (0..).zip(ios).map(|(number, (sector, nr))| (*sector, *nr, number)).collect();

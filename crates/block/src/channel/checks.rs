@@ -2,8 +2,9 @@
 //!
 //! Plain values copied from the volume when a channel is opened, so that the check of a plain read
 //! or write touches one cache line and follows no pointer. Owned by a `Channel`. A volume only
-//! grows, so an outdated size may refuse a bio but never accepts one too many; it is renewed when a
-//! bio lies beyond it. Kernel counterpart: `bio_check_eod` and the checks of `submit_bio_noacct`.
+//! grows, so an outdated size may refuse a valid bio but never accepts an invalid one. The size is
+//! read again when a bio lies beyond it. Kernel counterpart: `bio_check_eod` and the checks of
+//! `submit_bio_noacct`.
 
 use millrace_machine::Machine;
 
@@ -25,9 +26,9 @@ pub(crate) struct BioChecks {
     plain_sectors: u32,
     /// Value of `plain_sectors` while the fast path is open; 0 if it never is.
     plain_max: u32,
-    /// Longest read or write, in sectors, that need not wait behind split bios of its group.
-    /// Follows the longest request that all drives accept, but does not grow while split bios wait
-    /// for slots.
+    /// Longest read or write, in sectors, that does not have to wait behind split bios of its
+    /// group. Follows the longest request that all drives accept, but does not grow while split
+    /// bios wait for slots.
     pub(crate) whole_max: u32,
     /// `plain_sectors` while a trace is recorded; 0 otherwise.
     recorded_sectors: u32,
@@ -95,7 +96,7 @@ impl BioChecks {
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.baseline;
         let usual = !(self.has_sink || self.baseline || self.pressed);
-        // No plain bio is longer than the volume, so that `is_plain` need not ask.
+        // No plain bio is longer than the volume, so `is_plain` can skip that check.
         let longest = u64::from(self.plain_max).min(self.capacity) as u32;
         let open = if usual { longest } else { 0 };
         (self.plain_sectors, self.recorded_sectors) =
@@ -164,7 +165,8 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    /// A checks of 64 sectors in blocks of so many, whose drives take 16 sectors in one piece.
+    /// Returns the checks of a volume of 64 sectors with blocks of `block_sectors`, whose drives
+    /// accept 16 sectors in one request.
     fn checks(block_sectors: u64, read_only: bool) -> BioChecks {
         let mut checks = BioChecks {
             capacity: 64,
@@ -219,7 +221,8 @@ mod tests {
         assert_eq!(open(&checks), (false, false));
     }
 
-    /// A bio over so many segments, if it carries data and is long enough for them.
+    /// Returns a bio with `segments` memory segments, if it carries data and is long enough for
+    /// them.
     fn bio(op: Op, sector: u64, nr: u32, segments: u32, flags: OpFlags) -> Bio {
         let mut bio = match segments.min(nr) {
             _ if !op.has_data() => Bio::discard(sector, nr),
@@ -252,7 +255,7 @@ mod tests {
             let whole = nr > 0 && u64::from(nr) % block == 0 && sector % block == 0;
             let inside = u128::from(sector) + u128::from(nr) <= 64;
             let expected = if op == Op::Flush {
-                // Of a range, or of all.
+                // A flush of a range, or of the whole volume.
                 if nr == 0 || inside { Ok(()) } else { Err(Status::OutOfRange) }
             } else if (op.has_data() && segments.min(nr) == 0) || !whole {
                 Err(Status::Invalid)

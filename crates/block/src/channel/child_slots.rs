@@ -25,8 +25,8 @@ impl<M: Machine> ChildSlots<M> {
         ChildSlots { free, stalled: VecDeque::new() }
     }
 
-    /// Adds a parent that waits for a slot: in front of its group if it already has parts for the
-    /// drive.
+    /// Adds a parent that waits for a slot. If the parent already has parts for the drive, it goes
+    /// in front of its group's other parents.
     pub(crate) fn stall(&mut self, parent: BioRef<M>) {
         let group = parent.bio.account_key.group;
         let place = self.stalled.iter().position(|(of, _)| *of == group);

@@ -47,12 +47,13 @@ pub struct Completion {
     /// The bio with its memory. After a timeout that the drive has not confirmed, the memory stays
     /// with the channel, and the bio comes back without it.
     pub bio: Bio,
-    /// Time of submission (Q) in nanoseconds of the machine's clock; with [`Stamp::Batch`] that of
-    /// the batch; 0 if it was never queued.
+    /// Time of submission (Q) in nanoseconds of the machine's clock; with [`Stamp::Batch`] the time
+    /// of the batch; 0 if the bio was never queued.
     ///
     /// [`Stamp::Batch`]: crate::Stamp::Batch
     pub q_ns: u64,
-    /// Time when the thread noticed the completion (C) of this bio or its batch; 0 if it never did.
+    /// Time at which the thread noticed the completion (C) of this bio or its batch; 0 if the bio
+    /// reached no drive.
     pub c_ns: u64,
 }
 
@@ -61,6 +62,6 @@ pub struct Completion {
 pub enum AfterCompletion {
     /// Submit it again, as it stands now.
     Submit,
-    /// Drop the bio, and its memory if it owns that.
+    /// Drop the bio, and its memory if the bio owns the memory.
     Drop,
 }

@@ -41,7 +41,7 @@ pub(crate) fn cut_to_limits<M: Machine>(
 }
 
 /// [`cut_to_limits`] for a read or write and a drive without segment limits and boundaries: a part
-/// that fits is taken whole.
+/// that fits into one request is not cut.
 #[inline(always)]
 pub(crate) fn cut_plainly<M: Machine>(
     part: &BioSlot<M>,

@@ -37,7 +37,8 @@ pub(crate) enum BatchServer {
 pub(crate) enum PollScope {
     /// Queues that may hold bios of the channel.
     WhereExpected,
-    /// All queues that it may run, because a drive may complete an abandoned request.
+    /// All queues that the channel's thread may run, because a drive may complete an abandoned
+    /// request.
     Everywhere,
 }
 
@@ -49,12 +50,12 @@ pub(crate) struct VolumeMember<M: Machine> {
     /// Slots for parts of this channel's bios that go to the drive.
     pub(crate) child_slots: ChildSlots<M>,
     pub(crate) route: QueueRoute,
-    /// Bios of this channel that the drive has, or that wait for one of its tags.
+    /// Number of bios of this channel that the drive has, or that wait for one of the drive's tags.
     pub(crate) outstanding: u32,
-    /// True if the channel's own queue of the drive may hold some of them.
+    /// True if the channel's own queue of the drive may hold some of the outstanding bios.
     pub(crate) served_here: bool,
-    /// True if a flush of this channel may wait for another flush to end, and then return to that
-    /// queue.
+    /// True if a flush of this channel may wait for another flush to end. The waiting flush then
+    /// goes through the channel's own queue.
     flushes: bool,
     merges: bool,
     /// Kind of the last bio's merge, for the trace.
@@ -135,7 +136,8 @@ impl<M: Machine> VolumeMember<M> {
         self.flush_list(run)
     }
 
-    /// [`VolumeMember::flush`] where a call does not matter.
+    /// Calls [`VolumeMember::flush`] without inlining, for callers where the cost of a call does
+    /// not matter.
     #[inline(never)]
     pub(crate) fn flush_called(&mut self, run: &mut SubmitContext<M>) -> u32 {
         self.flush(run)
@@ -184,8 +186,8 @@ impl<M: Machine> VolumeMember<M> {
         list.len()
     }
 
-    /// [`VolumeMember::flush`] where workers may serve: by the drive's worker if `server` says so
-    /// and there is one, else by this thread.
+    /// As [`VolumeMember::flush`], for a volume that workers may serve. The drive's worker serves
+    /// the batch if `server` says so and the drive has a worker; otherwise this thread does.
     pub(crate) fn flush_served(&mut self, server: BatchServer, run: &mut SubmitContext<M>) -> u32 {
         if self.plug.is_empty() {
             return 0;
@@ -220,8 +222,8 @@ impl<M: Machine> VolumeMember<M> {
             self.stand_in(run);
         }
         if self.looks_here() || everywhere {
-            // A flush that waits for another one is in no queue: there must be none before and
-            // after the check, and none may have moved in between.
+            // A flush that waits for another flush is in no queue. So the check holds only if there
+            // is no such flush before and after it, and none has moved in between.
             let before =
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
             // Remains true if another thread serves the queue now, because its state is unknown
@@ -245,7 +247,7 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Takes care of work that a departed worker has left.
+    /// Serves, or takes over, the work that a departed worker has left.
     pub(crate) fn stand_in(&self, run: &mut SubmitContext<M>) {
         if self.disk.worker_state.is_some() && !self.disk.has_worker() {
             self.context(run).stand_in(self.route.ctx);
@@ -320,7 +322,7 @@ impl<M: Machine> VolumeMember<M> {
         });
     }
 
-    /// [`VolumeMember::plug`] while the drive is traced.
+    /// Does the work of [`VolumeMember::plug`] while the drive is traced.
     #[inline]
     pub(crate) fn plug_traced(
         &mut self,
@@ -340,7 +342,7 @@ impl<M: Machine> VolumeMember<M> {
 
     #[cold]
     fn count_merge(&mut self, kind: MergeKind) {
-        let last = self.plug.last().expect("something was merged with it");
+        let last = self.plug.last().expect("a bio was merged with the last chain");
         self.stats.count_merge(last.op());
         self.merged = Some(kind);
     }

@@ -1,9 +1,9 @@
 //! Collection of completions: parts are credited to their parents, and bios handed to the program.
 //!
-//! The half of `Channel` after the queues; channel.rs is the half before them. Bios come from the
-//! submit context (completed on this thread) and from the bio set (delivered by other threads);
-//! parts go to their parents (split.rs). Memory that a drive may still write after a timeout stays
-//! in quarantine. Kernel counterpart: `bio_endio`, `io_uring`'s completion queue.
+//! This module is the half of `Channel` after the queues; channel.rs is the half before the queues.
+//! Bios come from the submit context (completed on this thread) and from the bio set (delivered by
+//! other threads); parts go to their parents (split.rs). Memory that a drive may still write after
+//! a timeout stays in quarantine. Kernel counterpart: `bio_endio`, `io_uring`'s completion queue.
 
 use core::mem::ManuallyDrop;
 
@@ -16,13 +16,13 @@ use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
 use crate::channel::{Channel, Driving};
 
-/// A channel that always has completions at hand polls all its queues once in so many polls.
+/// Number of polls after which a channel polls all its queues, even if each poll finds completions.
 const POLLS_PER_LOOK: u32 = 8;
 
 /// A completed bio that is shown to the program in its slot. If the program panics, the bio is
 /// dropped.
 struct ShownSlot<'a, M: Machine> {
-    /// `None` once the slot was given back.
+    /// `None` once the slot was returned to the caller.
     slot: Option<BioRef<M>>,
     free: &'a mut BioList<M>,
 }
@@ -201,11 +201,12 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // A baseline's plug may unplug at once; bios that complete then are for the next call.
+            // A baseline's plug may be unplugged at once. Bios that complete then are handed over
+            // by the next call.
             Ok(()) if self.sub.checks.baseline => self.again.push_back(slot),
             Ok(()) => self.sub.start(slot, false),
             Err(status) => {
-                // It was refused at the time it came.
+                // The bio was refused, so its submission and its completion have the same time.
                 (slot.status, slot.q_ns) = (status, self.sub.run.accounts.c_ns);
                 self.sub.finished.push_back(slot);
             }
@@ -248,7 +249,8 @@ impl<M: Machine> Channel<M> {
         None
     }
 
-    /// Returns the next other bio for [`Channel::poll_again`], which has handed over `handed` bios.
+    /// Returns the next bio that did not go to a drive whole, for [`Channel::poll_again`], which
+    /// has handed over `handed` bios so far.
     #[inline(always)]
     fn next_of_others(&mut self, handed: usize) -> Option<BioRef<M>> {
         match self.sub.finished.len() | self.sub.stalled {
@@ -288,7 +290,8 @@ impl<M: Machine> Channel<M> {
         take(Completion { user_data: bio.user_data(), status, bio, q_ns, c_ns });
     }
 
-    /// Returns a timed-out bio without its memory, while a drive may still write that.
+    /// Returns a timed-out bio without its memory, as long as a drive may still write to that
+    /// memory.
     #[cold]
     fn quarantined(&mut self, bio: Bio) -> Bio {
         if self.bio_set().abandoned.load(Order::SeqCst) == 0 {

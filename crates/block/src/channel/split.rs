@@ -23,7 +23,8 @@ use crate::channel::submission::Submission;
 use crate::trace::Action;
 use crate::volume::placement::{DrivePart, VolumeRange};
 
-/// Values of `member` in a parent: split into a part for each drive, or for each chunk.
+/// Values of `member` in a parent, which tell how the bio is split: into one part for each drive,
+/// or one for each chunk.
 const BY_DRIVES: u16 = 0;
 const BY_CHUNKS: u16 = 1;
 
@@ -174,8 +175,8 @@ impl<M: Machine> Submission<M> {
         NextPart::Made
     }
 
-    /// Returns true if bios of the same group wait for slots for parts for a drive, unless it is
-    /// their turn now.
+    /// Returns true if bios of the same group wait for child slots of a drive, unless those bios
+    /// are being continued now.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {
@@ -214,8 +215,8 @@ impl<M: Machine> Submission<M> {
         if made >= part.nr_sectors {
             return NextPart::Made;
         }
-        // Waits behind others of its group that wait for a slot, because a disk would seek between
-        // them.
+        // The bio waits behind others of its group that wait for a slot, because otherwise a disk
+        // would have to seek between them.
         if self.is_behind(parent, member) || self.members[usize::from(member)].child_slots.is_full()
         {
             return NextPart::NoRoom(member);
@@ -283,7 +284,7 @@ impl<M: Machine> Submission<M> {
 
     fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: DrivePart) -> BioRef<M> {
         let room = &mut self.members[usize::from(part.member)].child_slots;
-        let mut child = room.free.pop_front().expect("whoever asks has looked for a slot");
+        let mut child = room.free.pop_front().expect("the caller has checked that a slot is free");
         child.bio = ManuallyDrop::new(parent.bio.part(op, part.nr_sectors));
         child.stage = BioStage::Child;
         child.status = Status::Ok;

@@ -44,7 +44,8 @@ pub(crate) struct PluggedBatch {
     pub(crate) now_ns: u64,
     /// Time stamp of new parts.
     pub(crate) parts_ns: u64,
-    /// True if parts were plugged during collection, by a stage that ended.
+    /// True if parts were plugged while completions were collected, because a stage of their parent
+    /// ended.
     pub(crate) has_parts: bool,
 }
 
@@ -65,10 +66,10 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) finished: BioList<M>,
     pub(crate) batch: PluggedBatch,
     pub(crate) checks: BioChecks,
-    /// This channel's part in measuring whether workers serve faster.
+    /// Counts this channel's I/O for the decision whether workers serve the volume faster.
     pub(crate) chooser: Chooser,
-    /// First member of the next batch. It rotates, because later members wait until earlier ones
-    /// are served here or their workers are woken.
+    /// First member of the next batch. The index rotates, because later members wait until earlier
+    /// members are served here or their workers are woken.
     pub(crate) first_member: usize,
     /// The plug of a baseline; made when it is first needed.
     pub(crate) volume_plug: Option<Box<VolumePlug<M>>>,
@@ -122,7 +123,8 @@ impl<M: Machine> Submission<M> {
     #[inline(never)]
     pub(crate) fn look_closer(&mut self, bio: &Bio) -> Result<(), Reject> {
         self.checks.check(bio, &self.volume).map_err(Reject::Invalid)?;
-        // With nothing in flight nobody would come back to retry, so one bio always gets in.
+        // With nothing in flight, the submitter might never poll and retry, so one bio is always
+        // accepted.
         match self.checks.pressed && self.in_flight() > 0 && !self.has_relief() {
             true => Err(Reject::Full),
             false => Ok(()),
@@ -191,10 +193,10 @@ impl<M: Machine> Submission<M> {
         self.members[usize::from(slot.member)].plug_traced(slot, drives, &mut self.run);
     }
 
-    /// [`Submission::admit`] for parts, outside the fast path.
+    /// Does the work of [`Submission::admit`] for parts, outside the fast path.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
-        // Set only where a bio is plugged, so that the time stamp is used with it.
+        // The time stamp is set only when a bio is plugged, so that no other bio gets it.
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -202,7 +204,8 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// [`Submission::flush`] where a call does not matter.
+    /// Calls [`Submission::flush`] without inlining, for callers where the cost of a call does not
+    /// matter.
     #[inline(never)]
     pub(crate) fn flush_called(&mut self) {
         self.flush();
@@ -244,7 +247,7 @@ impl<M: Machine> Submission<M> {
         disk.trace(&mut self.run).note(remark, time_ns);
     }
 
-    /// Sends on the bios whose limits let them pass by now.
+    /// Submits the bios whose limits allow them to pass now.
     #[inline(never)]
     fn release(&mut self) {
         let now_ns = M::now();
@@ -260,13 +263,13 @@ impl<M: Machine> Submission<M> {
         self.admit_held(due);
     }
 
-    /// Sends on all bios that wait for limits, and limits nothing from now on.
+    /// Submits all bios that wait for limits, and ignores limits from now on.
     pub(crate) fn lift_limits(&mut self) {
         let all = self.throttle.lift();
         self.admit_held(all);
     }
 
-    /// Ends waiting bios for which `is_meant` returns true, with `Aborted`.
+    /// Ends waiting bios for which `is_meant` returns true with the status `Aborted`.
     pub(crate) fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         let mut aborted = self.throttle.take_unpaid(is_meant);
         while let Some(mut slot) = aborted.pop_front() {
@@ -275,7 +278,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Sends on waiting bios for which `is_meant` returns true; their groups pay for them.
+    /// Submits waiting bios for which `is_meant` returns true; their groups pay for them.
     pub(crate) fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         if self.throttle.held > 0 {
             let paid = self.throttle.take_paid(is_meant);
@@ -285,7 +288,7 @@ impl<M: Machine> Submission<M> {
 
     fn admit_held(&mut self, mut held: BioList<M>) {
         while let Some(slot) = held.pop_front() {
-            // Set so that they do not take the fast path, which does not count their wait.
+            // The flag keeps these bios off the fast path, which would not count their wait.
             self.run.trace_context.has_waited = true;
             self.submit_slowly(slot);
         }
@@ -330,7 +333,7 @@ pub(crate) fn members_of<M: Machine>(
     stamp: Stamp,
 ) -> Result<Vec<VolumeMember<M>>, Error> {
     let member = |disk: &Arc<Disk<M>>| {
-        // A thread that claimed a queue uses that one, whatever its own number is.
+        // A thread that claimed a queue uses that queue, whatever the thread's number is.
         let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
         let member = VolumeMember::new(disk, number, stamp);
         if thread.is_none() && !member.hctx().is_served() {

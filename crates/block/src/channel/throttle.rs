@@ -2,11 +2,12 @@
 //!
 //! Owned by a channel's `Submission`. A bio passes the token buckets of its group and of the
 //! group's parent in turn (group/gate.rs), and each gives it a time. Until then it waits here, in a
-//! slot of the channel, so that back pressure reaches the submitter. A bio books its time only a
-//! little ahead ([`AHEAD_NS`]), so a submitter that goes away has booked little. Waiting groups use
-//! at most half of the slots, each at most half of what is left; the rest is for groups that do not
-//! wait. Nobody spins: the channel asks to be polled at the earliest time. A flush waits for no
-//! limit. Kernel counterpart: `struct throtl_service_queue`.
+//! slot of the channel, so that back pressure reaches the submitter. A bio books a time only
+//! shortly before that time ([`AHEAD_NS`]), so a submitter that goes away leaves few unused
+//! bookings. Waiting groups use at most half of the slots, and each group at most half of those
+//! still free; the other slots are for groups that do not wait. No thread spins: the channel asks
+//! to be polled at the earliest booked time. Flushes are not limited. Kernel counterpart: `struct
+//! throtl_service_queue`.
 
 mod gate;
 
@@ -29,17 +30,17 @@ use crate::group::view::{GroupRow, GroupView};
 
 /// Longest sleep in nanoseconds while bios wait, because limits may change meanwhile.
 const LOOK_NS: u64 = 20_000_000;
-/// Nanoseconds that a bio may book ahead unless it is the first of its queue. A client of depth 1
-/// waits this long behind a deep one under the same limit.
+/// Nanoseconds that a bio may book ahead, unless it is the first of its queue. A client with one
+/// I/O in flight waits this long behind a client with many under the same limit.
 const AHEAD_NS: u64 = 1_000_000;
-/// Value of a bio's time if it has booked none.
+/// Value that stands for the time of a bio that has booked no time.
 const NO_TIME: u64 = u64::MAX;
 
 /// The token bucket at which a bio continues.
 #[derive(Clone, Copy)]
 struct BucketStep {
     from: usize,
-    /// True if the bio is the first of its queue there, and waits behind no others.
+    /// True if the bio is the first in the queue of that bucket, so it waits behind no other bio.
     is_first: bool,
 }
 
@@ -52,13 +53,14 @@ impl BucketStep {
 /// Bios of a group that wait at one bucket, in order of their times.
 struct BucketQueue<M: Machine> {
     group: GroupId,
-    /// Level, bucket, and true for reads.
+    /// Level of the group, bucket, and true for reads.
     gate: (usize, usize, bool),
-    /// Bios with a booked time, stored in `dev_sector`, which has no other meaning yet.
+    /// Bios with a booked time. The time is stored in `dev_sector`, which is not in use before the
+    /// bio is mapped to a drive.
     timed: BioList<M>,
-    /// Time of the last of them.
+    /// Booked time of the last bio in `timed`.
     last_ns: u64,
-    /// Bios behind them without a booked time; empty unless `timed` has bios.
+    /// Bios behind `timed` that have not booked a time; empty unless `timed` has bios.
     behind: BioList<M>,
 }
 
@@ -79,20 +81,22 @@ pub(crate) struct Throttle<M: Machine> {
     pub(crate) held: u32,
     /// Largest number of waiting bios.
     held_max: u32,
-    /// Time at which the bio that started to wait last may go on.
+    /// Time at which the bio that started to wait last may continue.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
-    /// By group number: the waiting bios as last reported, and the group whose account has the
-    /// report.
+    /// For each group number: the waiting bios as last reported, and the group in whose account the
+    /// report is counted.
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
-    /// The volume's accounts, and those of this channel.
+    /// The volume's accounts.
     ledger: Arc<TenantLedger<M>>,
+    /// This channel's accounts.
     holds: WaitAccounts<M>,
 }
 
 impl<M: Machine> Throttle<M> {
-    /// Creates the throttle of a channel with `depth` slots, which counts in a volume's accounts.
+    /// Creates the throttle of a channel with `depth` slots; waiting times are added to the
+    /// volume's accounts.
     pub(crate) fn new(
         groups: Option<Arc<Groups<M>>>,
         ledger: &Arc<TenantLedger<M>>,
@@ -153,11 +157,11 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has paid at the buckets before this one, unless they are new.
+                // The bio has paid at the buckets before this one, unless those buckets are new.
                 let key = (slot.bio.account_key.group, slot.op());
                 let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
-                // A bio that may go at once gets a time in the past.
+                // A bio that may continue at once is given a time in the past.
                 if let Some(mut slot) = self.pass_from(BucketStep::from(from), slot, now_ns) {
                     slot.dev_sector = 0;
                     self.hold(slot, PLACES, now_ns);
@@ -167,9 +171,10 @@ impl<M: Machine> Throttle<M> {
         self.next_ns = self.earliest();
     }
 
-    /// Returns true if as many bios of a group wait as may: half as many as there is room for. So
-    /// each new group finds room, whatever earlier groups hold. Source: Choudhury and Hahne,
-    /// "Dynamic queue length thresholds for shared-memory packet switches", 1998.
+    /// Returns true if a group may not add another waiting bio, because its waiting bios have
+    /// reached half of the number that all groups together may still add. So each new group finds
+    /// room, however many bios of earlier groups wait. Source: Choudhury and Hahne, "Dynamic queue
+    /// length thresholds for shared-memory packet switches", 1998.
     #[cold]
     pub(crate) fn is_full(&self, group: GroupId) -> bool {
         let held = self.held_of.get(usize::from(group.0)).map_or(0, |(said, _)| said.waiting());
@@ -264,7 +269,7 @@ impl<M: Machine> Throttle<M> {
         }
     }
 
-    /// Returns a bio that may go now, or keeps it if it has to wait.
+    /// Returns the bio if it may pass now; otherwise keeps the bio and returns `None`.
     #[inline(never)]
     pub(crate) fn pass(&mut self, slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
         self.pass_from(BucketStep::from(0), slot, now_ns)
@@ -308,7 +313,7 @@ impl<M: Machine> Throttle<M> {
         self.lines.iter().find(|line| line.group == group && line.gate == gate)
     }
 
-    /// Keeps a bio until its booked time, or until it may book one.
+    /// Keeps a bio until its booked time, or until it may book a time.
     fn hold(&mut self, slot: BioRef<M>, place: usize, now_ns: u64) {
         let (group, read) = (slot.bio.account_key.group, slot.op() == Op::Read);
         self.held += 1;
@@ -388,7 +393,7 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// Takes the next bio of a queue that goes on, with the bucket at which it continues.
+    /// Takes the next bio of a queue that may continue, with the bucket at which the bio continues.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
         let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
@@ -402,7 +407,8 @@ impl<M: Machine> Throttle<M> {
         next.map(|slot| (slot, BucketStep { from: place, is_first: true }))
     }
 
-    /// Takes out all bios, whatever the limits, because nobody will be there to wait for them.
+    /// Takes out all bios, regardless of limits, because the program stops and will not wait for
+    /// them.
     pub(crate) fn lift(&mut self) -> BioList<M> {
         let mut all = BioList::new();
         for mut line in self.lines.drain(..) {
@@ -436,7 +442,7 @@ impl<M: Machine> Throttle<M> {
     }
 }
 
-/// Returns how often a group's limits were changed; `None` if it has none.
+/// Returns how often a group's limits were changed; `None` if the group has no limits.
 fn turns_of<M: Machine>(row: &GroupRow<M>) -> Option<u64> {
     row.limits.as_ref().map(|limits| limits.2)
 }

@@ -1,9 +1,9 @@
 //! Unplugging for volumes whose batches may be served by other threads than the submitter.
 //!
-//! The part of `Submission` after the plug for such volumes. Chooses who serves a batch (by the low
-//! watermark and, with `auto`, by measured speed), and applies back pressure: above the high
-//! pressure point the channel accepts no bio until the waiting chains have dropped to the low one.
-//! Source: \[FALCON\], watermarks and back pressure.
+//! For such volumes, this module is the part of `Submission` after the plug. It chooses which
+//! thread serves a batch (by the low watermark and, with `auto`, by measured speed), and applies
+//! back pressure: above the high pressure point the channel accepts no bio until the waiting chains
+//! have dropped to the low one. Source: \[FALCON\], watermarks and back pressure.
 
 use millrace_machine::Machine;
 
@@ -12,7 +12,8 @@ use crate::channel::submission::Submission;
 use crate::volume::serving::Serving;
 
 impl<M: Machine> Submission<M> {
-    /// [`Submission::flush`] for a volume that is not simply served inline.
+    /// Does the work of [`Submission::flush`] for a volume whose mode is not `inline`, or that is
+    /// traced.
     #[inline(never)]
     pub(crate) fn flush_served(&mut self) {
         let (serving, traced) = self.volume.mode();
@@ -76,7 +77,8 @@ impl<M: Machine> Submission<M> {
     /// dispatched.
     #[cold]
     pub(crate) fn has_relief(&mut self) -> bool {
-        // Chains that a worker left behind may belong to channels that nobody polls.
+        // Chains that a departed worker left may belong to channels that no thread polls, so this
+        // channel serves them.
         self.members.iter().for_each(|member| member.stand_in(&mut self.run));
         self.checks.pressed = self.volume.waiting() > self.pressure_low();
         self.checks.settle();

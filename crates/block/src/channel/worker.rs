@@ -1,11 +1,11 @@
 //! `Worker`: a thread that serves drives for submitting threads.
 //!
-//! Serves one drive as a rule, several if there are more drives than CPUs, each by a `WorkerDrive`.
-//! It submits no I/O of its own and returns completions to the channels that submitted. `turn` does
-//! all pending work; a reactor's thread calls it between its own turns, other threads use
-//! [`Worker::run`], which sleeps on the doorbell. A dropped worker leaves its work to the
-//! submitters, except for requests that a drive has from the worker's own queue: it waits a while
-//! for those. Source: \[FALCON\], one thread per drive.
+//! A worker usually serves one drive, or several if there are more drives than CPUs; each of them
+//! has a `WorkerDrive`. It submits no I/O of its own and returns completions to the channels that
+//! submitted. `turn` does all pending work; a reactor's thread calls it between its own turns,
+//! other threads use [`Worker::run`], which sleeps on the doorbell. A dropped worker leaves its
+//! work to the submitters. It waits a while only for requests at a drive that came from the
+//! worker's own queue. Source: \[FALCON\], one thread per drive.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -37,7 +37,8 @@ pub struct Worker<M: Machine> {
     /// True if a driver, scheduler or sink has panicked in a turn; drop then calls none of them
     /// again.
     is_broken: bool,
-    /// Set without slots that the context needs as its owner. Boxed, so that it does not move.
+    /// Bio set without slots, which the submit context needs as its owner. Boxed, so that the set
+    /// does not move.
     _bio_set: Box<BioSet<M>>,
 }
 
@@ -75,9 +76,9 @@ impl<M: Machine> Worker<M> {
 
     /// Dispatches the bios handed over, and collects completions. Does not wait.
     pub fn turn(&mut self) {
-        // Stays true if a panic leaves this function.
+        // The flag stays true if a panic leaves this function.
         self.is_broken = true;
-        // Tags left over from a turn that panicked would be taken for tags of another queue.
+        // Tags left over from a turn that panicked would be mistaken for tags of another queue.
         self.run.batch.clear();
         self.run.forget_wake();
         let now_ns = M::now();
@@ -126,13 +127,13 @@ impl<M: Machine> Worker<M> {
     }
 
     /// Stops accepting bios, so that submitters serve their drives themselves. Further turns finish
-    /// the work that it has.
+    /// the work that this worker already has.
     pub fn close(&mut self) {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
     }
 
-    /// Returns true if its queues hold nothing that only this worker can finish, so that dropping
-    /// it leaves no drive's work behind. Meaningful after [`Worker::close`].
+    /// Returns true if this worker's queues hold no work that only this worker can finish, so that
+    /// dropping it leaves no unfinished work at a drive. Meaningful after [`Worker::close`].
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.drives.iter().all(WorkerDrive::is_idle)
@@ -162,7 +163,7 @@ impl<M: Machine> Worker<M> {
 }
 
 impl<M: Machine> Drop for Worker<M> {
-    /// Waits for requests from the worker's own queues, because nobody else can poll for them.
+    /// Waits for requests from the worker's own queues, because no other thread can poll for them.
     fn drop(&mut self) {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
         let owner = self.thread.owner;

@@ -3,9 +3,8 @@
 //! A disk follows the multi-queue design and has no baseline, unless its settings name one: a
 //! single request queue under one lock (sq.rs), straight to the driver (raw.rs), or several threads
 //! serving a hardware queue at once (lanes.rs). `Disk::new` chooses once. The steps of an I/O use
-//! only the interface `BaselineStack` (stack.rs), and the fast path (direct.rs) not even that. Not
-//! part of the interface for users of the block layer.
-//! Sources: \[MQ\], \[OLS\].
+//! only the interface `BaselineStack` (stack.rs); the fast path (direct.rs) does not use it at all.
+//! Baselines are not part of the block layer's public interface. Sources: \[MQ\], \[OLS\].
 
 pub(crate) mod config;
 pub(crate) mod filled;

@@ -15,7 +15,7 @@ use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::IoThread;
 
 /// Returns true if a thread may open its channel only when it has I/O for the drive, because
-/// opening the queue is quick and waits for nobody.
+/// opening the queue is quick and waits for no other thread.
 #[must_use]
 pub fn may_open_late<M: Machine>(disk: &Disk<M>) -> bool {
     disk.kind == QueueKind::AnyThread || disk.driver.may_open_late()
@@ -38,7 +38,8 @@ impl<M: Machine> Disk<M> {
             return Ok(());
         }
         let queues = self.owned_queues();
-        // The first ones belong to the I/O threads of a server, which may come later.
+        // The search starts at the last queue, because the first queues belong to a server's I/O
+        // threads, which may start later.
         for hctx in (0..queues).rev() {
             match self.own(hctx as u16, thread) {
                 Err(error) if error.kind() == ErrorKind::Busy => {}

@@ -1,9 +1,9 @@
 //! Completion: from a tag to its request, its bios, and the channels that submitted them.
 //!
 //! dispatch.rs calls it with the batch of completions from the driver, outside the serve lock
-//! unless more work waits. Needs no search: the tag is the index of the request (\[MQ\] point 4).
-//! Timed-out requests end in timeouts.rs. Lock order: as dispatch.rs; the abandoned list last.
-//! Kernel counterpart: `blk_mq_end_request_batch`.
+//! unless more work waits. Finding the request needs no search, because the tag is the request's
+//! index (\[MQ\] point 4). Timed-out requests end in timeouts.rs. Lock order: as dispatch.rs; the
+//! abandoned list last. Kernel counterpart: `blk_mq_end_request_batch`.
 
 use millrace_machine::{Lock, Machine, Stage};
 
@@ -113,8 +113,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Ends the flush in flight; flushes that joined meanwhile become the next one. After a
-    /// failure, too: only the driver knows whether an earlier loss concerns them.
+    /// Ends the flush in flight; flushes that joined meanwhile become the next flush. The next
+    /// flush is sent even after a failure, because only the driver knows whether an earlier loss
+    /// concerns it.
     pub(crate) fn flush_done(&mut self) -> bool {
         let (mut pending, target) = {
             let mut flush = self.disk.flush.lock();
@@ -128,8 +129,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             self.stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }
-        // Already admitted, so a freeze does not stop it. Any software queue will do, but it must
-        // go through its submitter's hardware queue, which the submitter polls.
+        // The flush was already admitted, so a freeze does not stop it. It may go through any
+        // software queue, but must reach the hardware queue of its submitter, which polls that
+        // queue.
         let (hctx, bell) =
             (&self.disk.queues.hctxs()[usize::from(target)], BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
@@ -177,7 +179,7 @@ pub(crate) fn end_requests<M: Machine>(
     let tags = &*context.hctx.tags;
     let (mut c_ns, mut again) = (M::now(), false);
     context.run.accounts.c_ns = c_ns;
-    // Requests that came by the fast path are alike as a rule.
+    // Requests that took the fast path usually have the same times.
     let may_be_alike =
         context.disk.queues.path() == SubmitPath::Direct && context.run.stamp == Stamp::Batch;
     let first = if may_be_alike { context.run.batch.looks(tags).next() } else { None };

@@ -20,17 +20,18 @@ use crate::trace::tracer::Tracer;
 pub struct DiskConfig<M: Machine> {
     /// Name in reports and error messages.
     pub name: String,
-    /// Spread of the software queues.
+    /// Distribution of the software queues over the machine.
     pub software_queues: Spread,
-    /// Spread of the hardware queues, limited by the number that the driver supports.
+    /// Distribution of the hardware queues over the machine, limited by the number that the driver
+    /// supports.
     pub hardware_queues: Spread,
     /// Number of tags of a set, 1 to 65,536; `None` for the driver's depth. Behind a controller
     /// with more tags it limits the requests in flight in each hardware queue.
     pub queue_depth: Option<u32>,
     /// Request timeout in nanoseconds, after which `DriverQueue::timeout` is called; 0 for none.
     pub timeout_ns: u64,
-    /// Number of I/O threads that will use the drive. Each owns a queue, as far as the drive has
-    /// queues.
+    /// Number of I/O threads that will use the drive. Each thread owns a queue, as long as the
+    /// drive has enough queues.
     pub io_threads: u16,
     /// CPU of the worker that may serve the drive for other threads; `None` if it cannot have a
     /// worker.
@@ -46,7 +47,8 @@ pub struct DiskConfig<M: Machine> {
     pub trace: Option<Arc<dyn TraceSink>>,
     /// Tracer that records events while a recording runs.
     pub tracer: Option<Arc<Tracer<M>>>,
-    /// Another design of the block layer that the disk follows, for comparison; none by default.
+    /// Another design of the block layer that the disk follows, for comparison. The default is the
+    /// multi-queue design.
     pub baseline: BaselineConfig<M>,
     /// Device number in trace records; see [`blktrace::device`](crate::trace::blktrace::device).
     pub device: u32,

@@ -1,10 +1,10 @@
 //! The fast path through a free hardware queue: tag, driver and completion in one function.
 //!
-//! For batches that find nothing waiting, that no sink traces, that are stamped once, and whose
-//! queue no other software queue feeds. Called by dispatch.rs. In all other cases met on the way
-//! (no tag, a busy driver, a flush, a full completion batch, a flag of a late thread)
-//! `QueueContext::serve` takes over; it does the same work in more instructions. Kernel
-//! counterpart: `blk_mq_try_issue_list_directly`.
+//! Used for batches that find no other work waiting, that no sink traces, that get one time stamp
+//! each, and whose hardware queue no other software queue feeds. Called by dispatch.rs. If this
+//! function then meets any other case (no tag, a busy driver, a flush, a full completion batch, a
+//! flag of a late thread) `QueueContext::serve` takes over; it does the same work in more
+//! instructions. Kernel counterpart: `blk_mq_try_issue_list_directly`.
 
 use millrace_machine::{Machine, Stage};
 
@@ -50,7 +50,7 @@ fn is_free<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>) -> b
     context.run.stamp == Stamp::Batch && is_open(context.run, serve)
 }
 
-/// [`is_free`] for a thread that stamps batches.
+/// Does the work of [`is_free`] for a thread that stamps batches.
 #[inline(always)]
 fn is_open<M: Machine>(run: &SubmitContext<M>, serve: &HctxState<M>) -> bool {
     run.woken.is_empty()
@@ -85,7 +85,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
         if list.is_empty() {
             break;
         }
-        // Requests that the drive has already completed make room for more.
+        // Polling frees the tags of requests that the drive has already completed.
         context.reap(&mut serving);
         let again = !context.run.batch.is_empty() && complete::end_batch(context);
         if again || !more || !context.run.woken.is_empty() {
@@ -97,8 +97,8 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     }
     context.reap(&mut serving);
     if !serving.requeued.is_empty() {
-        // The driver may have been busy only because of the requests that it has completed now;
-        // then no later completion would trigger a retry.
+        // The driver may have been busy only because of the requests that it has completed just
+        // now. Then no later completion would trigger a retry.
         if !context.run.batch.is_empty() {
             complete::end_batch(context);
         }
@@ -107,7 +107,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     leave_and_end(context, serving);
 }
 
-/// [`issue_list`] while a trace is recorded.
+/// Does the work of [`issue_list`] while a trace is recorded.
 #[inline(never)]
 fn issue_recorded<M: Machine>(
     context: &mut QueueContext<'_, M>,
@@ -122,7 +122,7 @@ fn issue_recorded<M: Machine>(
 /// the queue. The disk must use the fast path.
 ///
 /// Inlined, because with one I/O in flight a call costs as much as a clock read. For the same
-/// reason it makes a `QueueContext` only where it leaves the fast path.
+/// reason this function creates a `QueueContext` only where it leaves the fast path.
 #[inline(always)]
 pub(crate) fn issue_single<M: Machine>(
     disk: &Disk<M>,
@@ -198,7 +198,7 @@ fn end_single_late<'a, M: Machine>(
     go_on(&mut context, stays);
 }
 
-/// Stages a single bio because the queue is not free, or no tag is.
+/// Stages a single bio because the queue is busy or no tag is free.
 #[inline(never)]
 fn stage_single<'a, M: Machine>(
     mut context: QueueContext<'a, M>,
@@ -216,7 +216,7 @@ fn stage_single<'a, M: Machine>(
     Ok(())
 }
 
-/// Handles completions other than exactly the one just dispatched.
+/// Handles completions if they are not exactly the one of the bio just dispatched.
 #[inline(never)]
 fn end_single<'a, M: Machine>(
     mut context: QueueContext<'a, M>,
@@ -246,8 +246,8 @@ fn leave_and_end<'a, M: Machine>(
     go_on(context, stays);
 }
 
-/// Finishes a round: work of late threads, other channels' completions, queues that were woken for
-/// tags.
+/// Finishes a round: serves the work of late threads, delivers other channels' completions, and
+/// runs queues that were woken for tags.
 #[inline(never)]
 fn go_on<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,
@@ -277,7 +277,8 @@ fn issue_list<M: Machine, const RECORDED: bool>(
     };
     let now_ns = M::now();
     let (mut sent, mut refused) = (0, None);
-    // Locals, because the compiler cannot know that no call below changes them.
+    // Copied into local variables, because the compiler cannot know that no call below changes the
+    // fields.
     let (queue, hctx, flags_taken) = (&mut **queue, context.hctx.number, context.disk.flags_taken);
     let has_data = RECORDED && queue.has_trace_data();
     let mut rest = list.take();

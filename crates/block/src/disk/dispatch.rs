@@ -1,11 +1,11 @@
 //! Runs a hardware queue: from software queues through tags to the driver, and back.
 //!
 //! Called by channels: `submit_batch` with a plug's contents, `run_queue` to poll or to continue.
-//! The thread that gets the serve lock does all pending work; late threads insert into their
-//! software queue and leave a flag, or ring the owner's doorbell. Tags are taken here, just before
-//! dispatch, for as many chains as are ready. Lock order: serve, then software queue or request
-//! queue, then flush. Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`,
-//! `blk_mq_run_hw_queue`.
+//! The thread that gets the serve lock does all pending work; threads that find the lock taken
+//! insert their bios into their software queue and leave a flag, or ring the owner's doorbell. Tags
+//! are taken here, just before dispatch, for as many chains as are ready. Lock order: serve, then
+//! software queue or request queue, then flush. Kernel counterpart: block/blk-mq.c,
+//! `blk_mq_dispatch_rq_list`, `blk_mq_run_hw_queue`.
 
 use millrace_machine::{Lock, Machine, Stage};
 
@@ -28,7 +28,8 @@ use crate::trace::Action;
 pub(crate) type CtxGuard<'a, M> =
     <<M as Machine>::Lock<CtxState<M>> as Lock<CtxState<M>>>::Guard<'a>;
 
-/// Largest number of rounds that a thread serves for late threads.
+/// Largest number of rounds for which a thread serves the work of threads that found the queue
+/// busy.
 const SERVE_ROUNDS: u32 = 32;
 /// Nanoseconds to wait after `HostBusy`.
 const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
@@ -101,7 +102,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         Some(queue)
     }
 
-    /// Makes sure that a thread runs the queue, which has just got new work.
+    /// Runs the queue, which has just received new work, or wakes the thread that must run it.
     pub(crate) fn kick(&mut self) {
         let hctx = self.hctx;
         if !self.may_serve() {
@@ -128,8 +129,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         true
     }
 
-    /// The owner found another thread inspecting its queue. Nobody else polls the queue, so the
-    /// owner must return; the mark keeps it from sleeping.
+    /// The owner found another thread inspecting its queue. No other thread polls this queue, so
+    /// the owner must come back; the mark prevents it from sleeping.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
@@ -164,16 +165,16 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                     drop(serving);
                     break;
                 }
-                // Waiters whose turn it is must not wait for late threads for ever: this queue
-                // continues after them.
+                // Queues that were woken for a tag must not wait for late threads for ever, so they
+                // run first and this queue continues after them.
                 Some(serving) if rounds > SERVE_ROUNDS && !self.run.woken.is_empty() => {
                     drop(serving);
                     self.run.woken.extend(self.disk.this.upgrade().map(|disk| (disk, hctx.number)));
                     break;
                 }
                 Some(serving) => serving,
-                // A flush that others joined is the only new work that this thread itself leaves
-                // behind.
+                // The only new work that this thread itself can have created is a flush that other
+                // flushes joined.
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
                     None => {
@@ -186,7 +187,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // The flag is about this queue, not about the queues that run now.
+            // The flag describes this queue, not the queues that `run_woken` serves.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;
@@ -416,7 +417,7 @@ pub(crate) fn submit_inside<'a, M: Machine>(
     context.serve(serving);
 }
 
-/// Leaves a batch in its software queue, and makes sure that some thread takes it.
+/// Leaves a batch in its software queue, and notifies a thread that will take the batch from there.
 #[inline(always)]
 pub(crate) fn leave_to_others<M: Machine>(
     context: &mut QueueContext<'_, M>,

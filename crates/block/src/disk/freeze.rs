@@ -10,7 +10,7 @@ use crate::disk::Disk;
 use crate::disk::queues::make_queues;
 use crate::queue::HardwareQueue;
 
-/// Nanoseconds between two checks whether a disk is drained, initially and at most.
+/// Nanoseconds between two checks of whether a disk is drained: the initial value, and the maximum.
 const LOOK_FIRST_NS: u64 = 1_000;
 const LOOK_MOST_NS: u64 = 1_000_000;
 
@@ -19,7 +19,8 @@ const SPIN_MOST_NS: u64 = 30_000;
 
 impl<M: Machine> Disk<M> {
     /// Stops accepting bios: they stay in their channels, which accept more until they are full.
-    /// I/O that is inside continues; [`Disk::is_drained`] tells when it is done.
+    /// I/O that is already in the disk continues; [`Disk::is_drained`] returns true once that I/O
+    /// is completed.
     pub fn freeze(&self) {
         set_frozen(self, true);
     }
@@ -37,7 +38,7 @@ impl<M: Machine> Disk<M> {
         // behind this check. So there must be no flush before and after the check, and no move in
         // between. Bios left by a worker move in the same way.
         let moves = || {
-            // In two statements: the flush lock is the last one, and no other is taken under it.
+            // Two statements, because no other lock may be taken while the flush lock is held.
             let flushes = self.flush.lock().moves_while_idle();
             (flushes, worker_moves(self))
         };
@@ -50,8 +51,8 @@ impl<M: Machine> Disk<M> {
     /// must not call this.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
-        // Each check takes locks that pollers only try, so checks keep a distance: checks in direct
-        // succession could shut a poller out each time.
+        // Each check takes locks that polling threads only try to take. So there is a pause between
+        // checks: without it, a polling thread might never get the lock.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
         let parker = M::Parker::new();
         while !self.is_drained() {
@@ -70,7 +71,7 @@ impl<M: Machine> Disk<M> {
         true
     }
 
-    /// Stops dispatching to the driver; bios queue up inside.
+    /// Stops dispatching to the driver; bios wait in the disk's queues.
     pub fn quiesce(&self) {
         make_queues(self);
         self.queues.hctxs().iter().for_each(|hctx| hctx.change(|serve| serve.quiesced = true));

@@ -45,8 +45,8 @@ pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
     })
 }
 
-/// Counts chains put into a list for a worker's queue, by any thread, because all that is taken
-/// from those lists is counted, too.
+/// Counts chains that any thread puts into a list for a worker's queue. Chains taken from those
+/// lists are counted as well, so every insertion must be.
 pub(crate) fn count_handed<M: Machine>(disk: &Disk<M>, hctx: u16, chains: u32) {
     if let Some(worker_state) =
         disk.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)
@@ -96,8 +96,8 @@ impl<M: Machine> QueueContext<'_, M> {
             return;
         }
         let mut moved = false;
-        // Under the serve lock, so that the disk does not look drained while chains are in neither
-        // list.
+        // The move happens under the serve lock, so that the disk does not appear drained while
+        // chains are in neither list.
         theirs.change(|serve| {
             let mut left = BioList::new();
             theirs.take_pending(|ctx| {
@@ -107,7 +107,7 @@ impl<M: Machine> QueueContext<'_, M> {
             serve.moves += u64::from(moved);
             // Relaxed: a statistic.
             worker_state.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
-            // Already admitted, so a freeze does not stop them.
+            // These chains were already admitted, so a freeze does not stop them.
             disk.queues.ctxs()[usize::from(ctx)]
                 .ctx
                 .lock()
@@ -121,7 +121,7 @@ impl<M: Machine> QueueContext<'_, M> {
         self.kick();
     }
 
-    /// Collects the chains that all software queues hold for a hardware queue. Those for a worker
+    /// Collects the chains that all software queues hold for a hardware queue. Chains for a worker
     /// are sorted and merged.
     pub(crate) fn take_staged(&mut self, serve: &mut HctxState<M>) {
         let (disk, hctx) = (self.disk, self.hctx);
@@ -152,7 +152,8 @@ impl<M: Machine> QueueContext<'_, M> {
     }
 
     /// Counts dispatched chains before a worker's queue is left. A thread other than the worker
-    /// that leaves work there wakes the worker, because nobody else would poll for its completion.
+    /// that leaves work there wakes the worker, because no other thread would poll for the
+    /// completion.
     pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
         let Some(worker_state) = self
             .disk

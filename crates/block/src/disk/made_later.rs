@@ -1,11 +1,11 @@
 //! `MadeLater`: a value that is made when the first thread needs it, and read without a lock.
 //!
-//! Holds the queues of a disk. Made once, under a lock; the I/O path reads it as if it had always
-//! been there.
+//! Holds the queues of a disk. The value is made once, under a lock; the I/O path reads it as if it
+//! had existed from the start.
 //!
-//! Invariant: a caller of `known` has called `make` before, or holds something that exists only
-//! since another thread did and that it got under a lock or through a word: a route, an owned
-//! queue, a bio or a waiter of the disk. All other callers use `get`.
+//! Invariant: a caller of `known` has called `make` before, or holds an object that can exist only
+//! after another thread has called `make`: a route, an owned queue, a bio or a waiter of the disk,
+//! received under a lock or through an atomic word. All other callers use `get`.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -22,7 +22,7 @@ pub(crate) struct MadeLater<M: Machine, T> {
 
 /// State of a value that is made later.
 struct MakeState<M: Machine> {
-    /// 1 once the value is written.
+    /// 1 once the value is written, 0 before.
     is_made: M::Word,
     lock: M::Lock<()>,
 }
@@ -46,15 +46,15 @@ impl<M: Machine, T> MadeLater<M, T> {
     pub(crate) fn get(&self) -> Option<&T> {
         // Acquire pairs with the Release in `make`.
         let is_made = |making: &MakeState<M>| making.is_made.load(Order::Acquire) == 1;
-        // SAFETY: nobody writes it any more.
+        // SAFETY: no thread writes the value once it is made.
         self.making.as_ref().is_none_or(is_made).then(|| unsafe { &*self.value.get() })
     }
 
     /// Returns the value, which must be made: see the invariant above.
     #[inline(always)]
     pub(crate) fn known(&self) -> &T {
-        // SAFETY: by the invariant, whoever asks comes after the Release in `make`, and nobody
-        // writes the value any more.
+        // SAFETY: by the invariant, the caller comes after the Release in `make`, and no thread
+        // writes the value after that.
         unsafe { &*self.value.get() }
     }
 
@@ -65,8 +65,8 @@ impl<M: Machine, T> MadeLater<M, T> {
         let held = lock.lock();
         // Relaxed: under the lock.
         if is_made.load(Order::Relaxed) == 0 {
-            // SAFETY: whoever reads it has seen the word below, which only the holder of the lock
-            // sets.
+            // SAFETY: a thread reads the value only after it has seen the word below set, and only
+            // the holder of the lock sets that word.
             unsafe { *self.value.get() = make() };
             // Release pairs with the Acquire in `get`.
             is_made.store(1, Order::Release);

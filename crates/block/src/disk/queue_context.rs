@@ -18,9 +18,9 @@ use crate::queue::HardwareQueue;
 pub(crate) struct QueueContext<'a, M: Machine> {
     pub(crate) disk: &'a Disk<M>,
     pub(crate) hctx: &'a HardwareQueue<M>,
-    /// The thread's state that goes with it from queue to queue.
+    /// State of the thread, which it keeps while it works at one queue after another.
     pub(crate) run: &'a mut SubmitContext<M>,
-    /// The thread's account of this queue.
+    /// The statistics in which this thread counts its work at this queue.
     pub(crate) stats: &'a DiskStats<M>,
 }
 

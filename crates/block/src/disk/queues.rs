@@ -1,9 +1,10 @@
-//! Number and assignment of a disk's queues, and the way of a batch through them.
+//! Number of a disk's queues, their assignment to each other, and the route of a batch through
+//! them.
 //!
-//! Derived from the disk's settings, the driver's queues and the machine. `Disk::new` computes the
-//! shape; the queues are made then, or when the first thread needs them. A disk with a hardware
-//! queue for each I/O thread has tables for each of them, a megabyte for 64 threads, so an unused
-//! disk has none.
+//! All of this is derived from the disk's settings, the driver's queues and the machine.
+//! `Disk::new` computes the numbers of queues. The queues themselves are made then, or when the
+//! first thread needs them: with a hardware queue for each of 64 I/O threads, their tables take a
+//! megabyte, which an unused disk should not cost.
 
 use alloc::boxed::Box;
 
@@ -51,8 +52,8 @@ impl<M: Machine> DiskQueues<M> {
         Self::new(shape, hctxs, (is_pairs, path))
     }
 
-    /// Creates software queues for these hardware queues. `is_pairs` is true if each feeds only
-    /// one.
+    /// Creates software queues for these hardware queues. `is_pairs` is true if each software queue
+    /// feeds only one hardware queue.
     pub(crate) fn new(
         shape: &QueueShape,
         hctxs: Box<[HardwareQueue<M>]>,
@@ -115,7 +116,7 @@ impl<M: Machine> LazyQueues<M> {
         &self.queues.known().hctxs
     }
 
-    /// Returns the way of a serving thread's own batch to the driver. The queues must be made.
+    /// Returns the route of a serving thread's own batch to the driver. The queues must be made.
     #[inline(always)]
     pub(crate) fn path(&self) -> SubmitPath {
         self.queues.known().path
@@ -156,7 +157,8 @@ pub(crate) fn hardware_queues<M: Machine>(
     tags.zip(0..).map(queue).collect()
 }
 
-/// Returns the hardware queue of a worker: one more than the I/O threads have, or that of its CPU.
+/// Returns the hardware queue of a worker: an additional one after those of the I/O threads, or the
+/// queue of the worker's CPU.
 pub(crate) fn worker_queue<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,
@@ -192,7 +194,7 @@ fn passes_software_queue<M: Machine>(
         || one_to_one(config, ctxs, hctxs)
 }
 
-/// Returns the way of batches to the driver, for these numbers of software and hardware queues.
+/// Returns the route of batches to the driver, for these numbers of software and hardware queues.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
     counts: (usize, usize),
@@ -204,9 +206,9 @@ pub(crate) fn path_of<M: Machine>(
     }
 }
 
-/// Returns the way of batches that bypass the software queue.
+/// Returns the route of batches that bypass the software queue.
 pub(crate) fn bypass<M: Machine>(config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
-    // The fast path informs no sink and does not limit requests in flight.
+    // The fast path sends no events to a sink and does not limit requests in flight.
     match config.trace.is_some() || first.depth_max != u32::MAX {
         true => SubmitPath::Bypass,
         false => SubmitPath::Direct,
@@ -284,7 +286,7 @@ mod tests {
         assert_eq!(path(owned, cores, few), SubmitPath::Direct);
         assert_eq!(path(shared, cores, few), SubmitPath::Queues);
         assert_eq!(path(shared, cores, (8, 8)), SubmitPath::Direct);
-        // A software queue for several threads is what the setting asks for.
+        // With this setting, several threads share a software queue.
         for spreads in [(Spread::One, Spread::Core), (Spread::Node, Spread::Core)] {
             assert_eq!(path(owned, spreads, few), SubmitPath::Queues);
         }

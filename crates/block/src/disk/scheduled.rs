@@ -3,8 +3,8 @@
 //! `dispatch` replaces `QueueContext::dispatch_staged` of dispatch.rs under the same contract:
 //! under the serve lock, tags taken just before dispatch. Flushes stay staged and bypass the
 //! scheduler. `Disk::set_scheduler` replaces the scheduler during I/O: waiting chains move to the
-//! next one, and requests that the driver has are not reported to it. Kernel counterpart:
-//! block/blk-mq-sched.c, `elevator_switch`.
+//! new scheduler, to which requests that the driver already has are not reported. Kernel
+//! counterpart: block/blk-mq-sched.c, `elevator_switch`.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -46,8 +46,8 @@ impl<M: Machine> Disk<M> {
             None => self.queues.hctxs().iter().for_each(|hctx| change(hctx, None)),
             Some(made) => set_all(self, Some(kind), |hctx| (made.queue)(hctx))?,
         }
-        // Set after the previous scheduler is gone, which may have set another size. Relaxed: a
-        // plain size.
+        // The size is set after the previous scheduler is gone, because that scheduler may have set
+        // another size. Relaxed: a plain size.
         self.sizes.piece_sectors.store(sectors.map_or(UNBOUNDED, u64::from), Order::Relaxed);
         Ok(())
     }
@@ -100,7 +100,7 @@ fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveWaits<M>> {
     disk.accounts.holds(disk.queues.hctxs().len())
 }
 
-/// Returns the parts of a drive that its scheduler is made of.
+/// Returns the properties and accounts of a drive from which its scheduler is made.
 fn parts_of<M: Machine>(disk: &Disk<M>) -> SchedulerParts<M> {
     let piece_sectors = Arc::clone(&disk.sizes.piece_sectors);
     SchedulerParts {
@@ -158,7 +158,7 @@ pub(crate) fn dispatch<M: Machine>(
     if context.run.trace.is_some() {
         now_ns = watch(context, serve, now_ns);
     }
-    // Only flushes are still staged.
+    // All chains that are still staged are flushes.
     let mut sent = context.dispatch_staged(serve, now_ns);
     let tags = &*context.hctx.tags;
     let hctx = context.hctx.number;

@@ -29,19 +29,19 @@ pub enum Stamp {
     Io,
 }
 
-/// A thread's account of a queue that is not its own.
+/// The statistics in which a thread counts its work at a queue that is not its own.
 pub(crate) struct OtherStats<M: Machine> {
     pub(crate) disk: Weak<Disk<M>>,
     pub(crate) stats: Arc<DiskStats<M>>,
 }
 
-/// A thread's accounts other than those of its own queues.
+/// The statistics of a thread, except those of its own queues.
 pub(crate) struct ThreadAccounts<M: Machine> {
-    /// Time at which it last found a completion, in nanoseconds.
+    /// Time at which the thread last found a completion, in nanoseconds.
     pub(crate) c_ns: u64,
     /// Accounts of the channel's own tenants.
     pub(crate) tenants: Tenants<M>,
-    /// Accounts of queues that are not its own.
+    /// Statistics of queues that are not the thread's own.
     pub(crate) others: Vec<OtherStats<M>>,
 }
 
@@ -59,9 +59,10 @@ pub(crate) struct SubmitContext<M: Machine> {
     wake_ns: Option<u64>,
     outbox: BioList<M>,
     outbox_set: *const BioSet<M>,
-    /// Queues that were woken for a tag.
+    /// Queues that this thread must run because a tag was freed for them.
     pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
-    /// Queues from `woken` to run now. `None` while they are being run.
+    /// Spare list for `run_woken`, which swaps it with `woken`. `None` while the thread runs the
+    /// woken queues.
     pub(crate) turn: Option<Vec<(Arc<Disk<M>>, u16)>>,
     /// True if work was left in the queue that was served last.
     pub(crate) left_busy: bool,
@@ -72,7 +73,7 @@ pub(crate) struct SubmitContext<M: Machine> {
     pub(crate) trace_context: TraceContext,
 }
 
-/// Fields of the trace events that a thread is about to emit.
+/// Fields of trace events that the code emitting them does not know.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TraceContext {
     /// Time of the last insertion while tracing.
@@ -125,8 +126,8 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Returns the account of a queue that is not the thread's own, on a disk of its volume or one
-    /// that shares tags with it.
+    /// Returns this thread's statistics of a queue that is not its own. The queue belongs to a disk
+    /// of the thread's volume, or to a disk that shares tags with one of these.
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
         let is_it = |other: &&OtherStats<M>| {
@@ -174,7 +175,7 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Keeps the time at which the driver polled last wants to be polled again.
+    /// Takes over the time at which the driver that was polled last wants to be polled again.
     #[inline(always)]
     pub(crate) fn take_wake(&mut self) {
         if let Some(wake_ns) = self.batch.take_wake() {
@@ -192,7 +193,8 @@ impl<M: Machine> SubmitContext<M> {
         self.wake_ns
     }
 
-    /// Forgets the requested poll, because all queues are about to be polled and ask again.
+    /// Forgets the requested poll, because all queues are about to be polled and will request the
+    /// next poll themselves.
     pub(crate) fn forget_wake(&mut self) {
         self.wake_ns = None;
     }

@@ -3,9 +3,10 @@
 //! Channels and workers call it periodically for the queues that they run. An abandoned request
 //! keeps its tag, and its memory stays in quarantine (`AbandonedRequest`), until the drive
 //! completes it after all (complete.rs). A request whose memory the submitter owns is not ended
-//! here. Time in which nobody called does not count, because the process may have been stopped
-//! while the drive went on. Completions are collected before any request is judged. Lock order: as
-//! dispatch.rs; the abandoned list last. Kernel counterpart: `blk_mq_timeout_work`.
+//! here. A long time without a call does not count towards the timeout, because the process may
+//! have been stopped while the drive continued. Completions are collected before any request is
+//! judged. Lock order: as dispatch.rs; the abandoned list last. Kernel counterpart:
+//! `blk_mq_timeout_work`.
 
 use alloc::vec::Vec;
 
@@ -26,10 +27,12 @@ use crate::queue::driver::Expired;
 use crate::queue::request::{Request, RequestState, Tag};
 use crate::trace::Action;
 
-/// Longest and shortest time between two checks of requests in flight, in nanoseconds.
+/// Longest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MAX_NS: u64 = 1_000_000_000;
+/// Shortest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MIN_NS: u64 = 1_000_000;
-/// Checks per timeout. A pause of the process can shorten a request's timeout by two of them.
+/// Number of checks per timeout. A pause of the process can shorten a request's timeout by two
+/// intervals between checks.
 const LOOKS: u64 = 8;
 
 /// Returns the nanoseconds between two checks for this timeout; 0 is no timeout.
@@ -61,7 +64,7 @@ pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) 
         expire(context, &mut serving, tag, now_ns);
         from = tag.0 + 1;
     }
-    // Continues work that an expired flush held up.
+    // Continues work that had to wait for the expired flush.
     context.serve(serving);
 }
 
@@ -83,8 +86,8 @@ fn expire<M: Machine>(
     }
     let Some(rq) = in_flight.lent(tags, tag) else { return };
     if has_foreign_memory(rq) {
-        // The owner of the memory decides about the request; the failure is recorded as the
-        // drive's.
+        // The owner of the memory decides about the request. The timeout is recorded as a failure
+        // of the drive.
         if rq.state != RequestState::Overdue {
             rq.state = RequestState::Overdue;
             note_overdue(context, rq);

@@ -143,7 +143,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Emits the event of a merge, about the last bio of the chain or the first.
+    /// Emits the event of a merge: about the last bio of the chain after a back merge, about the
+    /// first after a front merge.
     #[inline]
     pub(crate) fn merged(&mut self, kind: MergeKind, chain: &BioSlot<M>) {
         if !self.is_on() {
@@ -162,7 +163,7 @@ impl<M: Machine> Tracing<'_, M> {
         self.merged(kind, chain);
     }
 
-    /// Emits the event of a flush that joined another one, and names that one.
+    /// Emits the event of a flush that joined another flush. The event names the other flush.
     #[cold]
     pub(crate) fn flush_joined(&mut self, flush: &BioSlot<M>, other: &BioSlot<M>) {
         if !self.is_on() {
@@ -181,7 +182,7 @@ impl<M: Machine> Tracing<'_, M> {
         self.record(Action::BackMerge, bio, (entry_ns(bio), bio.bio.nr_sectors));
     }
 
-    /// Emits an event about a request: for the sink about each of its bios.
+    /// Emits an event about a request. The sink gets one event for each bio of the request.
     #[cold]
     pub(crate) fn request(&mut self, action: Action, rq: &Request<M>, time_ns: u64) {
         if self.disk.config.trace.is_some() {
@@ -401,15 +402,16 @@ impl<M: Machine> Tracing<'_, M> {
     }
 }
 
-/// Returns the time of submission, or that at which the group's limits let the bio pass: as in the
-/// kernel, Q comes after those, and only then can the event be recorded in order.
+/// Returns the time of submission or, for a bio that waited for its group's limits, the time at
+/// which it passed them. As in the kernel, Q follows the limits; otherwise events would not be
+/// recorded in order.
 #[inline(always)]
 fn entry_ns<M: Machine>(bio: &BioSlot<M>) -> u64 {
     bio.q_ns + u64::from(bio.waited.g_ns)
 }
 
-/// Returns the subject of a bio's events. A flush has no sectors; its time of submission stands in
-/// their place and distinguishes it from other flushes.
+/// Returns the subject of a bio's events. A flush has no sectors, so its time of submission is
+/// recorded as its sector, which distinguishes it from other flushes.
 #[inline(always)]
 fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -> TraceSubject {
     let categories = categories(bio.bio.op, bio.bio.flags);

@@ -2,9 +2,9 @@
 //!
 //! Used by dispatch.rs when it finds no tag, and by complete.rs when it frees tags. Waiters queue
 //! up at the tag set in order of arrival. A thread that frees tags runs the first waiting queue,
-//! perhaps of another disk, and passes the wake-up on while tags are left. Work that the thread
-//! does for other queues is counted there. Kernel counterpart: `blk_mq_mark_tag_wait`,
-//! `sbitmap_queue_wake_up`.
+//! perhaps of another disk, and then the next ones while tags are left. Work that the thread does
+//! for another queue is counted in that queue's statistics. Kernel counterpart:
+//! `blk_mq_mark_tag_wait`, `sbitmap_queue_wake_up`.
 
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
@@ -26,7 +26,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     pub(crate) fn take_tags(&mut self, chain: &BioSlot<M>, want: u32) -> Option<TagBatch> {
         let tags = &self.hctx.tags;
         if !self.run.woken.is_empty() && self.owes_others() {
-            // Another queue was woken for these tags, so this queue waits behind it.
+            // Another queue was woken for the free tags, so this queue waits behind that queue.
             self.join_waiters(chain);
             return None;
         }
@@ -73,8 +73,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     pub(crate) fn run_woken(&mut self) {
         let Some(mut turn) = self.run.turn.take() else { return };
         while !self.run.woken.is_empty() {
-            // Moved to a separate list, so that a queue whose turn it is does not wait behind
-            // itself.
+            // The woken queues move to a separate list, so that a queue that runs now does not
+            // count as a queue to wait for.
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);
@@ -91,7 +91,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         if !self.may_serve() {
             hctx.ring();
         } else if let Some(serving) = hctx.serve.enter_or_flag() {
-            // The submitter must poll for these completions, but it may sleep and not know of them.
+            // The submitter must poll for the completions of these requests, but may be asleep and
+            // not know of them.
             let bell = serving.first_waiting().map(BioSet::bell_of);
             self.serve(serving);
             bell.into_iter().for_each(|bell| bell.ring());
@@ -118,7 +119,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                 disk.queues.hctxs()[usize::from(waiter.hctx)].stop_waiting();
                 let woken = &mut self.run.woken;
                 // A queue that waits again while its own completions end is woken in each round,
-                // but runs once.
+                // but need run only once.
                 let is_last = |(last, hctx): &(Arc<Disk<M>>, u16)| {
                     Arc::ptr_eq(last, &disk) && *hctx == waiter.hctx
                 };

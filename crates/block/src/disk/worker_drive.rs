@@ -31,7 +31,8 @@ pub(crate) struct WorkerDrive<M: Machine> {
     hctx: u16,
     /// Last seen value of `WorkerState::rounds`.
     rounds: u64,
-    /// True if another thread was serving at the last turn, so that the drive's state is unknown.
+    /// True if another thread was serving the queue at the last turn, so that the drive's state is
+    /// unknown.
     missed: bool,
 }
 
@@ -51,7 +52,7 @@ impl<M: Machine> WorkerDrive<M> {
         let hctx = &disk.queues.hctxs()[usize::from(worker_state.hctx)];
         if disk.kind == QueueKind::OwnerOnly {
             if hctx.has_owner() {
-                // The previous worker is about to leave.
+                // The previous worker of the drive has not left completely.
                 return Ok(None);
             }
             disk.own(worker_state.hctx, thread)?;
@@ -65,7 +66,7 @@ impl<M: Machine> WorkerDrive<M> {
             return Ok(None);
         }
         if disk.kind == QueueKind::AnyThread {
-            // Bios handed over before this are found by the worker's first turn.
+            // The worker's first turn finds bios that were handed over before the doorbell was set.
             hctx.set_bell(Some(Arc::clone(&thread.bell)));
         }
         let (disk, stats) = (Arc::clone(disk), disk.accounts.open(worker_state.hctx));
@@ -81,7 +82,8 @@ impl<M: Machine> WorkerDrive<M> {
     }
 
     /// Returns true if there is new work since the last turn. Returns false while the thread that
-    /// kept the last turn out is still serving: spinning would only keep that thread from its CPU.
+    /// prevented the last turn is still serving the queue, because spinning would only take the CPU
+    /// from that thread.
     pub(crate) fn has_work(&self) -> bool {
         if self.missed && M::THREADS_MOVE && self.queue().serve.is_held() {
             return false;
@@ -93,8 +95,9 @@ impl<M: Machine> WorkerDrive<M> {
     /// Dispatches the bios handed over and collects completions.
     pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker_state().map_or(0, WorkerState::rounds);
-        // The other thread need not notify when it leaves, so only a turn that got in may be the
-        // last before a sleep. A flag would keep that thread serving instead.
+        // The other thread does not notify the worker when it leaves, so only a turn that got the
+        // lock may be the last one before a sleep. Leaving a flag would make the other thread serve
+        // on instead.
         let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
         if entered {
@@ -117,7 +120,7 @@ impl<M: Machine> WorkerDrive<M> {
         if self.disk.kind == QueueKind::AnyThread
             && worker_state.owner.load(Order::Relaxed) == owner
         {
-            // Cleared before the next worker can come and set its own doorbell.
+            // The doorbell is cleared before the next worker can set its own.
             self.queue().set_bell(None);
         }
         if worker_state.owner.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
@@ -165,7 +168,8 @@ impl<M: Machine> WorkerDrive<M> {
             ring_all(ctx.list(self.hctx));
         });
         hctx.mark_own();
-        // Tags were freed in a queue that nobody runs, so waiters are woken to look for themselves.
+        // Tags were freed in a queue that no thread runs, so all waiters are woken to try for a
+        // tag.
         hctx.tags.wake_all();
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct WorkerState<M: Machine> {
     pub(crate) owner: M::Word,
     /// Total number of chains put into software queues for the worker.
     pub(crate) handed: M::Word,
-    /// Number of those chains that were dispatched or merged; written by the serving thread.
+    /// Number of these chains that were since dispatched or merged; written by the serving thread.
     pub(crate) settled: M::Word,
     /// Number of times that another thread took chains from the worker's lists and left them in its
     /// queue.
@@ -41,8 +41,8 @@ impl<M: Machine> WorkerState<M> {
         self.handed.load(Order::Relaxed).saturating_sub(settled)
     }
 
-    /// Returns how often others left work in the worker's queue; the worker checks again if it
-    /// changed.
+    /// Returns how often other threads left work in the worker's queue. The worker checks its queue
+    /// again if this number has changed.
     pub(crate) fn rounds(&self) -> u64 {
         // Relaxed: ordered by the fence of `Doorbell::arm` where it decides about sleeping.
         self.rounds.load(Order::Relaxed)

@@ -14,16 +14,18 @@ use crate::bio::group_id::GroupId;
 /// Priority classes of groups: I/O of a higher class goes first, whatever the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Priority {
-    /// Goes before all other classes.
+    /// I/Os of this class go before those of all other classes.
     Realtime,
-    /// Shares drives by weight.
+    /// Groups of this class share drives by weight.
     #[default]
     BestEffort,
-    /// Goes when the other classes leave the drive idle, plus a small guaranteed minimum.
+    /// I/Os of this class go when the other classes leave the drive idle; a small minimum is
+    /// guaranteed.
     Idle,
 }
 
-/// Latency that the scheduler tries to keep for a group, from the scheduler's queue to completion.
+/// Latency that the scheduler tries to keep for a group's I/Os, from their insertion into the
+/// scheduler to their completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LatencyTarget {
     /// The mean latency in nanoseconds.
@@ -104,7 +106,7 @@ pub struct GroupConfig {
     /// Parent group whose share the group divides with its siblings. Groups have at most two
     /// levels.
     pub parent: Option<GroupId>,
-    /// Weight against the siblings, 1 to 10,000, default 100.
+    /// Weight relative to the group's siblings, 1 to 10,000, default 100.
     pub weight: u32,
     /// Priority class of the group's I/O.
     pub priority: Priority,

@@ -3,12 +3,12 @@
 //! A word holds the time at which the next I/O may go, and each I/O advances it by its cost. A
 //! thread needs one atomic addition; each waiting I/O has its own time and need not ask again; and
 //! I/Os are served in order of arrival over all threads. Unused capacity accumulates for up to
-//! `burst`. Bound: in any window of length W at most rate * (W + burst) starts, plus one I/O. An
-//! I/O that costs more than a second's worth still goes in its turn, and later I/Os pay for it. A
-//! second word holds how much of the time ahead belongs to I/Os that still wait: when the limit
-//! changes they ask again, and I/Os that have passed stay paid for. Source: the leaky bucket as a
-//! meter (ITU-T I.371, the generic cell rate algorithm). Kernel counterpart: block/blk-throttle.c,
-//! `tg_dispatch_time`.
+//! `burst`. Bound: in any window of length W, I/Os worth at most rate * (W + burst) start, plus one
+//! I/O. An I/O that costs more than a second's worth is not delayed for that; later I/Os wait for
+//! its cost. A second word holds how much of the time ahead belongs to I/Os that still wait: when
+//! the limit changes, waiting I/Os book anew, and I/Os that have passed stay paid for. Source: the
+//! leaky bucket as a meter (ITU-T I.371, the generic cell rate algorithm). Kernel counterpart:
+//! block/blk-throttle.c, `tg_dispatch_time`.
 
 use millrace_machine::{Machine, Order, Word, nanoseconds};
 
@@ -105,7 +105,7 @@ impl LimitCosts {
 pub(crate) struct TokenBuckets<M: Machine> {
     /// Time at which the next I/O may go, in fractions of a nanosecond.
     next: [M::Word; BUCKETS_PER_BIO + 2],
-    /// Part of `next` that was booked by I/Os that still wait, and is not paid for yet.
+    /// Part of the time in `next` that belongs to I/Os that still wait, which have not paid yet.
     waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
 
@@ -126,8 +126,8 @@ impl<M: Machine> TokenBuckets<M> {
     }
 
     /// Returns the buckets with changed costs. I/Os that passed are paid for at the new rate,
-    /// unused capacity stays, and waiting I/Os hold no time here, because they ask again. Threads
-    /// that do not know of the change yet keep using the old buckets.
+    /// unused capacity stays, and waiting I/Os hold no booked time in the new buckets, because they
+    /// book anew. Threads that do not know of the change yet keep using the old buckets.
     pub(crate) fn changed(
         &self,
         (old, new): (&LimitCosts, &LimitCosts),
@@ -147,7 +147,7 @@ impl<M: Machine> TokenBuckets<M> {
         TokenBuckets { next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
     }
 
-    /// Returns how far beyond `now_ns` the most booked bucket is booked.
+    /// Returns how far beyond `now_ns` I/Os have booked the bucket that is booked furthest ahead.
     pub(crate) fn ahead_ns(&self, now_ns: u64) -> u64 {
         // Relaxed: a report needs only a recent value.
         let next = self.next.iter().map(|word| word.load(Order::Relaxed)).max().unwrap_or(0);
@@ -177,15 +177,15 @@ impl<M: Machine> TokenBuckets<M> {
         self.waiting[place_of(io)].fetch_add(costs.of(io), Order::Relaxed);
     }
 
-    /// Returns the booked time of an I/O that still waits, for other I/Os to use.
+    /// Gives back the time that a waiting I/O has booked, so that other I/Os can use it.
     pub(crate) fn give_back(&self, costs: &LimitCosts, io: BucketIo) {
         self.leave(costs, io);
         // Relaxed: as in `reserve`.
         self.next[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
     }
 
-    /// Records that an I/O no longer waits: its time has come, or it pays although it goes
-    /// elsewhere. `costs` are those given to `wait`.
+    /// Records that an I/O no longer waits, because its time has come, or because it is released
+    /// early and pays nevertheless. `costs` are those given to `wait`.
     pub(crate) fn leave(&self, costs: &LimitCosts, io: BucketIo) {
         // Relaxed: as in `wait`.
         self.waiting[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
@@ -262,10 +262,10 @@ mod tests {
         }
         let buckets = buckets.changed((&slow, &fast), now_ns);
         assert_eq!(buckets.ahead_ns(now_ns), 250_000, "a millisecond was paid ahead");
-        // 500 us that nobody used at 4000 IOPS are worth 2 ms at 1000 IOPS.
+        // 500 us of unused capacity at 4000 IOPS are worth 2 ms at 1000 IOPS.
         let buckets = buckets.changed((&fast, &slow), now_ns + 750_000);
         assert_eq!(buckets.reserve(&slow, io, now_ns + 750_000), now_ns - 1_250_000);
-        // Without a limit in between, nobody knows how much I/O went through.
+        // While there is no limit, I/O is not counted, so nothing is carried over.
         let buckets = buckets.changed((&slow, &LimitCosts::new(&GroupLimits::default())), now_ns);
         assert_eq!(buckets.ahead_ns(now_ns), 0);
     }
@@ -280,7 +280,7 @@ mod tests {
         buckets.wait(&slow, io);
         let first = buckets.changed((&slow, &fast), now_ns);
         let second = first.changed((&fast, &slow), now_ns + 1_000_000);
-        // Whoever knows of neither takes a time, and gives it up.
+        // A thread that knows of neither change books a time and gives it back.
         buckets.reserve(&slow, io, now_ns);
         [0, 1].iter().for_each(|_| buckets.leave(&slow, io));
         let due_ns = second.reserve(&slow, io, now_ns + 1_000_000);
@@ -307,7 +307,7 @@ mod tests {
         let buckets = TokenBuckets::<Native>::new(0);
         let reserve = |sectors| buckets.reserve(&costs, (3, Op::Write, sectors), 1_000_000_000);
         assert!(reserve(1 << 20) <= 1_000_000_000);
-        // 512 MiB at 4 KiB a second.
+        // 512 MiB at 4 KiB a second take 131,072 seconds.
         assert_eq!(reserve(1) / 1_000_000_000, 131_072);
     }
 
@@ -369,7 +369,7 @@ mod tests {
             }
             let most = allowed * 1.0001 + f64::from(sectors) * 512.0 + 4096.0;
             prop_assert!(passed as f64 <= most, "{passed} bytes, {most} allowed");
-            // And, but for the one that waits, no less.
+            // Except for the I/O that still waits, no less is let through either.
             let least = allowed * 0.999 - f64::from(sectors) * 512.0 - 4096.0;
             prop_assert!(passed as f64 >= least, "{passed} bytes, {least} are due");
         }

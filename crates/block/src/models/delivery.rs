@@ -42,7 +42,7 @@ fn deliver(lists: &[usize]) {
             bio_set.bell.sleep_unless(None, || bio_set.has_delivered());
         }
     }
-    got.for_each(|bio| ensure(bio.dev_sector == 7, "an old bio came back"));
+    got.for_each(|bio| ensure(bio.dev_sector == 7, "the bio came back with old data"));
     got.unlink();
     threads.into_iter().for_each(|thread| ensure(thread.join(), "a thread failed"));
 }

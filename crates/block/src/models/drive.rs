@@ -1,4 +1,5 @@
-//! A drive for models: it completes requests at the next poll, and can be told to expect none.
+//! A drive for models. It completes requests at the next poll, and a model can declare that no
+//! request may arrive.
 //!
 //! Its record is plain memory outside the model, which adds no step and orders nothing.
 #![cfg(test)]
@@ -28,7 +29,7 @@ use crate::volume::{Layout, Volume};
 /// The drive's record of requests, outside the model.
 #[derive(Default)]
 pub(super) struct DriveRecord {
-    /// True if nothing may be handed to the drive.
+    /// True if no request may be handed to the drive.
     pub(super) closed: bool,
     /// Number of requests handed over so far.
     pub(super) seen: u32,
@@ -130,7 +131,7 @@ fn disk(
         },
         ..config
     };
-    (Disk::new(Box::new(drive), config).expect("a drive in order"), notes)
+    (Disk::new(Box::new(drive), config).expect("the model's settings are valid"), notes)
 }
 
 /// Creates a volume whose first drive may have a worker, which gets all batches of two or more

@@ -1,8 +1,8 @@
 //! Freezing a disk against a submitter: once it is drained, nothing reaches the drive.
 //!
 //! Production code: the whole path of a bio through `Channel` and `Disk` in three settings, against
-//! `freeze`, `wait_drained` and `unfreeze`. Checked: nothing is dispatched between the last two,
-//! and the bio is served once, before or after.
+//! `freeze`, `wait_drained` and `unfreeze`. Checked: no request is dispatched between
+//! `wait_drained` and `unfreeze`, and the bio is served once, before or after.
 #![cfg(test)]
 
 use alloc::sync::Arc;
@@ -34,7 +34,7 @@ fn freeze(config: &DiskConfig<Checked>) {
     });
     freeze_and_look(&volume.disks()[0], &notes);
     ensure(reader.join(), "the reader failed");
-    ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
+    ensure(locked(&notes).seen == 1, "the drive did not get the request exactly once");
 }
 
 /// An owner reads and sleeps until its drive completes; another thread inspects the disk meanwhile.

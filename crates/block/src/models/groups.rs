@@ -1,8 +1,8 @@
 //! Models of the state that threads share for groups: a token bucket, and the table with its
 //! version.
 //!
-//! A token bucket hands out times; the table's version tells that a thread's copy is old. All other
-//! state that schedulers share is under locks.
+//! A token bucket assigns times to I/Os; the table's version shows a thread that its copy is
+//! outdated. All other state that schedulers share is under locks.
 #![cfg(test)]
 
 extern crate std;
@@ -50,10 +50,10 @@ fn pass_a_gate(times_ns: &'static [u64]) {
     let mut due = due.lock().unwrap_or_else(PoisonError::into_inner).clone();
     due.sort_unstable();
     let apart = due.windows(2).all(|pair| pair[1] - pair[0] >= 1_000_000);
-    ensure(apart, "two I/Os have one time");
+    ensure(apart, "two I/Os were given the same time");
     let last_ns = times_ns.iter().max().copied().unwrap_or(0);
     let late = due.iter().all(|due_ns| *due_ns < last_ns + 1_000_000 * due.len() as u64);
-    ensure(late, "time was lost");
+    ensure(late, "an I/O was given too late a time");
 }
 
 #[test]
@@ -65,7 +65,8 @@ fn no_two_ios_get_one_time_at_a_gate() {
     });
 }
 
-/// A thread sets a limit of the default group; another finds its copy of the table old.
+/// A thread sets a limit of the default group; another thread must find its copy of the table
+/// outdated.
 fn look_while_it_changes() {
     let groups = Groups::<Checked>::new();
     let mut view = GroupView::new();
@@ -78,10 +79,10 @@ fn look_while_it_changes() {
     let was_old = view.is_old(&groups);
     if was_old {
         view.renew(&groups);
-        ensure(view.has_limits, "a new version of an old table");
+        ensure(view.has_limits, "the version is new but the table is old");
     }
     ensure(thread.join(), "the thread panicked");
-    ensure(was_old || view.is_old(&groups), "a change that nobody hears of");
+    ensure(was_old || view.is_old(&groups), "the thread did not notice the change");
 }
 
 #[test]

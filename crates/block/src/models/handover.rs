@@ -1,8 +1,9 @@
 //! Handover of work through queues and doorbells: to an I/O thread that owns the queue and may be
 //! about to sleep, and to a thread that is just serving the queue.
 //!
-//! Production code: the whole path of a bio through `Channel` and `Disk`, there and back. Checked:
-//! each bio reaches the drive once and completes, and no thread sleeps for ever.
+//! Production code: the whole path of a bio through `Channel` and `Disk`, from submission to
+//! completion. Checked: each bio reaches the drive once and completes, and no thread sleeps for
+//! ever.
 #![cfg(test)]
 
 use alloc::sync::Arc;
@@ -46,13 +47,13 @@ fn serve_another() {
     let mut channel = Channel::open(&volume, config).expect("its queues are served");
     channel.sub.run.hint = 0;
     while locked(&notes).seen == 0 {
-        channel.poll(|_| ensure(false, "a bio of another channel came here"));
+        channel.poll(|_| ensure(false, "the channel got a bio of another channel"));
         if locked(&notes).seen == 0 {
             bell.sleep_unless(None, || channel.has_work());
         }
     }
     ensure(reader.join(), "the reader failed");
-    ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
+    ensure(locked(&notes).seen == 1, "the drive did not get the request exactly once");
 }
 
 #[test]
@@ -78,7 +79,10 @@ fn share_a_queue(threads: usize) {
     };
     let readers: Vec<_> = (0..threads).map(reader).collect();
     readers.into_iter().for_each(|reader| ensure(reader.join(), "a reader failed"));
-    ensure(locked(&notes).seen == threads as u32, "not every request reached the drive once");
+    ensure(
+        locked(&notes).seen == threads as u32,
+        "the drive did not get every request exactly once",
+    );
     ensure(volume.disks()[0].tags_in_use() == 0, "a tag was lost");
 }
 

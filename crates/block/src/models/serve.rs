@@ -1,5 +1,5 @@
-//! The serve lock and the marks of pending work: the thread inside does the work of threads that
-//! come too late, and never are two threads inside.
+//! The serve lock and the marks of pending work: the thread that holds the lock does the work of
+//! threads that come too late, and no two threads ever hold the lock.
 //!
 //! Production code: `ServeLock` and the marks of a `HardwareQueue`. The work is a line that only
 //! the mark publishes, so the memory orders of lock and marks are checked.
@@ -75,13 +75,13 @@ fn submit(ctxs: &'static [usize], asks: MeterUse) {
 
 impl ServeModel {
     fn submit(&self, ctx: usize) {
-        // SAFETY: nobody looks at the work before it is marked.
+        // SAFETY: no thread reads the work before it is marked.
         unsafe { *self.work[ctx].write() = 1 };
         self.hctx.mark_pending(ctx);
         let mut inside = self.hctx.serve.enter_or_flag();
         while let Some(mut serving) = inside {
             self.hctx.take_pending(|ctx| {
-                // SAFETY: whoever takes the mark has the work.
+                // SAFETY: the thread that takes the mark owns the work.
                 let work = unsafe { &mut *self.work[ctx].write() };
                 ensure(*work == 1, "work was done twice or seen too early");
                 *work = 2;

@@ -124,7 +124,7 @@ fn share_a_tag(cpus: u32) {
     };
     let threads: Vec<_> = (0..cpus).map(reader).collect();
     threads.into_iter().for_each(|thread| ensure(thread.join(), "a thread failed"));
-    ensure(locked(&notes).seen == cpus, "not every request reached the drive once");
+    ensure(locked(&notes).seen == cpus, "the drive did not get every request exactly once");
     ensure(volume.disks()[0].tags_in_use() == 0, "a tag was lost");
 }
 
@@ -161,7 +161,7 @@ fn owners_share_a_tag() {
     };
     for number in 0..2 {
         let brought = volume.disks()[0].bring_up(number, &thread(number));
-        ensure(brought.is_ok(), "not brought up");
+        ensure(brought.is_ok(), "the drive's queue was not opened");
     }
     let read = || Bio::read(0, Buffer::new(512));
     let mut mine = Channel::open(&volume, small()).expect("its queues are served");

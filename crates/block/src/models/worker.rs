@@ -3,8 +3,8 @@
 //!
 //! Production code: `Worker`, its `WorkerState` in a `Disk`, and the whole path of bios through
 //! `Channel` in per-drive mode. Checked: each bio completes, and no thread sleeps for ever. Where a
-//! thread would sleep until a drive's deadline, it turns at once, because deadlines never pass
-//! here.
+//! thread would sleep until a drive's deadline, it runs its next turn at once, because deadlines
+//! never pass here.
 #![cfg(test)]
 
 use alloc::sync::Arc;
@@ -33,7 +33,10 @@ fn bell() -> CheckedBell {
 /// Creates the first drive's worker.
 fn worker(volume: &Volume<Checked>, bell: CheckedBell) -> Worker<Checked> {
     let mut worker = Worker::new(&IoThread { number: 0, owner: 9, bell, turn: None });
-    ensure(worker.serve(&volume.disks()[0]).is_ok_and(|taken| taken), "the seat is not free");
+    ensure(
+        worker.serve(&volume.disks()[0]).is_ok_and(|taken| taken),
+        "the drive already has a worker",
+    );
     worker
 }
 
@@ -57,7 +60,7 @@ fn submit_two(channel: &mut Channel<Checked>) {
 /// Sleeps until `count` bios have completed.
 fn wait_for(channel: &mut Channel<Checked>, count: usize) {
     let handed = channel.wait(count, |done| ensure(done.status.is_ok(), "failed"));
-    ensure(handed == count, "not all was answered");
+    ensure(handed == count, "not all bios completed");
 }
 
 /// Serves until `done` returns true; sleeps whenever there is no work.
@@ -93,7 +96,7 @@ fn asleep(kind: QueueKind) {
         notes.seen > 0 && notes.inside == 0
     });
     ensure(reader.join(), "the reader failed");
-    ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
+    ensure(locked(&notes).seen == 1, "the drive did not get the request exactly once");
 }
 
 #[test]
@@ -134,9 +137,9 @@ fn leave(kind: QueueKind) {
     let mut channel = hand_over(&volume, thread);
     wait_for(&mut channel, 2);
     ensure(leaver.join(), "the worker failed");
-    ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
+    ensure(locked(&notes).seen == 1, "the drive did not get the request exactly once");
     ensure(volume.disks()[0].tags_in_use() == 0, "a tag was lost");
-    ensure(volume.waiting() == 0, "something is said to wait");
+    ensure(volume.waiting() == 0, "the volume reports waiting chains although there are none");
 }
 
 #[test]
@@ -151,8 +154,8 @@ fn a_batch_for_a_worker_that_leaves_is_served_by_its_submitter() {
     }
 }
 
-/// A worker has a request in the drive, and another thread inspects its queue just as that
-/// completes.
+/// A worker has a request at the drive, and another thread inspects the worker's queue just as the
+/// request completes.
 fn look_at_a_worker(look: fn(&Disk<Checked>)) {
     let (volume, notes) = served_volume(QueueKind::AnyThread);
     locked(&notes).held = true;
@@ -198,7 +201,7 @@ fn leave_while_frozen() {
     });
     freeze_and_look(&volume.disks()[0], &notes);
     ensure(reader.join(), "the reader failed");
-    ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
+    ensure(locked(&notes).seen == 1, "the drive did not get the request exactly once");
 }
 
 #[test]

@@ -2,11 +2,12 @@
 //!
 //! Hardware keeps tags in one of three places: in each hardware queue (NVMe, 1,024), in each drive
 //! (AHCI, 32), or in a controller for all its drives (SCU 250, HBA 10,140). A driver knows only its
-//! own drive; a `Controller` in a `DiskConfig` adds the rest, and `queue_tags` turns both into tag
-//! sets. Invariant: a hardware queue never has more requests in flight than its driver accepts,
-//! however many tags the controller has; others wait without a tag, so that a slow drive does not
-//! starve the rest. Flushes may exceed this by the reserved tags. Kernel counterparts: host tags
-//! (`scsi_host->can_queue`, `BLK_MQ_F_TAG_HCTX_SHARED`) and a device's `queue_depth`.
+//! own drive. A `Controller` in a `DiskConfig` adds the limits that several drives share, and
+//! `queue_tags` makes tag sets from both. Invariant: a hardware queue never has more requests in
+//! flight than its driver accepts, however many tags the controller has; further requests wait
+//! without a tag, so that a slow drive does not starve the other drives. Flushes may exceed this
+//! limit by the reserved tags. Kernel counterparts: host tags (`scsi_host->can_queue`,
+//! `BLK_MQ_F_TAG_HCTX_SHARED`) and a device's `queue_depth`.
 
 use alloc::format;
 use alloc::string::String;
@@ -80,7 +81,7 @@ impl ControllerConfig {
 /// A controller, which the `DiskConfig` of each of its drives refers to.
 pub struct Controller<M: Machine> {
     config: ControllerConfig,
-    /// The tag set of all its drives, if they share one.
+    /// The tag set of all drives of the controller, if they share one.
     shared: Option<Arc<TagSet<M>>>,
 }
 
@@ -102,8 +103,8 @@ impl<M: Machine> Controller<M> {
         &self.config
     }
 
-    /// Returns the number of tags in use in the set that all drives share; `None` if they share
-    /// none.
+    /// Returns the number of tags in use in the set that all drives share; `None` if each drive or
+    /// queue has its own.
     #[must_use]
     pub fn tags_in_use(&self) -> Option<u32> {
         self.shared.as_ref().map(|tags| tags.in_use())
@@ -164,7 +165,8 @@ pub(crate) fn lane_tags<M: Machine>(
     lanes.iter().map(|queue| queues[*queue].clone()).collect()
 }
 
-/// Creates the tags of each of `hctxs` hardware queues: the drive's, within the controller's limit.
+/// Creates the tags of each of `hctxs` hardware queues, from the drive's own number of tags and the
+/// controller's limit.
 pub(crate) fn queue_tags<M: Machine>(
     settings: TagSettings<'_, M>,
     hw: HwQueues,
@@ -274,13 +276,15 @@ mod tests {
             (PerQueue, Some((5, Queue)), None, (4, 5, 4, None)),
             (PerQueue, Some((20, Queue)), None, (4, 8, 4, None)),
             (PerDrive, Some((20, Queue)), None, (4, 8, 1, None)),
-            // All queues of the drive together; each as many as the driver takes in it.
+            // All queues of the drive share the tags; each queue has at most as many requests in
+            // flight as the driver accepts there.
             (PerQueue, Some((5, Drive)), None, (4, 5, 1, None)),
             (PerQueue, Some((8, Drive)), None, (4, 8, 1, None)),
             (PerQueue, Some((9, Drive)), None, (4, 9, 1, Some(8))),
             (PerQueue, Some((100, Drive)), None, (4, 32, 1, Some(8))),
             (PerDrive, Some((100, Drive)), None, (4, 8, 1, None)),
-            // A drive that numbers its tags for all queues has one, if there are more than it has.
+            // A drive that numbers tags across its queues gets a single queue if the controller has
+            // more tags than the drive.
             (PerQueue, Some((20, Controller)), None, (4, 20, 1, Some(8))),
             (PerDrive, Some((20, Controller)), None, (1, 20, 1, Some(8))),
             (PerDrive, Some((9, Controller)), None, (1, 9, 1, Some(8))),

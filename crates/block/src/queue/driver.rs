@@ -2,9 +2,9 @@
 //!
 //! A driver declares how many hardware queues it has, how deep they are, and which threads may run
 //! them. It uses the block layer's tags and never sees a bio (\[MQ\] design, points 2-4). Queues
-//! are opened one by one and called under the hardware queue's serve lock, so `&mut self` stands
-//! for the lock. `Status` is the outcome of an I/O; `Dispatch` is flow control. Kernel counterpart:
-//! `struct blk_mq_ops`.
+//! are opened one by one. Their methods are called under the hardware queue's serve lock, so `&mut
+//! self` represents holding that lock. `Status` is the outcome of an I/O; `Dispatch` is flow
+//! control. Kernel counterpart: `struct blk_mq_ops`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -84,7 +84,7 @@ pub struct DriverData {
 }
 
 impl DriverData {
-    /// Capacity in bytes.
+    /// Largest number of bytes.
     pub const BYTES: usize = 19;
 
     /// Copies `bytes`, cut off at the capacity.
@@ -99,7 +99,7 @@ impl DriverData {
     #[must_use]
     pub fn text(text: fmt::Arguments<'_>) -> DriverData {
         let mut data = DriverData::default();
-        // Writing to it cannot fail, and formatting numbers and words does not either.
+        // Writing to `data` cannot fail, and neither can formatting numbers and words.
         let _ = fmt::write(&mut data, text);
         data
     }
@@ -148,10 +148,10 @@ pub struct Extent {
 pub struct Unwritten {
     /// Number of dirty pages.
     pub pages: u64,
-    /// Number of dirty pages whose last write to the volume did not fail.
+    /// Number of dirty pages, not counting those whose last write to the volume failed.
     pub untried: u64,
-    /// Pages written since the start, which only grows. It shows progress even if the number of
-    /// dirty pages stays the same, because waiting requests make other pages dirty.
+    /// Number of pages written since the start, which never decreases. This shows progress even if
+    /// the number of dirty pages stays the same because waiting requests make other pages dirty.
     pub written: u64,
 }
 
@@ -178,9 +178,9 @@ pub trait Driver<M: Machine>: Send + Sync {
         self.capacity() << SECTOR_SHIFT
     }
     /// Re-reads the size of the file or device below the drive, and returns the sectors that the
-    /// drive accepts requests for from now on. Called when an operator says that it has grown; may
-    /// block. A volume uses the added space only once all its drives have answered. The caller
-    /// treats a smaller size as an error and keeps the old one.
+    /// drive accepts requests for from now on. Called when an operator reports that the file or
+    /// device has grown; may block. A volume uses the added space only once all its drives have
+    /// answered. The caller treats a smaller size as an error and keeps the old one.
     ///
     /// # Errors
     /// If the size cannot be read, or the drive cannot grow; the text names the drive's location.
@@ -198,8 +198,8 @@ pub trait Driver<M: Machine>: Send + Sync {
     }
     /// Returns true if a queue's `poll` right after `commit_rqs` completes every request handed
     /// over, so that no request is in flight while no thread serves the queue. Then several threads
-    /// may serve a hardware queue at once, each with a driver queue of its own
-    /// (`Inside::Each`). Only for drives whose queues any thread may run.
+    /// may serve a hardware queue at once, each with a driver queue of its own (`Inside::Each`).
+    /// Allowed only for drives whose queues any thread may run.
     fn is_immediate(&self) -> bool {
         false
     }
@@ -224,8 +224,8 @@ pub trait Driver<M: Machine>: Send + Sync {
         self.open_queue(index, depth)
     }
     /// Returns true if the drive's `OwnerOnly` queues may be opened when their thread first needs
-    /// them instead of at the start. Opening must be quick, wait for nobody, and need no scarce
-    /// resource beyond those that the thread's first queues of such drives took.
+    /// them instead of at the start. Opening must be quick, wait for no other thread, and need no
+    /// scarce resource beyond those that the thread's first queues of such drives took.
     fn may_open_late(&self) -> bool {
         false
     }
@@ -262,8 +262,8 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn unwritten(&self) -> Unwritten {
         Unwritten::default()
     }
-    /// Returns the allocation state of a range. The extents cover the range or its first part. May
-    /// block; not for the I/O path.
+    /// Returns the allocation state of a range. The extents cover the range from its start, but
+    /// perhaps not to its end. May block; not for the I/O path.
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         let _ = sector;
         alloc::vec![Extent { nr_sectors, hole: false, zero: false }]
@@ -281,7 +281,8 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn lend(&self, arena: &Arc<Arena>) {
         let _ = arena;
     }
-    /// Returns the driver's own counters by name, since it was made, for statistics.
+    /// Returns the driver's own counters, with their names, for statistics. They count since the
+    /// driver was made.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -334,7 +335,7 @@ pub struct CompletionBatch {
     len: usize,
     /// Number of entries checked to have been in flight.
     checked: usize,
-    /// Number of checked entries already taken out.
+    /// Number of checked entries that were already taken out.
     taken: usize,
     wake_ns: Option<u64>,
 }
@@ -459,7 +460,7 @@ impl CompletionBatch {
         self.wake_ns.take()
     }
 
-    /// Empties a batch of which nothing was checked or taken out.
+    /// Empties a batch of which no entry was checked or taken out.
     #[inline(always)]
     pub(crate) fn clear_unchecked(&mut self) {
         debug_assert_eq!((self.checked, self.taken), (0, 0));
@@ -471,7 +472,8 @@ impl CompletionBatch {
         (self.len, self.checked, self.taken) = (0, 0, 0);
     }
 
-    /// Records that each tag so far was in flight exactly once, in the queue that filled the batch.
+    /// Records a successful check that each tag in the batch was in flight exactly once, in the
+    /// queue that filled the batch.
     #[inline(always)]
     pub(crate) fn set_checked(&mut self) {
         self.checked = self.len;
@@ -528,7 +530,7 @@ mod tests {
     use alloc::vec;
     use millrace_machine::Native;
 
-    /// A driver that says no more than it must.
+    /// A driver that implements only the required methods.
     struct Plain;
 
     impl Driver<Native> for Plain {

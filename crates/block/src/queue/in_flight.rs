@@ -18,7 +18,7 @@ pub(crate) struct InFlight {
     /// Dispatch time of each tag in nanoseconds; 0 if the tag is not in flight in this queue.
     issued_ns: Box<[u64]>,
     count: u32,
-    /// Clock that leaves out pauses of the process; made at the first timeout check.
+    /// Clock that does not count pauses of the process; made at the first timeout check.
     clock: Option<RunningClock>,
 }
 
@@ -56,7 +56,7 @@ impl InFlight {
     /// If a tag is not in flight here; `drive` is for the message.
     #[inline(always)]
     pub(crate) fn take_back(&mut self, batch: &mut CompletionBatch, drive: &str) {
-        // A local, so that it stays in a register.
+        // A local variable, so that the slice stays in a register.
         let issued_ns = &mut *self.issued_ns;
         for (tag, _) in batch.entries() {
             let issued = &mut issued_ns[tag.0 as usize];
@@ -85,16 +85,16 @@ impl InFlight {
         Some(unsafe { tags.lent(tag) })
     }
 
-    /// Checks the clock, every `period_ns` while requests are in flight. A pause in which nobody
-    /// checked, such as a suspended process, counts against no request. Returns true if there was
-    /// one.
+    /// Checks the clock; called every `period_ns` while requests are in flight. A pause without
+    /// checks, for example because the process was suspended, does not count towards any request's
+    /// timeout. Returns true if there was such a pause.
     pub(crate) fn look(&mut self, now_ns: u64, period_ns: u64) -> bool {
         // One check may be missed while another thread serves the queue.
         let due_ns = 2 * period_ns;
         let issued_ns = &self.issued_ns;
         let clock = self.clock.get_or_insert_with(|| {
-            // The first check is due from the first request on, because a pause may have come
-            // before the check.
+            // The time of the first request counts as a check, because a pause may have come
+            // between that request and this check.
             let first = issued_ns.iter().copied().filter(|issued| *issued != 0).min();
             let mut clock = RunningClock::new();
             clock.look(first.unwrap_or(now_ns), due_ns);
@@ -123,7 +123,7 @@ impl InFlight {
         self.issued_ns[tag.0 as usize] = stamp(now_ns);
     }
 
-    /// Sets the number of requests in flight without requests, for tests.
+    /// Sets the number of requests in flight, for tests that have no requests.
     #[cfg(test)]
     pub(crate) fn pretend(&mut self, count: u32) {
         self.count = count;

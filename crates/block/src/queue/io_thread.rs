@@ -1,8 +1,8 @@
 //! `IoThread`: the properties of an I/O thread that a channel or worker running on it needs.
 //!
-//! The thread's runner (a reactor's context, a worker's thread, a test) passes it when it opens the
-//! channel or makes the worker. A function pointer tells how the thread waits for its drives,
-//! because this layer makes no system call.
+//! The code that runs the thread (a reactor's context, a worker's thread, a test) passes an
+//! `IoThread` when it opens the channel or makes the worker. This layer makes no system call, so a
+//! function pointer lets the thread wait for its drives.
 
 use alloc::sync::Arc;
 
@@ -24,13 +24,14 @@ pub struct IoThread<M: Machine> {
     pub owner: u64,
     /// Doorbell that wakes the thread.
     pub bell: Arc<Doorbell<M>>,
-    /// Function that drives the thread's drives; `None` if their completions ring the doorbell.
+    /// Function that submits to the thread's drives and waits for them; `None` if their completions
+    /// ring the doorbell.
     pub turn: Option<ThreadTurn<M>>,
 }
 
-/// Starts the I/O handed to an I/O thread's drives and collects completions. Sleeps until there is
-/// work, the doorbell rings or the deadline comes, unless `has_work`, asked after the doorbell was
-/// armed, returns true.
+/// Starts the I/O that was handed to an I/O thread's drives, and collects completions. Sleeps until
+/// there is work, the doorbell rings or the deadline has come. Does not sleep if `has_work`, which
+/// is called after the doorbell was armed, returns true.
 ///
 /// # Errors
 /// If the thread's ring itself fails.

@@ -12,7 +12,8 @@ use millrace_machine::{Machine, Order, Word};
 /// Bitmap of the software queues that have bios for a hardware queue.
 pub(crate) struct PendingQueues<M: Machine> {
     words: Arc<[M::Word]>,
-    /// For one of several lanes: its bit, and the software queue that the bit stands for.
+    /// If the hardware queue is one of several lanes: the lane's bit, and the software queue that
+    /// the bit represents.
     own: Option<(u64, usize)>,
 }
 

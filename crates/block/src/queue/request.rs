@@ -38,11 +38,12 @@ pub enum Dispatch {
 #[repr(u8)]
 pub(crate) enum RequestState {
     Idle,
-    /// In flight; its bios came straight from a plug.
+    /// The request is in flight; its bios came straight from a plug.
     InFlight,
-    /// In flight; its bios waited in a queue.
+    /// The request is in flight; its bios waited in a queue.
     Waited,
-    /// Timed out and recorded so, but not completed, because the submitter owns its memory.
+    /// The request has timed out and is recorded as failed, but is not completed, because the
+    /// submitter owns its memory.
     Overdue,
     Abandoned,
 }
@@ -57,14 +58,14 @@ pub struct Request<M: Machine> {
     pub(crate) d_ns: u64,
     nr_sectors: SectorCount,
     tag: Tag,
-    /// Bit of its tag in the bitmap; `TagBits::RESERVED` for a reserved tag.
+    /// Bit of the request's tag in the bitmap; `TagBits::RESERVED` for a reserved tag.
     pub(crate) bits: TagBits,
     nr_segments: u16,
     pub(crate) hctx: u16,
     op: Op,
     flags: OpFlags,
     pub(crate) state: RequestState,
-    /// The driver's last answer.
+    /// The driver's last answer to this request.
     pub(crate) outcome: Dispatch,
 }
 
@@ -110,7 +111,8 @@ impl<M: Machine> Request<M> {
         self.state = RequestState::Waited;
     }
 
-    /// Records that the request waits in a queue, from now on unless it waited before.
+    /// Records that the request waits in a queue from now on. If it already waits, the earlier time
+    /// is kept.
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
         self.state = RequestState::Waited;
         if let Some(head) = &mut self.chain {
@@ -129,7 +131,7 @@ impl<M: Machine> Request<M> {
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
-        // Marked as this thread's own; `ends_alike` checks whether a bio is.
+        // The run counts as this thread's own I/O; `ends_alike` checks this for each bio.
         let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
@@ -275,8 +277,8 @@ impl<M: Machine> Drop for RequestRef<M> {
     }
 }
 
-/// Panics, unless a panic is under way: then the tag and the bios stay in use, since the driver may
-/// have the request.
+/// Panics. If a panic is already under way, does nothing: the tag and the bios stay in use, because
+/// the driver may have the request.
 #[cold]
 #[inline(never)]
 fn dropped_with_its_tag<M: Machine>() {

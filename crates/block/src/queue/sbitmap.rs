@@ -1,9 +1,9 @@
 //! `Sbitmap`: a scalable bitmap of free numbers, spread over words on separate cache lines.
 //!
 //! Owned by a `TagSet`. Bits are taken and returned in batches: one locked operation for up to a
-//! word of them. Each user starts at its own hint, so users meet on a cache line only when the map
-//! is nearly full. A set bit is taken. Kernel counterpart: lib/sbitmap.c (names and the rule for
-//! bits per word, not code).
+//! word of them. Each user starts at its own hint, so two users write to the same cache line only
+//! when the map is nearly full. A set bit means that the number is taken. Kernel counterpart:
+//! lib/sbitmap.c (names and the rule for bits per word, not code).
 
 use alloc::boxed::Box;
 
@@ -19,7 +19,7 @@ pub(crate) struct TagBits {
 impl TagBits {
     /// The empty set of bits.
     pub(crate) const NONE: TagBits = TagBits { word: 0, mask: 0 };
-    /// Stands for a number that is in another map.
+    /// Represents a number that belongs to another map.
     pub(crate) const RESERVED: TagBits = TagBits { word: u32::MAX, mask: 0 };
 }
 
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// A plain model of the bitmap: a set of numbers.
+    /// A simple model of the bitmap: a set of numbers.
     struct Plain {
         taken: BTreeSet<u32>,
         depth: u32,
@@ -229,8 +229,8 @@ mod tests {
     }
 
     impl Plain {
-        /// The lowest free numbers of the first word that has any: of the hint's, then of those
-        /// behind it.
+        /// Returns the lowest free numbers of the first word that has free numbers, starting at the
+        /// hint's word.
         fn take(&mut self, hint: u32, want: u32) -> Option<(u32, Vec<u32>)> {
             let words = self.depth.div_ceil(self.width);
             let bio_set = (hint < words).then_some(hint);

@@ -4,10 +4,10 @@
 //! queues go through [`Scheduler::insert`], and [`Scheduler::next`] names the chain that becomes
 //! the next request. Each hardware queue has its own `Scheduler`, called under that queue's serve
 //! lock by one thread at a time; the schedulers of a drive coordinate as they like (deadline.rs
-//! shares one lock, as the kernel's does). Flushes bypass it. `Scheduling` is the layer's side: it
-//! counts the chains inside and reports completions only of requests that the scheduler named.
-//! Called by disk/scheduled.rs. Source: \[MQ\], "scheduling in the software queues". Kernel
-//! counterpart: `struct elevator_mq_ops`.
+//! shares one lock, as the kernel's does). Flushes bypass the scheduler. `Scheduling` is the
+//! layer's side of this interface: it counts the chains inside the scheduler, and reports
+//! completions only of requests that the scheduler named. Called by disk/scheduled.rs. Source:
+//! \[MQ\], "scheduling in the software queues". Kernel counterpart: `struct elevator_mq_ops`.
 
 pub(crate) mod builtin;
 pub(crate) mod cost;
@@ -36,7 +36,7 @@ use crate::chain::merge::{MergeKind, try_merge};
 use crate::chain::slot::{BioList, BioRef, BioSlot};
 use crate::queue::request::Tag;
 
-/// Nanoseconds during which a pause of the scheduler is written to a trace only once.
+/// Minimum time, in nanoseconds, between two trace messages about pauses of the scheduler.
 const REST_NOTED_NS: u64 = 10_000_000;
 
 /// Bios that wait to become one request: a single bio, or several adjacent ones merged.
@@ -124,8 +124,8 @@ impl<M: Machine> BioChain<M> {
         self.bio.q_ns + u64::from(self.bio.waited.g_ns)
     }
 
-    /// Returns the time when the first bio was inserted into the queue; the present, if that came
-    /// more than 4 s after submission.
+    /// Returns the time when the first bio was inserted into the queue. If that was more than 4 s
+    /// after submission, returns the present time.
     pub(crate) fn inserted_ns(&self) -> u64 {
         self.bio.inserted_ns()
     }
@@ -215,11 +215,11 @@ impl<M: Machine> Leftover<M> {
 pub enum SchedulerPick<M: Machine> {
     /// The chain that goes to the driver next.
     Chain(BioChain<M>),
-    /// No chain now, although chains wait: ask again after a completion, or at this time in
-    /// nanoseconds of the machine's clock.
+    /// Chains wait, but none may go now. The layer asks again after a completion, or at this time
+    /// in nanoseconds of the machine's clock.
     WaitUntil(u64),
-    /// No chain before the next insertion or completion. If chains wait, this answer is allowed
-    /// only while the driver has requests that came from this scheduler.
+    /// No chain may go before the next insertion or completion. If chains wait, this answer is
+    /// allowed only while the driver has requests that came from this scheduler.
     Nothing,
 }
 
@@ -250,7 +250,7 @@ pub struct CompletedChain {
     /// Time when the completion was noticed or the chain was taken back, in nanoseconds.
     pub done_ns: u64,
     /// The driver's status. `None` if the driver never got the chain: it was taken back because its
-    /// queue closes or another scheduler takes over, and may come again.
+    /// queue closes or another scheduler takes over. Then the chain may be inserted again.
     pub status: Option<Status>,
 }
 
@@ -336,12 +336,13 @@ pub(crate) struct Scheduling<M: Machine> {
     scheduler: Box<dyn Scheduler<M>>,
     /// A chain that the scheduler named while no tag was free.
     picked: Option<BioRef<M>>,
-    /// Number of chains inside, including `picked`.
+    /// Number of chains in the scheduler, including `picked`.
     len: u32,
-    /// Requests in flight from this scheduler by tag, and their number.
+    /// Requests in flight that came from this scheduler, indexed by tag.
     issued: Box<[IssuedChain]>,
+    /// Number of requests in flight that came from this scheduler.
     in_flight: u32,
-    /// True if the scheduler kept chains when it was drained, or returned foreign ones.
+    /// True if the scheduler kept chains when it was drained, or returned chains of another drive.
     pub(crate) has_lost: bool,
     /// Time until which another pause of the scheduler is not written to the trace.
     rests_until_ns: u64,
@@ -502,7 +503,7 @@ impl<M: Machine> Scheduling<M> {
         chain.bio
     }
 
-    /// Sets the reason why chains that the scheduler of queue `hctx` would let go still wait.
+    /// Sets the reason why chains that the scheduler of queue `hctx` would dispatch still wait.
     pub(crate) fn stop(&self, hctx: u16, hold: WaitReason) {
         self.drive.stop(hctx.into(), hold);
     }
@@ -558,7 +559,8 @@ impl<M: Machine> Scheduling<M> {
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
-            // Leaked, so that chains that turn up later are still recognised as this drive's.
+            // The accounts are leaked, so that chains which are returned later are still recognised
+            // as chains of this drive.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

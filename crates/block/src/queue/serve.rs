@@ -1,14 +1,14 @@
-//! `ServeLock`: a try-lock whose holder serves the queue. A thread that comes too late leaves a
-//! flag, and the holder then serves again.
+//! `ServeLock`: a try-lock whose holder serves the queue. A thread that finds the lock held leaves
+//! a flag, and the holder then serves again.
 //!
-//! Owns one word (free, held, held and flagged) and the value that it protects. Threads that run a
-//! hardware queue take it: one locked operation to enter and one to leave, no fence, and no work is
-//! lost, because a late thread publishes its work before it flags, and the holder cannot leave
-//! while the flag is set. Lock statistics cost nothing while they are off: a further bit in the
-//! word makes both operations fail, and only the failure path checks for statistics. The thread
-//! that enables statistics sets the bit, and the first thread to enter after they are disabled
-//! clears it; while it is clear, `hold` is empty. Kernel counterpart: the bit lock and re-run flag
-//! of `blk_mq_run_hw_queue`.
+//! The lock consists of one word (free, held, held and flagged) and the value that it protects.
+//! Threads that run a hardware queue take the lock. Entering and leaving take one atomic operation
+//! each, and no fence. No work is lost, because a late thread publishes its work before it sets the
+//! flag, and the holder cannot leave while the flag is set. Lock statistics cost nothing while they
+//! are off: while they are on, another bit in the word makes both atomic operations fail, and only
+//! the failure path checks for statistics. The thread that enables statistics sets the bit, and the
+//! first thread to enter after they are disabled clears it; while it is clear, `hold` is empty.
+//! Kernel counterpart: the bit lock and re-run flag of `blk_mq_run_hw_queue`.
 #![allow(unsafe_code)]
 
 use core::ops::{Deref, DerefMut};
@@ -18,9 +18,9 @@ use millrace_machine::{Hold, Line, LockCounts, Machine, Meter, Order, Site, Word
 
 const FREE: u64 = 0;
 const HELD: u64 = 1;
-/// Set together with `HELD`: a thread came too late and left work.
+/// Bit that is set together with `HELD`: a thread found the lock held and left work.
 const FLAG: u64 = 2;
-/// Set together with any of these: the lock counts statistics.
+/// Bit that can be set together with any of these states: the lock counts statistics.
 const METERED: u64 = 4;
 
 /// Name of the lock in lock statistics.
@@ -57,7 +57,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         self.state.load(Order::Relaxed) & HELD != 0
     }
 
-    /// Takes the lock, or flags its holder to serve again. Called after publishing the work.
+    /// Takes the lock, or sets the flag that makes its holder serve again. The caller must publish
+    /// its work first.
     #[track_caller]
     pub(crate) fn enter_or_flag(&self) -> Option<ServeGuard<'_, M, T>> {
         let site = Location::caller();
@@ -100,7 +101,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         let (mut entered, tried_ns) = (None, Self::counts().then(M::Meter::now));
         if wait_ns > 0 {
             M::spin_until(M::now().saturating_add(wait_ns), || {
-                // Relaxed: a plain read leaves the word's cache line to the holder.
+                // Relaxed: a plain read leaves the word's cache line with the holder.
                 if self.state.load(Order::Relaxed) & HELD == 0 {
                     entered = self.attempt(site, tried_ns);
                 }
@@ -114,7 +115,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     }
 
     /// Takes the lock if it is free. `tried_ns` is the time of the first attempt, if this is a
-    /// later one.
+    /// later attempt.
     #[inline(always)]
     fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
@@ -146,15 +147,15 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         Some(ServeGuard { lock: self })
     }
 
-    /// Flags the holder to serve again. Returns false if there is no holder, or the caller must
-    /// retry.
+    /// Sets the flag that makes the holder serve again. Returns false if the lock is free, or the
+    /// caller must try again.
     fn flag(&self) -> bool {
         // Release pairs with the Acquire of a failing `leave`: the holder sees the work.
         match self.state.compare_exchange(HELD, HELD | FLAG, Order::Release, Order::Relaxed) {
             Ok(_) => true,
             Err(found) if found & HELD == 0 => false,
-            // Already flagged, perhaps before our work was published: the exchange below orders it.
-            // Or statistics are on.
+            // The flag is already set, perhaps since before this thread's work was published, so
+            // the exchange below publishes the work. Or statistics are on.
             Err(found) => {
                 // Release pairs with that Acquire too; Relaxed: a failure is tried again.
                 let (release, relaxed) = (Order::Release, Order::Relaxed);
@@ -163,10 +164,10 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Counts statistics from now on, as long as [`Meter::is_on`]; the present holder is not
-    /// counted.
+    /// Counts statistics from now on, as long as [`Meter::is_on`] returns true. The time of the
+    /// present holder is not counted.
     pub(crate) fn meter(&self) {
-        // Relaxed: threads that enter and leave hand on what is read and written inside.
+        // Relaxed: the bit publishes no data; threads that enter and leave do that.
         self.state.fetch_or(METERED, Order::Relaxed);
     }
 
@@ -184,13 +185,14 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Stores the hold statistics; only the holder may call it.
+    /// Stores the start of the present hold, for statistics; only the holder may call this.
     fn set_hold(&self, hold: Option<Hold>) {
         // SAFETY: the state word makes the caller the only one inside.
         unsafe { *self.hold.held() = hold };
     }
 
-    /// Returns the statistics of the present hold if it ended now; only the holder may call it.
+    /// Returns the present hold with its statistics up to now, or `None` if the hold is not
+    /// measured. Only the holder may call this.
     fn ended(&self) -> Option<(Hold, LockCounts)> {
         // SAFETY: the state word makes the caller the only one inside.
         let hold = unsafe { *self.hold.held() }?;
@@ -198,7 +200,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     }
 }
 
-/// Counts a hold that has ended.
+/// Adds a hold that has ended to the lock statistics.
 fn count<M: Machine>(ended: Option<(Hold, LockCounts)>) {
     if let Some((hold, counts)) = ended {
         M::Meter::count_hold(NAME, &hold, &counts);
@@ -211,7 +213,7 @@ pub(crate) struct ServeGuard<'a, M: Machine, T: Send> {
 }
 
 impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
-    /// Releases the lock, unless a thread left a flag: then clears the flag and keeps the lock.
+    /// Releases the lock. If a thread left a flag, instead clears the flag and keeps the lock.
     #[inline]
     pub(crate) fn leave(self) -> Option<Self> {
         let state = &self.lock.state;
@@ -269,7 +271,7 @@ impl<M: Machine, T: Send> Drop for ServeGuard<'_, M, T> {
         let (state, ended) = (&self.lock.state, self.lock.ended());
         self.lock.set_hold(None);
         // Release pairs with the Acquire of the next `try_enter`. A flag left meanwhile is lost
-        // here, so dropping is only for users without late threads, and for panics.
+        // here, so a guard is only dropped where no thread leaves flags, and during panics.
         if M::Meter::ALWAYS {
             state.store(FREE, Order::Release);
         } else {
@@ -319,8 +321,8 @@ mod tests {
     fn only_whoever_is_inside_can_be_made_to_go_round_again() {
         let lock = ServeLock::<Native, u32>::new(0);
         for metered in [false, true] {
-            assert!(!lock.flag(), "nobody is inside");
-            let serving = lock.try_enter().expect("and nobody is kept out by that");
+            assert!(!lock.flag(), "the lock is free");
+            let serving = lock.try_enter().expect("the failed flag leaves the lock free");
             assert!(lock.flag() && lock.flag());
             drop(serving);
             if !metered {
@@ -346,13 +348,13 @@ mod tests {
                     drop(serving);
                 });
                 late.store(true, Ordering::SeqCst);
-                *lock.enter_within(60_000_000_000).expect("it leaves at once") += 1;
+                *lock.enter_within(60_000_000_000).expect("the holder leaves at once") += 1;
             });
             assert_eq!(*lock.try_enter().expect("free"), 1);
         }
     }
 
-    /// Enters and leaves once, with a latecomer of either kind.
+    /// Enters and leaves once, while a second thread leaves a flag or tries to enter.
     fn round(lock: &ServeLock<Native, u32>) {
         let serving = lock.enter_within(1_000).expect("free");
         assert!(lock.try_enter().is_none());
@@ -370,7 +372,7 @@ mod tests {
                 None => std::thread::yield_now(),
             }
         };
-        // Other tests' locks are not asked.
+        // Statistics of locks in other tests are ignored.
         let own = |row: &LockRow| row.site.is_some_and(|site| site.file.ends_with("serve.rs"));
         let rows = || meter.rows().into_iter().filter(own).collect::<Vec<_>>();
         let lock = ServeLock::<Native, u32>::new(0);
@@ -388,7 +390,7 @@ mod tests {
         let inside = lock.try_enter().expect("free");
         drop(meter);
         assert!(inside.leave().is_none());
-        assert_eq!(lock.state.load(Order::Relaxed), FREE, "it counts no more");
+        assert_eq!(lock.state.load(Order::Relaxed), FREE, "the lock no longer counts statistics");
         round(&lock);
     }
 }

@@ -1,10 +1,10 @@
 //! `TagSet`: tags, their requests, and the queues that wait for a free tag.
 //!
 //! Owned by a hardware queue, by all queues of a drive, or by several drives. Tags are taken only
-//! for requests ready to go, and the unused rest of a batch is returned at once. A queue that finds
-//! none joins a first-come list; the thread that frees tags wakes the first queue of the list,
-//! which passes the wake-up on. Two reserved tags serve flushes, so a flush never waits behind
-//! data. Kernel counterpart: `struct blk_mq_tags`.
+//! for requests that are ready for dispatch, and the unused rest of a batch is returned at once. A
+//! queue that finds no free tag joins a list in order of arrival; the thread that frees tags wakes
+//! the first queue of the list, which passes the wake-up on. Two reserved tags serve flushes, so a
+//! flush never waits behind data. Kernel counterpart: `struct blk_mq_tags`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -35,14 +35,14 @@ pub(crate) struct Waiter {
 pub struct TagSet<M: Machine> {
     map: Sbitmap<M>,
     requests: Box<[M::Line<Request<M>>]>,
-    /// Reserved tags; their numbers start at the depth of `map`.
+    /// Bitmap of the reserved tags, whose numbers start at the depth of `map`.
     reserved: Sbitmap<M>,
     /// Length of `waiters`, readable without the lock.
     waiting: M::Word,
     waiters: M::Lock<VecDeque<Waiter>>,
 }
 
-/// Number of tags reserved for flushes.
+/// Number of additional tags that are reserved for flushes.
 const RESERVED: u32 = 2;
 
 impl<M: Machine> TagSet<M> {
@@ -94,7 +94,7 @@ impl<M: Machine> TagSet<M> {
             return None;
         }
         batch.bits.mask &= batch.bits.mask - 1;
-        // SAFETY: the tag was taken with the batch, of which it is no longer a part.
+        // SAFETY: the tag was taken with the batch and has just been removed from it.
         Some(unsafe { self.reclaim(Tag(batch.base + bit)) })
     }
 
@@ -191,9 +191,9 @@ impl<M: Machine> TagSet<M> {
         unsafe { &mut *self.requests[tag.0 as usize].write() }
     }
 
-    /// Adds a queue to the list of waiters. The caller must then try once more: either it finds the
-    /// tag freed meanwhile, or the thread that frees one sees the waiter (all four accesses are
-    /// SeqCst).
+    /// Adds a queue to the list of waiters. The caller must then try once more to take a tag.
+    /// Either it finds a tag that was freed meanwhile, or the thread that frees a tag sees the
+    /// waiter (all four accesses are SeqCst).
     pub(crate) fn wait(&self, waiter: Waiter) {
         let mut waiters = self.waiters.lock();
         waiters.push_back(waiter);
@@ -225,16 +225,16 @@ impl<M: Machine> TagSet<M> {
 }
 
 impl<M: Machine> Drop for TagSet<M> {
-    /// Forgets bios that a drive never completed: their set was leaked because of them.
+    /// Forgets bios that a drive never completed. Their bio set was leaked because of them.
     fn drop(&mut self) {
         for line in &self.requests {
-            // SAFETY: nobody else has the set any more.
+            // SAFETY: no other thread has the tag set any more.
             core::mem::forget(unsafe { &mut *line.write() }.chain.take());
         }
     }
 }
 
-/// Tags of one bitmap word, taken together or to be freed together.
+/// Tags of one bitmap word that were taken together or will be freed together.
 #[derive(Debug)]
 pub(crate) struct TagBatch {
     bits: TagBits,
@@ -322,7 +322,7 @@ pub(crate) mod tests {
                             prop_assert!(!batch.is_empty());
                             let each = || number(tags.next(&mut batch));
                             let all: Vec<u32> = core::iter::from_fn(each)
-                                // The rest is freed without being used.
+                                // The other tags of the batch are freed without being used.
                                 .take(want as usize / 2 + 1)
                                 .collect();
                             prop_assert!(all.iter().all(|tag| *tag < depth && taken.insert(*tag)));

@@ -1,11 +1,11 @@
 //! The kernel's trace record, `struct blk_io_trace`: its fields, and its encoding to and from
 //! bytes.
 //!
-//! Holds only the format: no allocation, no clock, no I/O. The recorder encodes here; readers such
-//! as the lab's `trace` decode here, and no other code parses these untrusted bytes. A record is 48
-//! bytes in the byte order of its machine, which the magic number shows, followed by `pdu_len`
-//! bytes of data; numbers in that data are big-endian. Source: include/uapi/linux/blktrace_api.h,
-//! version 7.
+//! This module contains only the format: no allocation, no clock, no I/O. The recorder encodes
+//! here; readers such as the lab's `trace` decode here, and no other code parses these untrusted
+//! bytes. A record is 48 bytes in the byte order of its machine, which the magic number shows,
+//! followed by `pdu_len` bytes of data; numbers in that data are big-endian. Source:
+//! include/uapi/linux/blktrace_api.h, version 7.
 
 use core::fmt;
 
@@ -28,7 +28,7 @@ pub mod category {
     pub const WRITE: u16 = 1 << 1;
     /// The drive's cache is flushed first.
     pub const FLUSH: u16 = 1 << 2;
-    /// A synchronous request: a task waits for it.
+    /// A synchronous request: a task waits for its completion.
     pub const SYNC: u16 = 1 << 3;
     /// Queueing and merging.
     pub const QUEUE: u16 = 1 << 4;
@@ -167,11 +167,11 @@ impl EventCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum NotifyKind {
-    /// The data is the name of the process `pid`.
+    /// The data of the record is the name of the process `pid`.
     Process = 0,
-    /// The data is the wall clock: seconds and nanoseconds, 4 bytes each.
+    /// The data of the record is the time of day: seconds since 1970 and nanoseconds, 4 bytes each.
     Timestamp = 1,
-    /// The data is a text message.
+    /// The data of the record is a text message.
     Message = 2,
 }
 
@@ -547,11 +547,11 @@ mod tests {
             let act = EventCode::from_code(code).unwrap();
             assert_eq!((act.letters(), act as u32), (letters, code));
             assert_eq!(EventCode::from_letters(letters), Some(act));
-            // Its own category may be among those that are added.
+            // The categories to add may include the event's own category.
             let whole = act.with(WRITE | QUEUE);
             assert_eq!((whole & 0xffff, whole >> 16 & 0x12), (code, 0x12), "{letters}");
         }
-        // No tool shows these, and no tool asks for them.
+        // blkparse shows neither event, so they have no letters.
         assert_eq!([EventCode::Abort, EventCode::DriverData].map(EventCode::letters), ["", ""]);
         assert_eq!(["", "T", "q"].map(EventCode::from_letters), [None; 3]);
         let notes = [NotifyKind::Process, NotifyKind::Timestamp, NotifyKind::Message]
@@ -572,7 +572,7 @@ mod tests {
             assert_eq!(device(major_number, minor_number), number);
             assert_eq!((major(number), minor(number)), (major_number, minor_number));
         }
-        assert_eq!(device(2, 0x12_3456), 0x0022_3456, "more than fits is cut");
+        assert_eq!(device(2, 0x12_3456), 0x0022_3456, "bits that do not fit are cut off");
     }
 
     #[test]
@@ -625,7 +625,7 @@ mod tests {
             let record = Record { action: note.action(), ..Record::default() };
             assert_eq!((record.act(), record.note()), (None, Some(note)));
         }
-        // A cgroup's number before the data changes neither.
+        // A cgroup number before the data changes neither the code nor the categories.
         for action in
             [EventCode::Issue.with(category::WRITE) | CGROUP, NotifyKind::Message.action() | CGROUP]
         {

@@ -1,12 +1,12 @@
 //! The contents of a trace ring: words of 16 bytes, and the entries that a reader decodes from
 //! them.
 //!
-//! Memory bandwidth is the main cost of tracing, so a word holds only what differs from the words
-//! before. A *group* word holds the time, device, tenant and categories of the words behind it. A
-//! *step* word holds the sectors of one I/O and a step, which may stand for several of the kernel's
-//! events at one time. The source of a remap, the flush that another flush joined, and a driver's
-//! data are in words before the step. A *note* word belongs to no I/O (note.rs). Written by
-//! `TraceWriter` (tracer.rs), read by [`RingDecoder`]; the top 4 bits of a word's first half are
+//! Memory bandwidth is the main cost of tracing, so a word stores only the fields that differ from
+//! the words before it. A *group* word holds the time, device, tenant and categories of the words
+//! behind it. A *step* word holds the sectors of one I/O and a step, which may stand for several of
+//! the kernel's events at one time. The source of a remap, the flush that another flush joined, and
+//! a driver's data are in words before the step. A *note* word belongs to no I/O (note.rs). Written
+//! by `TraceWriter` (tracer.rs), read by [`RingDecoder`]; the top 4 bits of a word's first half are
 //! its kind.
 
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ const FROM: u64 = 2;
 const DATA: u64 = 3;
 const NOTE: u64 = 4;
 
-/// Codes for several of the kernel's events in one step.
+/// Codes of steps that stand for several of the kernel's events.
 const QUEUE_GET: u8 = 32;
 const REMAP_QUEUE: u8 = 33;
 const REMAP_QUEUE_GET: u8 = 34;
@@ -135,8 +135,8 @@ pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     [of.sector & VALUE, what]
 }
 
-/// Returns the word with the source of a remap, or the sector of the flush that was joined; it
-/// precedes the step.
+/// Returns the word with the source of a remap, or with the sector of the flush that was joined.
+/// This word precedes the step.
 #[inline(always)]
 pub(crate) fn from_word(sector: u64) -> RingWord {
     [FROM << KIND_SHIFT, sector]
@@ -160,8 +160,8 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + 
 /// Decodes words into entries, in the writer's order of time; remembers the current group.
 #[derive(Debug, Default)]
 pub(crate) struct RingDecoder {
-    /// D events of steps that began with an I, all of one time: they follow the last of these I
-    /// events.
+    /// D events of steps that contained I and D, all of the same time. They are kept until the last
+    /// of these I events is emitted.
     issued: Vec<TraceEntry>,
     time_ns: u64,
     group: u64,
@@ -328,7 +328,7 @@ mod tests {
         let group = group_of(0x0810_0001, 0x1234, 0x8002);
         assert_eq!(group, 0x8002_1234_0810_0001);
         assert_eq!(group_word(0xf123, group), [0x1000_0000_0000_f123, group]);
-        // A time is cut before it becomes another kind.
+        // A time that is too large is cut off, so that it does not change the word's kind.
         assert_eq!(group_word(u64::MAX, 0), [0x1fff_ffff_ffff_ffff, 0]);
         let of = TraceSubject { group, sector: 0x55, bytes: 0xffff_fe00 };
         assert_eq!(step_word(&of, TraceStep::One(EventCode::Remap)), [0x55, 0x0000_000f_ffff_fe00]);
@@ -344,7 +344,8 @@ mod tests {
         assert!(data_words(&longest).all(|word| word[0] >> 4 == 0x0300_0000_0000_0000));
     }
 
-    /// A tenant's number may be the code of a step, and a time or a source any bits.
+    /// The bits of a tenant's number may equal the code of a step, and a time or a source may have
+    /// any bits.
     #[test]
     fn what_words_say_is_never_taken_for_their_kind() {
         let tenant = INSERT_ISSUE.into();

@@ -1,9 +1,9 @@
 //! `TraceNote`: a trace message about groups and schedulers, between the events of I/Os.
 //!
-//! Holds two numbers and their meaning, so that recording one allocates nothing; the recorder
-//! formats the text. Also defines the codes stored in a ring's words (entry.rs). Kernel
-//! counterpart: `blk_add_trace_msg`, which bfq and blk-throttle call; blkparse shows such a message
-//! as `m`.
+//! A note consists of two numbers and their meaning, so that recording a note allocates no memory;
+//! the recorder formats the text. This module also defines the codes stored in a ring's words
+//! (entry.rs). Kernel counterpart: `blk_add_trace_msg`, which bfq and blk-throttle call; blkparse
+//! shows such a message as `m`.
 
 use core::fmt;
 
@@ -20,8 +20,8 @@ pub enum TraceMessage {
     /// The drive's scheduler pauses although I/Os wait in it. The note's time is the length of the
     /// pause; the group and the wait reason are given if the scheduler reports them.
     Rests(Option<(GroupId, WaitReason)>),
-    /// The drive's scheduler starts to hold back I/Os of the group. The number is how many requests
-    /// counted with the group's a hardware queue may have at the drive; `u32::MAX` for no limit.
+    /// The drive's scheduler starts to hold back I/Os of the group. The number is the limit of a
+    /// hardware queue's requests at the drive that applies to the group; `u32::MAX` for no limit.
     Held(GroupId, WaitReason, u32),
     /// New depth of the hardware queue with this number: how many reads and how many other requests
     /// it may have at the drive. Equal numbers limit both together; `u32::MAX` for no limit.

@@ -1,11 +1,11 @@
 //! `Tracer`: one ring of trace events for each recording thread, and their readout.
 //!
 //! A ring has one writer (the submit context of a channel or worker) and one reader (the recorder),
-//! and neither waits for the other: an event that finds no room is counted as dropped, and a note
-//! before the next event says how many were. The writer publishes words (entry.rs) once for each
-//! batch, and the reader decodes them. While tracing is off, nothing here is touched. Lock order:
-//! the list of rings, then a ring's reader. Kernel counterpart: kernel/trace/blktrace.c and its
-//! relay channels.
+//! and neither waits for the other. An event that finds no room is counted as dropped, and a note
+//! before the next event tells how many events were dropped. The writer publishes words (entry.rs)
+//! once for each batch, and the reader decodes them. While tracing is off, nothing here is touched.
+//! Lock order: the list of rings, then a ring's reader. Kernel counterpart: kernel/trace/blktrace.c
+//! and its relay channels.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -32,7 +32,7 @@ const DROP_NOTE_WORDS: u64 = 2;
 /// Largest number of entries decoded at a time.
 const ENTRIES_AT_ONCE: usize = 1024;
 
-/// The time with which events are recorded.
+/// The time that is recorded for events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TraceStamp {
     /// The time of the event's batch, or of its I/O if the channel reads the clock for each.
@@ -61,7 +61,7 @@ struct TraceRing<M: Machine> {
 // SAFETY: the writer touches the words from `tail` + length on, the reader, who holds `reader`,
 // those from `tail` to `head`; both counts are handed over with Release and Acquire.
 unsafe impl<M: Machine> Sync for TraceRing<M> {}
-// SAFETY: nothing in it belongs to a thread.
+// SAFETY: no field is tied to a thread.
 unsafe impl<M: Machine> Send for TraceRing<M> {}
 
 impl<M: Machine> TraceRing<M> {
@@ -80,7 +80,7 @@ impl<M: Machine> TraceRing<M> {
                 decoder.take(unsafe { *self.words[place].get() }, &mut entries);
                 tail += 1;
             }
-            // A batch is published whole, so no later word belongs to these entries.
+            // The writer publishes whole batches, so no later word belongs to these entries.
             if tail == head {
                 decoder.end(&mut entries);
             }
@@ -92,17 +92,18 @@ impl<M: Machine> TraceRing<M> {
     }
 }
 
-/// The writer of a thread's ring.
+/// Writes events into a thread's ring.
 pub(crate) struct TraceWriter<M: Machine> {
     ring: Arc<TraceRing<M>>,
     mask: u64,
     head: u64,
-    /// Number of words up to which there was room when the reader's position was last read.
+    /// Value of `head` up to which the ring had room when the reader's position was last read.
     limit: u64,
     /// Number of dropped events that no note has reported yet.
     untold: u32,
-    /// Time and properties of the current group.
+    /// Time of the current group of events.
     time_ns: u64,
+    /// Device, tenant and categories of the current group of events.
     group: u64,
     stamp: TraceStamp,
 }
@@ -191,8 +192,8 @@ impl<M: Machine> TraceWriter<M> {
     #[inline]
     fn push(&mut self, word: RingWord) {
         let place = (self.head & self.mask) as usize;
-        // SAFETY: the place is in the ring by the mask, and the writer's alone: `limit` is never
-        // past what the reader has left behind.
+        // SAFETY: the mask keeps the index inside the ring. Only the writer uses this word, because
+        // `limit` never exceeds the words that the reader has finished.
         unsafe { *self.ring.words.get_unchecked(place).get() = word };
         self.head += 1;
     }
@@ -211,8 +212,8 @@ impl<M: Machine> TraceWriter<M> {
             self.push(note_word(TraceNote { remark, time_ns: 0 }));
             return true;
         }
-        // The words that fill the ring may be those not published until the end of the batch.
-        // Release pairs with the Acquire of `TraceRing::read`.
+        // The ring may be full of words that would be published only at the end of the batch, so
+        // they are published now. Release pairs with the Acquire of `TraceRing::read`.
         self.ring.head.store(self.head, Order::Release);
         // Relaxed: a statistic with one writer.
         let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
@@ -238,7 +239,8 @@ pub struct Tracer<M: Machine> {
     /// 1 while a trace is recorded.
     on: M::Word,
     rings: M::Lock<Vec<Arc<TraceRing<M>>>>,
-    /// Events dropped by ended threads, less those dropped before the recording began.
+    /// Number of events dropped by ended threads, minus the events dropped before the recording
+    /// began.
     dropped: M::Word,
     /// 1 if each event has its own time.
     exact: M::Word,
@@ -262,7 +264,7 @@ impl<M: Machine> Tracer<M> {
     /// Returns true while a trace is recorded.
     #[inline]
     pub fn is_on(&self) -> bool {
-        // Relaxed: threads notice soon enough.
+        // Relaxed: threads may notice the change a little later.
         self.on.load(Order::Relaxed) != 0
     }
 
@@ -271,7 +273,7 @@ impl<M: Machine> Tracer<M> {
     /// [`Volume::set_traced`](crate::Volume::set_traced).
     pub fn start(&self, stamp: TraceStamp) -> bool {
         let mut rings = self.rings.lock();
-        // Written under the lock only.
+        // This word is written only under the lock.
         if self.is_on() {
             return false;
         }
@@ -381,7 +383,8 @@ mod tests {
         let tracer = Tracer::<Native>::new(8);
         assert!(tracer.start(TraceStamp::Batch) && !tracer.start(TraceStamp::Batch));
         let mut writer = tracer.writer();
-        // Times that differ: two words each, and the last one must leave room for the largest.
+        // The times differ, so each event takes two words, and the last one must leave room for the
+        // largest event.
         (0..9).for_each(|n| writer.put(n + 1, &of(n), QUEUED));
         writer.put(9, &of(9), TraceStep::QueueGet);
         let mut seen = Vec::new();
@@ -412,14 +415,15 @@ mod tests {
         tracer.start(TraceStamp::Batch);
         let mut writer = tracer.writer();
         for round in 1..4 {
-            // Of one time: a word each and one for all, and the last one that fits leaves room for
-            // fewer words than the largest event has.
+            // The events have the same time, so each takes one word, and all share a group word.
+            // The last event that fits leaves room for fewer words than the largest event has.
             (0..20).for_each(|n| writer.put(round, &of(n), QUEUED));
             let mut seen = Vec::new();
             let status = tracer.drain(|_, entries| {
                 seen.extend(entries.iter().filter(|e| e.note.is_none()).map(|e| e.sector));
             });
-            // From the second round on, a note of the first one's dropped events is there.
+            // From the second round on, the ring also holds a note about the events that the first
+            // round dropped.
             let fit = 16 - WORDS_MAX - u64::from(round > 1);
             let dropped = round * (20 - fit) - u64::from(round > 1);
             assert_eq!((seen, status.dropped), ((0..fit).collect(), dropped), "{round}");
@@ -492,7 +496,7 @@ mod tests {
         writer.publish();
         tracer.stop();
         tracer.start(TraceStamp::Event);
-        // Of the group that was opened before.
+        // This event belongs to the group that was opened before.
         writer.put(5, &of(2), QUEUED);
         writer.publish();
         writer.put(5, &of(3), QUEUED);

@@ -1,7 +1,7 @@
 //! The linear layout: drives one after the other.
 //!
-//! The last drive may grow; growth of any other would move the data of the drives behind it. Kernel
-//! counterpart: md's linear.
+//! The last drive may grow. Growth of any other drive would move the data of the drives behind it.
+//! Kernel counterpart: md's linear.
 
 use alloc::vec::Vec;
 

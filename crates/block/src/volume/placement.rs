@@ -1,8 +1,9 @@
 //! `Placement`: maps the sectors of a volume to its drives, and a range to its parts.
 //!
-//! One implementation for each layout (linear.rs, stripe.rs). The volume calls it, and channels
-//! split bios by the results. A range of a volume is one contiguous range on each drive that it
-//! touches. Sectors are in units of 512 bytes; members are numbered as the volume's drives.
+//! There is one implementation for each layout (linear.rs, stripe.rs). The volume calls it, and
+//! channels split bios according to the results. A range of a volume is one contiguous range on
+//! each drive that it touches. Sectors are in units of 512 bytes; members are numbered as the
+//! volume's drives.
 
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
@@ -47,11 +48,13 @@ pub(crate) struct DrivePart {
 pub(crate) struct VolumeRange {
     pub(super) sector: Sector,
     pub(super) end: Sector,
-    /// Row and drive of the first chunk, and the sectors of it before the range.
+    /// Row and drive of the first chunk.
     pub(super) first: (u64, u16),
+    /// Number of sectors of the first chunk that lie before the range.
     pub(super) within: u64,
-    /// Row and drive of the last chunk, and the sectors of it after the range.
+    /// Row and drive of the last chunk.
     pub(super) last: (u64, u16),
+    /// Number of sectors of the last chunk that lie after the range.
     pub(super) short: u64,
 }
 

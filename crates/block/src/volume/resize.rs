@@ -1,13 +1,13 @@
 //! Growth of a volume while it is in use.
 //!
-//! Called from any thread that was told that a drive has grown, during I/O. Sizes only grow, so an
-//! old size is never wrong, only outdated, and the I/O path pays nothing. A channel reads the
+//! Any thread that learns that a drive has grown may call this, also during I/O. Sizes only grow,
+//! so an old size is never wrong, only outdated, and the I/O path pays nothing. A channel reads the
 //! volume's size when a bio lies beyond the end that it knows (checks.rs). Servers that told
 //! clients a size can ask to be called ([`Volume::watch_size`]). All drives are asked before any
 //! new size counts, so a refused growth changes nothing. Growth must not move stored data: in a
-//! linear volume only the last drive may grow. Lock order: the list of watchers is locked alone,
-//! and never during a call. Kernel counterpart: `set_capacity_and_notify`, and md's `raid0_size`
-//! and `linear_size`.
+//! linear volume only the last drive may grow. Lock order: no other lock is held together with that
+//! of the list of watchers, which is not held while watchers are called. Kernel counterpart:
+//! `set_capacity_and_notify`, and md's `raid0_size` and `linear_size`.
 
 use alloc::format;
 use alloc::string::String;
@@ -24,7 +24,7 @@ use crate::volume::{Layout, Volume, capacity_of, whole_blocks};
 /// A callback that gets the new size.
 type SizeCallback = Arc<dyn Fn(Sector) + Send + Sync>;
 
-/// A volume's size, which only grows, and the callbacks that are told of it.
+/// A volume's size, which only grows, and the callbacks that are called when it has grown.
 pub(crate) struct VolumeSize<M: Machine> {
     /// Size in sectors when the volume was made.
     made: Sector,
@@ -43,13 +43,13 @@ struct SizeCallbacks {
 /// The result of asking a volume's drives for their sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resized {
-    /// Sectors of the volume before.
+    /// Size of the volume in sectors before the call.
     pub old: Sector,
-    /// Sectors of the volume from now on; as before if it has not grown.
+    /// Size of the volume in sectors after the call; equal to `old` if the volume has not grown.
     pub new: Sector,
-    /// Sizes of its drives, in their order.
+    /// Sizes of the volume's drives, in their order.
     pub drives: Vec<DriveResized>,
-    /// The drives that must grow before the volume can; empty if it has grown.
+    /// The drives that must grow before the volume can grow; empty if the volume has grown.
     pub needs: Vec<DriveNeed>,
 }
 
@@ -60,8 +60,8 @@ pub struct DriveNeed {
     pub name: String,
     /// Present size in sectors.
     pub has: Sector,
-    /// Size in sectors with which the volume grows by its smallest step, if all such drives have
-    /// theirs.
+    /// Size in sectors that this drive needs for the volume to grow by its smallest step, provided
+    /// that the other drives in the list have the sizes that they need.
     pub needs: Sector,
 }
 
@@ -70,9 +70,9 @@ pub struct DriveNeed {
 pub struct DriveResized {
     /// Name of the drive.
     pub name: String,
-    /// Sectors before.
+    /// Size in sectors before the call.
     pub old: Sector,
-    /// Sectors from now on.
+    /// Size in sectors after the call.
     pub new: Sector,
 }
 
@@ -104,7 +104,8 @@ impl<M: Machine> VolumeSize<M> {
     }
 
     fn begin(&self) -> Option<ResizeGuard<'_, M>> {
-        // Acquire pairs with the end of the previous resize, whose sizes and calls are complete.
+        // Acquire pairs with the Release at the end of the previous resize, so that its sizes and
+        // calls are complete.
         (self.busy.swap(1, Order::Acquire) == 0).then(|| ResizeGuard(self))
     }
 }
@@ -139,14 +140,15 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Asks the drives for their sizes and grows the volume accordingly: a striped volume by its
-    /// smallest drive, a linear one by its last. A volume over another one is resized after that
-    /// one, whose drives the result names. Bios submitted afterwards may use the new space, on
-    /// channels that were open before, too; then watchers are called. May block. A volume whose
-    /// drives have not grown stays as it is.
+    /// smallest drive, a linear one by its last. For a volume over another volume, the lower volume
+    /// is resized first, and the result names the lower volume's drives. Bios submitted afterwards
+    /// may use the new space, also on channels that were already open. Then the watchers are
+    /// called. May block. A volume whose drives have not grown stays as it is.
     ///
     /// # Errors
-    /// `InvalidSetting` if a drive has become smaller, or one has grown that may not; `Busy` while
-    /// another thread resizes the volume; and errors of the drives. Nothing has changed then.
+    /// `InvalidSetting` if a drive has become smaller, or if a drive has grown that must not grow;
+    /// `Busy` while another thread resizes the volume; and errors of the drives. Nothing has
+    /// changed then.
     #[doc(alias = "set_capacity_and_notify")]
     pub fn resize(&self) -> Result<Resized, Error> {
         let Some(turn) = self.size.begin() else {
@@ -176,8 +178,8 @@ impl<M: Machine> Volume<M> {
             let list: Vec<SizeCallback> =
                 watchers.list.iter().map(|(_, call)| call.clone()).collect();
             drop(watchers);
-            // Called while the size is locked against other changes, so that sizes are reported in
-            // order.
+            // Watchers are called while no other thread can change the size, so that sizes are
+            // reported in order.
             list.iter().for_each(|call| call(new));
         }
         drop(turn);

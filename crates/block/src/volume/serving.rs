@@ -1,12 +1,12 @@
 //! Serving modes: which threads serve a volume's drives, and how the mode `auto` chooses.
 //!
 //! A `Volume` has a `Serving`, its settings, and a `ServingChoice` that its channels share. Each
-//! channel counts its own I/O and adds it up with the others every quarter of a millisecond
-//! (`Chooser`), so no batch writes memory that others read. `auto` measures the throughput of all
-//! channels together: it lets each mode serve for a while, keeps the faster, and tries the other
-//! again after ever longer times. A channel that measured only itself would hand its work to
-//! workers that take the CPUs from the other channels. Source: \[FALCON\] (watermarks, per-drive
-//! serving; "per-volume" is its account of Linux).
+//! channel counts its own I/O (`Chooser`) and adds the counts to the shared state only every
+//! quarter of a millisecond, so batches do not write shared memory. `auto` measures the throughput
+//! of all channels together: it uses each mode for a while, keeps the faster one, and tries the
+//! other again after increasing intervals. A channel that measured only itself would hand its work
+//! to workers that take the CPUs from the other channels. Source: \[FALCON\] (watermarks, per-drive
+//! serving; "per-volume" is its description of Linux).
 
 use alloc::format;
 use alloc::string::String;
@@ -16,15 +16,17 @@ use millrace_machine::{Lock, Machine};
 /// The threads that serve a volume's drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Serving {
-    /// The submitting thread, to completion.
+    /// The submitting thread serves its I/O to completion.
     #[default]
     Inline,
-    /// A worker for each drive, for batches above the low watermark; the design of \[FALCON\].
+    /// A worker for each drive serves batches that reach the low watermark; the design of
+    /// \[FALCON\].
     PerDrive,
-    /// The submitting thread, with a single list for all drives: searched for merges, tags taken in
-    /// the plug, one drive after the other. The Linux path of \[FALCON\], for comparison.
+    /// The submitting thread serves the drives one after the other, from a single list of requests
+    /// for all drives. This list is searched for merges, and requests take their tags when they are
+    /// plugged. The Linux path of \[FALCON\], for comparison.
     PerVolume,
-    /// `Inline` or `PerDrive`, whichever has the higher throughput.
+    /// `Inline` or `PerDrive`, depending on which has the higher throughput.
     Auto,
 }
 
@@ -96,7 +98,8 @@ impl ServingConfig {
 impl Default for ServingConfig {
     /// Inline, with the source's watermarks. The source gives no pressure points: the high one is
     /// 32 times the depth of a SATA queue, and the low one an eighth below, because waiting chains
-    /// are unevenly spread over drives, so that a worker runs dry long before all are gone.
+    /// are unevenly spread over drives, so that some workers run out of chains long before all
+    /// waiting chains are dispatched.
     fn default() -> Self {
         ServingConfig {
             serving: Serving::Inline,
@@ -113,23 +116,27 @@ const MEETING_NS: u64 = 250_000;
 /// Shortest time in nanoseconds for which a mode is measured, for each active channel, because the
 /// channels take turns on the CPUs.
 const WINDOW_NS: u64 = 1_000_000;
-/// Longest such time in nanoseconds, for any number of channels.
+/// Longest time in nanoseconds for which a mode is measured, for any number of channels.
 const WINDOW_NS_MAX: u64 = 50_000_000;
-/// Batches that a mode must serve in a window, and multiples of the I/O in flight: fewer are noise.
+/// Number of batches that a mode must serve in a window; fewer would be noise.
 const WINDOW_BATCHES: u64 = 8;
+/// Bios that a mode must serve in a window, in addition, as a multiple of the bios in flight.
 const WINDOW_ROUNDS: u64 = 4;
-/// Batches and multiples before a window, while I/O of the other mode still completes.
+/// Number of batches before a window that are not measured, because I/O of the other mode still
+/// completes.
 const SETTLE_BATCHES: u64 = 4;
+/// Bios that must pass before a window, in addition, as a multiple of the bios in flight.
 const SETTLE_ROUNDS: u64 = 1;
-/// Windows until the slower mode is tried again, initially and at most.
+/// Number of windows until the slower mode is tried again, at first.
 const STAY_FIRST: u32 = 32;
+/// Largest number of windows until the slower mode is tried again.
 const STAY_MOST: u32 = 1024;
 /// A mode that takes this many times as long as the other would is given up at once.
 const TRIAL_FACTOR: u64 = 2;
 /// Percentage by which workers must be faster, because they use other CPUs.
 const MARGIN_PERCENT: u64 = 3;
 
-/// A channel's part in its volume's choice of mode.
+/// A channel's state for its volume's choice of mode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Chooser {
     /// I/O since the last update of the shared state.
@@ -170,7 +177,7 @@ impl Chooser {
         self.workers
     }
 
-    /// Adds the channel's I/O to the shared state, and adopts the present mode.
+    /// Adds the channel's I/O to the shared state, and adopts the mode that is now in use.
     #[inline(never)]
     fn meet(&mut self, choice: &mut ServingChoice, now_ns: u64) {
         self.meeting_ns = now_ns + MEETING_NS;
@@ -188,13 +195,15 @@ pub(crate) struct ServingChoice {
     workers: bool,
     /// Bios a second of submitters and of workers; 0 if not measured yet.
     rates: [u64; 2],
-    /// The window: its number, its start, and the I/O since.
+    /// Number of the current window.
     window: u64,
+    /// Start of the current window, in nanoseconds.
     since_ns: u64,
+    /// I/O of all channels in the current window.
     done: ChannelWork,
     /// Number of active channels in this window and in the one before.
     channels: [u64; 2],
-    /// True in the time before a window, whose I/O is not measured.
+    /// True in the time before a window, in which I/O is not measured.
     settling: bool,
     /// Windows until the other mode is tried.
     stay: u32,
@@ -275,7 +284,7 @@ impl ServingChoice {
         self.channels = [0, self.channels[0]];
     }
 
-    /// Ends the window, or the time before it, if it was long enough.
+    /// Ends the window, or the unmeasured time before it, if it was long enough.
     fn look(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         if self.settling {
@@ -291,7 +300,8 @@ impl ServingChoice {
     fn end_window(&mut self, elapsed_ns: u64) {
         let rate = u128::from(self.done.bios) * 1_000_000_000 / u128::from(elapsed_ns.max(1));
         let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
-        // A single window may have been unlucky, so the old rate counts as much as the new one.
+        // The rate of a single window may be an outlier, so the old rate counts as much as the new
+        // one.
         let known = &mut self.rates[usize::from(self.workers)];
         *known = if *known == 0 { rate } else { *known / 2 + rate / 2 + 1 };
         if self.rates[usize::from(!self.workers)] == 0 {
@@ -326,7 +336,7 @@ mod tests {
 
     use super::*;
 
-    /// A batch of a channel that is alone and meets nobody.
+    /// Counts a batch for the only channel, which updates the shared state each time.
     fn next(choice: &mut ServingChoice, (bios, in_flight): (u32, u32), now_ns: u64) -> bool {
         choice.join(&mut 0, if choice.done.batches == 0 { in_flight.into() } else { 0 });
         choice.channels[0] = 1;
@@ -334,7 +344,8 @@ mod tests {
         choice.workers
     }
 
-    /// Runs a second of batches of 64 at the rates given; the share of bios that workers served.
+    /// Runs batches of 64 bios for one second at the given rates. Returns the share of bios that
+    /// workers served.
     fn share(own: u64, theirs: u64) -> f64 {
         let (mut choice, mut now_ns, mut by_workers, mut all) = (ServingChoice::new(), 1, 0.0, 0.0);
         while now_ns < 4_000_000_000 {
@@ -358,9 +369,10 @@ mod tests {
         assert!(share(1_000_000, 1_000_000) < 0.1);
     }
 
-    /// Four channels that share a CPU, each in turn for 2 ms: the share of bios for which workers
-    /// were wanted. `own` and `theirs` are the nanoseconds of a bio by either way: those that its
-    /// submitter sees, and those of the CPU in all, which keep other channels from running.
+    /// Runs four channels that share a CPU, each in turn for 2 ms. Returns the share of bios for
+    /// which workers were chosen. `own` and `theirs` are the costs of a bio in nanoseconds without
+    /// and with workers: first the time that its submitter sees, then the total CPU time, in which
+    /// no other channel runs.
     fn crowded_share(own: (u64, u64), theirs: (u64, u64)) -> f64 {
         let choice = <Native as Machine>::Lock::new("choice", ServingChoice::new());
         let (mut channels, mut now_ns) = ([Chooser::default(); 4], 1);
@@ -396,12 +408,13 @@ mod tests {
         let ServingChoice { channels, done, .. } = *choice.lock();
         assert_eq!((channels[0], done.in_flight), (2, 1000));
         choice.lock().workers = true;
-        // Until the next meeting the first one does as before, and nobody sees what it did.
+        // Until its next update, the first channel keeps its mode, and the shared state does not
+        // include its I/O.
         assert!(!first.next::<Native>(&choice, (10, 1), MEETING_NS));
         assert_eq!(choice.lock().done.bios, 2);
         assert!(first.next::<Native>(&choice, (20, 1), MEETING_NS + 1));
         assert_eq!(choice.lock().done.bios, 32);
-        // Somebody else is at it: what was done is told the next time.
+        // Another thread holds the shared state, so the channel adds its I/O with the next update.
         let taken = choice.lock();
         assert!(!second.next::<Native>(&choice, (5, 1), MEETING_NS + 1));
         drop(taken);
@@ -425,7 +438,7 @@ mod tests {
         }
     }
 
-    /// A choice that is asked with batches of the same size, at rates that the test sets.
+    /// A `ServingChoice` that is used with batches of the same size, at rates that the test sets.
     struct Rig {
         choice: ServingChoice,
         now_ns: u64,
@@ -454,12 +467,13 @@ mod tests {
 
     #[test]
     fn way_is_measured_over_eight_batches_and_settles_first() {
-        // Four batches to settle, and eight to measure.
+        // Four batches pass before the window, and eight are measured.
         assert_eq!(Rig::new(1, 1).batches(1_000_000), 4 + 8);
-        // Settling takes as many bios as are in flight; measuring takes four times as many.
+        // Before the window, as many bios pass as are in flight; the window takes four times as
+        // many.
         assert_eq!(Rig::new(1, 100).batches(1_000_000), 100 + 400);
         assert_eq!(Rig::new(25, 100).batches(1_000_000), 4 + 16);
-        // Measuring takes at least 1 ms.
+        // The window takes at least 1 ms.
         assert_eq!(Rig::new(1, 1).batches(10_000), 4 + 100);
         assert_eq!(Rig::new(1, 1).batches(10_001), 4 + 100);
         assert_eq!(Rig::new(1, 1).batches(9_999), 4 + 101);
@@ -482,11 +496,13 @@ mod tests {
     fn trial_that_is_far_slower_is_given_up_before_its_window_ends() {
         let mut rig = Rig::new(64, 1);
         assert_eq!(rig.batches(1_000_000), 4 + 8);
-        // Four batches to settle may last 8 ms; the second of these is known after 40.
+        // The four batches before the window may take 8 ms; the second one completes only after 40
+        // ms, so the trial ends.
         assert_eq!(rig.batches(20_000_000), 2);
-        // And that counts as a trial: the next comes after 33 windows.
+        // The ended trial counts as a trial: the next one comes after 33 windows.
         assert_eq!(rig.batches(1_000_000), 4 + 8 * 33);
-        // Settled in time, but then stuck: a window of eight batches may last 16 ms.
+        // The time before the window passes quickly, but then the drive is stuck: a window of eight
+        // batches may last 16 ms.
         for _ in 0..4 {
             rig.now_ns += 1_000_000;
             assert!(next(&mut rig.choice, (64, 1), rig.now_ns));
@@ -498,12 +514,13 @@ mod tests {
     fn workers_are_kept_only_if_three_percent_faster() {
         for (bios, kept) in [(128_750, false), (128_751, true)] {
             let mut rig = Rig::new(125_000, 1);
-            // Windows of a second each: a million bios.
+            // Each window lasts a second and serves a million bios.
             assert_eq!(rig.batches(125_000_000), 12);
             rig.bios = bios;
             assert_eq!(rig.batches(125_000_000), 12);
             rig.bios = 125_000;
-            // The submitter stays for long; or it is looked at once more and makes way again.
+            // Serving by the submitter is kept for long; or it is measured once more, and workers
+            // take over again.
             let own = rig.batches(125_000_000);
             assert_eq!(own, if kept { 4 + 8 } else { 4 + 8 * 33 }, "{bios}");
         }
@@ -517,7 +534,8 @@ mod tests {
             rig.bios = bios;
             assert_eq!(rig.batches(125_000_000), 12);
         }
-        // Then as fast as the submitter: 1.5, 1.25, 1.125, 1.06, 1.03 and 1.016 millions.
+        // Then workers are as fast as the submitter: the averaged rate falls to 1.5, 1.25, 1.125,
+        // 1.06, 1.03 and 1.016 million.
         assert_eq!(rig.batches(125_000_000), 4 + 8 * 6);
     }
 

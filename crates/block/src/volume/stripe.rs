@@ -12,8 +12,9 @@ use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 pub(crate) struct Stripe {
     /// log2 of the chunk size in sectors.
     chunk_shift: u32,
-    /// Number of drives, and its log2 if it is a power of two.
+    /// Number of drives.
     width: u64,
+    /// log2 of the number of drives, if that is a power of two.
     width_shift: Option<u32>,
 }
 
@@ -27,8 +28,8 @@ impl Stripe {
         }
     }
 
-    /// Returns the sectors of drives of these sizes: on each, as many whole chunks as the smallest
-    /// drive has.
+    /// Returns the size in sectors of a stripe over drives of these sizes: each drive contributes
+    /// as many whole chunks as the smallest drive has.
     pub(crate) fn capacity(sizes: &[Sector], chunk_sectors: u32) -> Sector {
         let chunk = u64::from(chunk_sectors.max(1));
         let smallest = sizes.iter().min().copied().unwrap_or(0);

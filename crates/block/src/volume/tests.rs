@@ -1,4 +1,4 @@
-//! Tests of volumes: places of sectors, compared with a list of all of them, and the volume's
+//! Tests of volumes: the mapping of sectors, compared with a list of all sectors, and the volume's
 //! properties and errors.
 
 extern crate std;
@@ -20,19 +20,19 @@ use crate::queue::driver::{
 use crate::queue::request::{Dispatch, Request, Tag};
 use crate::trace::tracer::TraceStamp;
 
-/// A drive that is asked for its size, its limits and its extents, and never for an I/O.
+/// A drive that answers queries for its size, limits and extents, and never gets an I/O.
 struct Map {
     limits: QueueLimits,
     sectors: Sector,
     /// State of each sector from sector 0 on; the state of later sectors is unknown.
     states: Vec<State>,
-    /// The most extents that one answer names.
+    /// Largest number of extents in one answer.
     most: usize,
     /// Sector and length of every query for extents.
     asked: Arc<Mutex<Vec<(Sector, u64)>>>,
 }
 
-/// A sector's state: is it a hole, and does it read as zeroes?
+/// State of a sector: true if it is a hole, and true if it reads as zeroes.
 type State = (bool, bool);
 
 struct Idle;
@@ -69,7 +69,7 @@ impl DriverQueue<Native> for Idle {
     }
 }
 
-/// The first `most` runs of equal states.
+/// Returns the first `most` runs of sectors with equal states.
 fn runs_of(states: impl Iterator<Item = State>, most: usize) -> Vec<Extent> {
     let mut runs = Vec::<Extent>::new();
     for (hole, zero) in states {
@@ -101,8 +101,8 @@ fn disks(count: usize) -> Vec<Arc<Disk<Native>>> {
 
 const STRIPE: Layout = Layout::Stripe { chunk_sectors: 8 };
 
-/// Where a sector of a volume lies, and the number of the piece that it is in: of the chunk, or of
-/// the drive in a linear volume.
+/// Position of a sector of a volume, and the number of its piece: of its chunk or, in a linear
+/// volume, of its drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     member: u16,
@@ -110,7 +110,7 @@ struct Place {
     piece: u64,
 }
 
-/// The place of each sector of a volume, in order.
+/// Returns the position of each sector of a volume, in order.
 fn places(layout: Layout, sizes: &[Sector], block: u64) -> Vec<Place> {
     let mut places = Vec::new();
     match layout {
@@ -134,7 +134,7 @@ fn places(layout: Layout, sizes: &[Sector], block: u64) -> Vec<Place> {
     places
 }
 
-/// A volume to be.
+/// The shape of a volume that the test creates.
 #[derive(Debug, Clone)]
 struct Shape {
     layout: Layout,
@@ -271,7 +271,8 @@ fn drive_is_asked_once_and_only_for_wanted_answers() {
     let hole = |nr_sectors| Extent { nr_sectors, hole: true, zero: true };
     let volume = Volume::new("v", STRIPE, vec![drive(&asked), drive(&other)]).unwrap();
     assert_eq!(volume.extents(20, 108, 9), [hole(108)]);
-    // From the second row on: 108 sectors of the volume are more than the drive has left.
+    // The query starts in the second row: 108 sectors of the volume are more than the drive has
+    // left.
     assert_eq!((taken(&asked), taken(&other)), (vec![(12, 52)], vec![(8, 56)]));
     assert_eq!(volume.extents(4, 3, 9), [hole(3)]);
     assert_eq!((taken(&asked), taken(&other)), (vec![(4, 3)], vec![]));
@@ -309,7 +310,7 @@ fn capacity_is_whole_blocks_or_rows_of_the_smallest_drive() {
     }
 }
 
-/// The error of creating an invalid volume, as text.
+/// Returns the error of creating an invalid volume, as text.
 fn refusal(layout: Layout, disks: Vec<Arc<Disk<Native>>>) -> String {
     let error = Volume::new("vol", layout, disks).expect_err("makes no sense");
     assert_eq!(error.kind(), ErrorKind::InvalidSetting);
@@ -351,7 +352,7 @@ fn what_makes_no_volume_is_refused_in_words() {
 
 #[test]
 fn drives_smaller_than_the_coarsest_block_make_no_volume() {
-    // A drive of its own size is at least one block of its own.
+    // A drive must be at least as large as one of its own blocks.
     let fine = || disk(7, 512);
     let coarse = disk(8, 4096);
     let volume = Volume::new("v", Layout::Linear, vec![fine(), coarse, fine()]).unwrap();
@@ -366,7 +367,7 @@ fn a_stripe_is_what_io_is_best_as_long_as() {
     assert_eq!((striped(3).io_min, striped(3).io_opt), (4096, 12_288));
     let linear = *Volume::new("v", Layout::Linear, disks(4)).unwrap().limits();
     assert_eq!((linear.io_min, linear.io_opt), (512, 0));
-    // A stripe of 4 GiB has no length in 32 bits.
+    // The length of a 4 GiB stripe does not fit into 32 bits.
     let layout = Layout::Stripe { chunk_sectors: 1 << 22 };
     let large = Volume::new("v", layout, vec![disk(1 << 22, 512), disk(1 << 22, 512)]).unwrap();
     assert_eq!((large.limits().io_min, large.limits().io_opt), (1 << 31, 0));
@@ -405,9 +406,9 @@ fn serving_and_recording_states_change_independently() {
                 assert_eq!(volume.is_usual(), volume.serving() == Serving::Inline && !traced);
             }
             assert!(volume.set_traced(true));
-            assert!(volume.switch_serving(next, 0), "nothing is under way");
+            assert!(volume.switch_serving(next, 0), "no I/O is in flight");
             assert_eq!((volume.serving(), volume.mode()), (next, (next, true)));
-            assert!(volume.switch_serving(serving, 0), "nothing is under way");
+            assert!(volume.switch_serving(serving, 0), "no I/O is in flight");
             assert_eq!(volume.serving(), serving);
         }
     }

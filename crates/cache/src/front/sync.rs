@@ -161,12 +161,14 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // A page that a later write dirtied again is not waited for, so a write of it
-                    // with FUA makes nothing of this job durable in time.
+                    // This job does not wait for a page that a later write has dirtied again. So
+                    // the page stays in the job's list, and a FUA write of the page here may
+                    // complete too late for this job.
                     let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
                     let first = items.len();
-                    // Adjacent dirty pages are written along, except stranded ones. A FUA write
-                    // leaves them out, because it would make them durable without need.
+                    // Adjacent dirty pages are written in the same request, except stranded pages.
+                    // A FUA write leaves adjacent pages out, because nobody asked to make them
+                    // durable.
                     let is_fua = by == OpFlags::FUA;
                     let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
                     match self.cache.failed_writes.has_failing() {

@@ -159,7 +159,7 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     let time = millrace_console::words::duration(text)?;
     let is_short = time < Duration::from_millis(10);
     if is_short {
-        Err("write a time of 10ms or more, such as 1 or 0.5".to_owned())
+        Err("give an interval of 10ms or more; 0.5 means half a second".to_owned())
     } else {
         Ok(time)
     }

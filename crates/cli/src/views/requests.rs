@@ -40,9 +40,9 @@ pub const TRACE_STOP: Verb<NoArguments, TraceStatus> =
 pub const LOCKS_START: Verb<NoArguments, NoAnswer> =
     Verb::new("locks-start", Access::Everybody, "starts lock statistics and answers `{}`");
 pub const LOCKS_STATUS: Verb<NoArguments, LockReport> =
-    Verb::new("locks-status", Access::Everybody, "lock statistics so far");
+    Verb::new("locks-status", Access::Everybody, "returns the lock statistics so far");
 pub const LOCKS_STOP: Verb<NoArguments, LockReport> =
-    Verb::new("locks-stop", Access::Everybody, "ends lock statistics; answers as `locks-status`");
+    Verb::new("locks-stop", Access::Everybody, "ends lock statistics; answers like `locks-status`");
 pub const SET: Verb<SetVolume, VolumeChange> =
     Verb::new("set", Access::Admins, "changes settings of a volume");
 pub const SET_GROUP: Verb<SetGroup, GroupChange> =

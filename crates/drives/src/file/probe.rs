@@ -24,9 +24,10 @@ const BLKIOMIN: u64 = 0x1278;
 const BLKIOOPT: u64 = 0x1279;
 const BLKGETSIZE64: u64 = 0x8008_1272;
 
-/// Maximum length of merged requests, in bytes, on a device that states no preference. On most
-/// devices, the overhead of a request is 50 to 100 us, in which the device transfers about this
-/// much. Longer requests save next to nothing, and leave the device idle while they complete.
+/// Maximum length of merged requests, in bytes, on a device that states no preferred length. Most
+/// devices spend 50 to 100 us of overhead on each request, about as long as they need to transfer
+/// this many bytes. Longer requests save little overhead, and leave the device idle while they
+/// complete.
 const MERGE_BYTES: u64 = 128 << 10;
 
 /// Alignment that direct I/O requires, in bytes.

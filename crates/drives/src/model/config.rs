@@ -74,7 +74,7 @@ impl ModelConfig {
         let page_bytes = timing.page_bytes;
         if !(4096..=1 << 20).contains(&page_bytes) || !page_bytes.is_power_of_two() {
             return Err(format!(
-                "model drive: page size is {page_bytes}, not a power of two of 4096 to 1048576"
+                "model drive: page size is {page_bytes}; use a power of two from 4096 to 1048576"
             ));
         }
         for (name, time_ns) in [

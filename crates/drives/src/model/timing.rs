@@ -158,8 +158,8 @@ impl Timing {
     }
 }
 
-/// Returns when a disk's I/O, which takes from `now_ns` to `done_ns`, has also crossed the
-/// controller's link. The disk buffers the data meanwhile.
+/// Returns the time at which the data of a disk's I/O have also crossed the controller's link. The
+/// disk itself takes from `now_ns` to `done_ns` and buffers the data meanwhile.
 fn through(
     controller: Option<&ModelController>,
     (now_ns, done_ns): (u64, u64),

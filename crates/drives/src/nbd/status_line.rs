@@ -45,7 +45,8 @@ struct StatusConnection {
 }
 
 impl StatusLine {
-    /// Returns the allocation of a byte range, from its start on, or `None` if it is unknown.
+    /// Asks the server which parts of a byte range are allocated. Returns extents that begin at
+    /// `offset` and may end before the range does, or `None` if the server does not say.
     pub(crate) fn ask(
         &mut self,
         shared: &NbdState,

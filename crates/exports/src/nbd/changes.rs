@@ -20,9 +20,10 @@ use super::listen::{Listen, Listener};
 use super::renewal::CertificateWatcher;
 use crate::mailbox::lock;
 
-/// Time limit for I/O threads to switch to the new exports: one may hang in a drive.
+/// Time limit for the I/O threads to switch to the new exports. A thread may exceed the limit if a
+/// drive blocks it.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval of checks if all I/O threads serve the new exports.
+/// Interval between two checks of whether all I/O threads serve the new exports.
 const LOOK: Duration = Duration::from_micros(200);
 
 /// A prepared change of a running server's exports and listeners.
@@ -31,7 +32,8 @@ pub struct ExportChange {
     renewal: Option<CertificateWatcher>,
     /// Listening addresses in the order of the configuration.
     listens: Vec<Listen>,
-    /// Newly bound sockets with their listener numbers. Listeners that stay are not here.
+    /// Newly bound sockets with their listener numbers. Listeners that are kept from before are not
+    /// in this list.
     bound: Vec<(usize, Listener)>,
 }
 
@@ -87,8 +89,9 @@ impl Server {
         Ok(ExportChange { exports: Arc::new(exports), renewal, listens, bound })
     }
 
-    /// Applies a prepared change. Returns when all I/O threads serve the new exports, or after a
-    /// time limit if one hangs. Disconnected clients may still have requests in flight then.
+    /// Applies a prepared change. Waits until all I/O threads serve the new exports, at most for a
+    /// time limit, because a thread may hang. Clients of removed exports are disconnected, but
+    /// their requests may still be in flight when this function returns.
     pub fn apply(&mut self, change: ExportChange) -> RemovedVolumes {
         let ExportChange { exports, renewal, listens, bound } = change;
         self._renewal = renewal;
@@ -135,7 +138,7 @@ impl Server {
 }
 
 impl Server {
-    /// Adds an export that no listener lists. Clients get it by
+    /// Adds an export that no listener lists. A client gets the export by
     /// [`ExportRequest::grant`](super::ExportRequest::grant).
     ///
     /// # Errors
@@ -148,7 +151,8 @@ impl Server {
         Ok(())
     }
 
-    /// Returns true if a client has the on-demand export `name`, or is about to get it.
+    /// Returns true if a client uses the on-demand export `name`, or is about to be granted the
+    /// export.
     #[must_use]
     pub fn is_used_on_demand(&self, name: &str) -> bool {
         self.shared.exports().on_demand(name).is_some_and(|export| export.served.is_in_use())

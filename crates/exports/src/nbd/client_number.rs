@@ -1,11 +1,11 @@
 //! Client numbers.
 //!
-//! A number is made of the client's I/O thread and its index there. It is the tenant of the
-//! client's I/Os; logs, counters and traces show the same number. It is reused after its client has
-//! left.
+//! A number is made of the client's I/O thread and its index there. The client's I/Os are accounted
+//! to the tenant of this number, and logs, counters and traces show it. After the client has left,
+//! another client may get its number.
 
-/// Client numbers per I/O thread. More clients of a thread share numbers with another thread's; 0
-/// is no client.
+/// Client numbers per I/O thread. If a thread has more clients, they share numbers with clients of
+/// another thread. The number 0 stands for no client.
 const CLIENTS_PER_THREAD: u16 = 1000;
 
 /// Returns the number of the client at `index` of I/O thread `thread`.

@@ -18,7 +18,7 @@ use super::server_state::ThreadMessage;
 use super::worker::Worker;
 use crate::ClientReport;
 
-/// Time limit for I/O threads to answer: one may hang in a drive.
+/// Time limit for I/O threads to answer. A thread may exceed the limit if a drive blocks it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Observer {
@@ -69,7 +69,8 @@ pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientRep
     client_log::ended(thread, conn, "an operator disconnects it");
     let WorkerContext { submitter, pool, .. } = &mut worker.core;
     match conn.phase {
-        // Second call: do not wait for its requests, nor for it to read its replies.
+        // This is the second call: the connection ends without waiting for its requests in flight,
+        // or for the client to read its replies.
         ConnectionPhase::Draining => conn.kill(&mut submitter.tickets, pool),
         _ => conn.end_session(&mut submitter.tickets, pool),
     }
@@ -97,7 +98,8 @@ fn report_of(thread: usize, conn: &Connection) -> ClientReport {
     }
 }
 
-/// Returns the reason why no request of a client is taken now, or an empty string.
+/// Returns the reason why the server takes no further request from a client at present, or an empty
+/// string if it does.
 fn waits_for(conn: &Connection) -> &'static str {
     match conn.memory_wait {
         _ if conn.phase == ConnectionPhase::Draining => "its last replies to leave",

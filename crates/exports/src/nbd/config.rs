@@ -13,14 +13,15 @@ use super::listen::Listen;
 use super::tls::ListenTls;
 use crate::{ClientGroup, SocketAccess};
 
-/// Default limit of busy polling before a thread sleeps, in nanoseconds. On a virtual machine,
-/// waking a client and the client's own work can take this long.
+/// Default limit, in nanoseconds, of polling before a thread sleeps. On a virtual machine, it can
+/// take this long to wake a client and for the client to send its next request.
 const SPIN_NS: u64 = 100_000;
 
 /// Settings of one export: a volume under a name.
 #[derive(Clone)]
 pub struct ExportConfig {
-    /// Name in reports and logs. Clients ask for it too, unless `on_demand` gives another name.
+    /// Name of the export in reports and logs. Clients ask for the export by this name, unless
+    /// `on_demand` gives another one.
     pub name: String,
     /// Description shown to clients; may be empty.
     pub description: String,
@@ -89,8 +90,8 @@ pub struct ServerConfig {
     pub exports: Vec<ExportConfig>,
     /// Listening sockets.
     pub listeners: Vec<ListenConfig>,
-    /// Number of I/O threads, at least 1. A file drive needs as many hardware queues in its disk's
-    /// settings.
+    /// Number of I/O threads, at least 1. A file drive needs one hardware queue for each thread in
+    /// its disk's settings.
     pub threads: u16,
     /// CPUs that threads are pinned to, round-robin. Empty if threads are not pinned.
     pub cpus: Vec<u32>,
@@ -102,9 +103,9 @@ pub struct ServerConfig {
     pub handshake_timeout: Duration,
     /// Maximum payload memory of all connections in bytes, at least 1 MiB.
     pub memory_max_bytes: u64,
-    /// Longest busy poll before a thread sleeps. A thread polls only while its waits are that
-    /// short, and yields its CPU to others; zero disables polling. `None` polls for up
-    /// to 100 us as long as that raises throughput.
+    /// Longest time for which a thread polls before it sleeps. A thread polls only while its waits
+    /// are shorter than this time, and yields its CPU to other threads meanwhile; zero disables
+    /// polling. `None` lets threads poll for up to 100 us as long as that raises throughput.
     pub spin: Option<Duration>,
 }
 

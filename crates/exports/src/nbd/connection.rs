@@ -44,19 +44,21 @@ use millrace_nbd::{Errno, Handshake, Reply, Request, RequestLimits, Session, Tls
 /// and the requests that it sends meanwhile arrive in one receive. Only a hint: a client may send
 /// before it reads, so client_timers.rs bounds the wait.
 const BACKLOG_BYTES: usize = 32 * 1024;
-/// Backlog of replies, as a number, that must be reached as well as [`BACKLOG_BYTES`]. The socket
-/// holds only a few long replies at a time, and a client that waits for the next long reply gains
-/// nothing from requests that are received together.
+/// Number of unread replies that must be reached, together with [`BACKLOG_BYTES`], before the
+/// connection waits for its client to catch up. The socket holds only a few long replies at a time,
+/// and a client that waits for the next long reply gains nothing from requests that are received
+/// together.
 const BACKLOG_REPLIES: u32 = 8;
-/// Bytes of reads that a connection may start in one turn; always at least one request. Data copied
-/// within a turn are still in the CPU cache when they are sent, and the client gets the first of
-/// them early.
+/// Bytes of reads that a connection may start in one turn of the I/O thread's loop. A single larger
+/// read may always start. Data copied within a turn are still in the CPU cache when they are sent,
+/// and the client gets the first of them early.
 const TURN_BYTES: usize = 256 * 1024;
 /// Unsent reply bytes above which a connection takes no more requests. Only a hint, like
 /// [`BACKLOG_BYTES`]: client_timers.rs bounds the wait.
 const UNSENT_BYTES: usize = 512 * 1024;
 
-/// Longest wait of a client for an export that is being opened, in handshake timeouts.
+/// Longest wait of a client for an export that is being opened, as a multiple of the handshake
+/// timeout.
 const WAITS_MAX: u64 = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +67,7 @@ pub(crate) enum ConnectionPhase {
     Handshake,
     /// Requests are served.
     Transmission,
-    /// No requests are taken. The connection ends when those in flight are answered.
+    /// No more requests are taken. The connection ends when the requests in flight are answered.
     Draining,
     /// The connection is closed for both sides, and nothing is answered any more.
     Dead,
@@ -83,10 +85,11 @@ pub(crate) struct Negotiation {
     pub(crate) starts_tls: bool,
     /// Export or list of exports that the client asked for on demand.
     pub(crate) demand: OnDemandState,
-    /// Time of the last such request or of the answer to it, in nanoseconds.
+    /// Time, in nanoseconds, of the last request for an export on demand, or of the answer to that
+    /// request.
     pub(crate) asked_ns: Option<u64>,
-    /// Outcome once the last answers are sent: a session with its export, or an inner `None` if the
-    /// client ended the negotiation.
+    /// Outcome of the negotiation, used once the last answers are sent: a session with its export,
+    /// or an inner `None` if the client ended the negotiation.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
     /// Counts the connection among the negotiating ones until dropped.
     pub(crate) counted: Option<NegotiationCount>,
@@ -98,7 +101,8 @@ impl Negotiation {
         matches!(self.demand, OnDemandState::Waiting { .. })
     }
 
-    /// Returns the export that the client gets, or may get if it asks for it again.
+    /// Returns the export that was granted to the client, or that was opened for it and that it may
+    /// ask for again.
     pub(crate) fn export(&self) -> Option<&Arc<Export>> {
         match (&self.then, &self.demand) {
             (Some(Some((_, export))), _) => Some(export),
@@ -131,14 +135,15 @@ pub(crate) struct RefusedRequest {
     pub(crate) why: &'static str,
 }
 
-/// Accounting of one connection for the present turn of its thread.
+/// Requests that one connection has used of its share of the present turn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TurnUsage {
     /// Bytes of reads that the connection started in this turn.
     read_bytes: usize,
-    /// More requests are already received, which the next turn takes.
+    /// True if more requests are already received, which the next turn will take.
     pub(crate) has_more: bool,
-    /// The client has read nothing for a while, possibly because it sends more before it reads.
+    /// True if the client has read no replies for a while, possibly because it wants to send more
+    /// first.
     pub(crate) reads_late: bool,
 }
 
@@ -164,14 +169,14 @@ impl TurnUsage {
     }
 }
 
-/// The export that a connection was granted, as the request path needs it.
+/// Properties of the export that a connection was granted, in the form that the request path needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExportSession {
     pub(crate) session: Session,
     pub(crate) rules: RequestLimits,
     /// Index of the thread's channel to the volume.
     pub(crate) lane: u32,
-    /// The volume's drives never touch payload (null drives).
+    /// True if the volume's drives never touch payload (null drives).
     pub(crate) no_payload: bool,
     /// Logical block size of the volume in bytes.
     pub(crate) block_bytes: u32,
@@ -191,9 +196,10 @@ impl ExportSession {
 /// Membership of the lists of connections that an I/O thread keeps.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ListMembership {
-    /// The connection must be looked at before the next turn.
+    /// True if the connection is in the list of those to check before the next turn.
     pub(crate) touched: bool,
-    /// No operation is outstanding on the socket, so a disconnect of the client goes unnoticed.
+    /// True if no operation is outstanding on the socket, so that a disconnect of the client would
+    /// go unnoticed.
     pub(crate) unwatched: bool,
 }
 
@@ -204,13 +210,15 @@ pub(crate) struct ClientHistory {
     pub(crate) holes: HoleSearch,
     /// Detects that the client has stalled.
     pub(crate) progress: Progress,
-    /// Time since which requests are received but not taken, in nanoseconds; 0 if they are taken.
+    /// Time, in nanoseconds, at which the server stopped taking requests that it had received; 0
+    /// while it takes requests.
     pub(crate) stopped_ns: u64,
     pub(crate) lists: ListMembership,
     /// Time of the connect, in nanoseconds.
     pub(crate) connected_ns: u64,
-    /// Number of requests taken, and below it the bytes that they read and wrote.
+    /// Number of requests that the server has taken from the client.
     pub(crate) requests: u64,
+    /// Number of bytes that these requests read and wrote.
     pub(crate) bytes: u64,
     /// The export, and the client's membership of its group, which ends with the connection.
     pub(crate) export: Option<(Arc<Export>, GroupMembership)>,
@@ -285,8 +293,8 @@ impl Connection {
     }
 
     /// Returns the time until which the negotiation may exceed its timeout, or `None` if it may
-    /// not. It may while an export is being opened for the client, and for one more timeout
-    /// afterwards.
+    /// not. A negotiation may exceed the timeout while an export is being opened for the client,
+    /// and for one more timeout afterwards.
     pub(crate) fn negotiates_until(&self, now_ns: u64, timeout_ns: u64) -> Option<u64> {
         let negotiation = self.negotiation.as_ref()?;
         let since_ns = negotiation.asked_ns?;
@@ -300,7 +308,7 @@ impl Connection {
         (until_ns > now_ns).then_some(until_ns)
     }
 
-    /// Adds the connection to the list of those to look at before the next turn.
+    /// Adds the connection to the list of connections to check before the next turn.
     #[inline]
     pub(crate) fn touch(&mut self, touched: &mut Vec<usize>) {
         if !self.history.lists.touched {
@@ -309,7 +317,7 @@ impl Connection {
         }
     }
 
-    /// Returns true if another request may be taken before more replies have been sent.
+    /// Returns true if the connection may take another request before more replies have been sent.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         (self.in_flight as usize) < BATCH_REPLIES

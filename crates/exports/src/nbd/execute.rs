@@ -1,8 +1,8 @@
 //! Turns checked requests into tickets, and completed tickets into replies.
 //!
-//! [`WorkerContext`] is what all connections of an I/O thread share: submitter, buffers, counters.
-//! receive.rs calls it with requests and the worker with completed tickets; it passes tickets to
-//! the submitter (submit.rs).
+//! [`WorkerContext`] is the state that all connections of an I/O thread share: submitter, buffers,
+//! counters. receive.rs calls it with requests and the worker with completed tickets; it passes
+//! tickets to the submitter (submit.rs).
 //!
 //! Invariants: an accepted request is answered exactly once, or its connection is dead. A read's
 //! payload is sent only if the drive reported success. Buffers stay in the ticket until the
@@ -33,7 +33,7 @@ use millrace_runtime::IoContext;
 
 /// Maximum number of extents in a block status reply.
 const EXTENTS_MAX: usize = 1024;
-/// Size of the buffer for extents in bytes: 16 each, and the chunk's header.
+/// Size in bytes of the buffer for extents: 16 for each extent, and the chunk's header.
 const STATUS_BYTES: usize = 32 * 1024;
 /// Error text for requests to drives that do not answer any more.
 const STUCK: &str = "the drive does not answer";
@@ -260,7 +260,7 @@ impl WorkerContext {
             end - sector,
             most,
         );
-        // The request may begin within the first sector.
+        // The request may begin in the middle of the first sector.
         let mut before = req.offset & 511;
         let extents = extents.into_iter().map(|extent| Extent {
             len: (extent.nr_sectors << 9) - std::mem::take(&mut before),

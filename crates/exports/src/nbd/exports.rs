@@ -39,11 +39,12 @@ pub(crate) struct ServedVolume {
     pub(crate) volume: Arc<Volume<Native>>,
     /// Lock table of ranges being written, used only if clients write partial blocks.
     pub(crate) ranges: RangeLocks,
-    /// Set once a client was granted an export of the volume, so it may need a flush.
+    /// True once a client was granted an export of the volume, so that the volume may need a flush.
     was_used: AtomicBool,
     /// Number of I/O threads that have a lane of the volume.
     lanes: AtomicU32,
-    /// Number of clients that were granted it on demand and have no lane yet.
+    /// Number of clients that were granted an export of the volume on demand and have no lane of it
+    /// yet.
     grants: AtomicU32,
 }
 
@@ -74,7 +75,7 @@ impl ServedVolume {
         self.grants.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Ends a grant: the client has a lane now, or is gone.
+    /// Ends a grant, because the client has a lane now or has disconnected.
     pub(crate) fn leave_grant(&self) {
         self.grants.fetch_sub(1, Ordering::SeqCst);
     }
@@ -97,15 +98,16 @@ pub(crate) struct Export {
     pub(crate) name: String,
     pub(crate) info: ExportInfo,
     pub(crate) served: Arc<ServedVolume>,
-    /// The volume's drives never touch payload (null drives).
+    /// True if the volume's drives never touch payload (null drives).
     pub(crate) no_payload: bool,
-    /// Failed requests of the volume's drives; kept when other settings of the export change.
+    /// Number of failed requests at the volume's drives; the counter survives changes of the
+    /// export's other settings.
     pub(crate) faults: Arc<IoErrorCounter>,
     /// I/O group of the export's clients.
     pub(crate) group: ClientGroup,
-    /// Names in client certificates that may use it. `None` admits all clients.
+    /// Names in client certificates that may use the export. `None` admits all clients.
     pub(super) tls_allow: Option<Vec<String>>,
-    /// Added on demand, so no listener lists it.
+    /// True if the export was added on demand, so that no listener lists it.
     is_on_demand: bool,
 }
 
@@ -143,7 +145,8 @@ struct ExportKey {
 pub(crate) struct Exports {
     pub(crate) list: Vec<Arc<Export>>,
     pub(crate) volumes: Vec<Arc<ServedVolume>>,
-    /// By listener number. `None` for removed listeners, whose numbers are not reused.
+    /// Catalogs, indexed by listener number. `None` for removed listeners, whose numbers are not
+    /// reused.
     catalogs: Vec<Option<Arc<ListenerCatalog>>>,
     places: HashMap<ExportKey, usize>,
 }
@@ -305,7 +308,8 @@ impl Exports {
         catalogs.filter(|(_, catalog)| catalog.is_some()).map(|(number, _)| number)
     }
 
-    /// Counts a drive's failure whose client is gone against the volume's first export.
+    /// Counts a drive's failure whose client has disconnected. The failure is counted at the first
+    /// export of the volume.
     #[cold]
     pub(crate) fn note_fault(&self, served: &Arc<ServedVolume>, status: Status) {
         let mut exports = self.list.iter();
@@ -381,10 +385,10 @@ enum ExportAccess {
     ReadWrite,
 }
 
-/// Returns the properties that clients are told of an export.
+/// Returns the properties of an export that the server tells its clients.
 ///
 /// # Errors
-/// `InvalidSetting` for a volume whose size in bytes clients cannot take as a file offset.
+/// `InvalidSetting` for a volume whose size in bytes is too large for a client's file offset.
 fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
     let limits = config.volume.limits();
     let block_min = limits.logical_block_size;
@@ -426,7 +430,7 @@ fn flags_of(limits: &QueueLimits, access: ExportAccess) -> TransmissionFlags {
     }
     if limits.max_write_zeroes_sectors > 0 {
         flags = flags.with(TransmissionFlags::WRITE_ZEROES);
-        // Drives that cannot discard may zero by writing.
+        // A drive that cannot discard may implement write-zeroes by writing zeroes.
         if limits.max_discard_sectors > 0 {
             flags = flags.with(TransmissionFlags::FAST_ZERO);
         }

@@ -88,8 +88,8 @@ fn take_from(sockets: &mut Vec<(String, OwnedFd)>, name: &str) -> Result<OwnedFd
 /// is.
 fn handed_over() -> Vec<(String, OwnedFd)> {
     let Ok(all) = sd_notify::listen_fds_with_names(false) else { return Vec::new() };
-    // SAFETY: the descriptors were opened for this process before it began, as LISTEN_PID says,
-    // and this runs once, so nobody else owns them.
+    // SAFETY: the descriptors were opened for this process before it began, as LISTEN_PID says, and
+    // this runs once, so no other code owns them.
     let sockets: Vec<_> =
         all.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect();
     let addresses = sockets.iter().filter_map(|(name, fd)| Some((name.clone(), address_of(fd)?)));

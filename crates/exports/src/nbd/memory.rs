@@ -2,7 +2,7 @@
 //!
 //! A [`BufferPool`] belongs to one I/O thread and hands out buffers of its arenas. One
 //! [`MemoryBudget`] counts the memory that all pools have mapped. A region without a buffer in use
-//! is unmapped when it was not needed for a while, or when a connection waits for memory. Called by
+//! is unmapped after it was unused for a while, or when a connection waits for memory. Called by
 //! the request path; calls the arenas and the reactor's table of registered buffers.
 //!
 //! Invariants: a buffer has one owner (it is not `Clone`), and its region stays mapped until
@@ -25,7 +25,7 @@ use millrace_reactor::Handle;
 use self::budget::{MemoryBudget, MemoryPart, STUCK};
 use self::waiting_line::{GroupAccount, SIZE_CLASSES, Waiter, size_class};
 
-/// Size of the area of zeroes in bytes: all blocks that the longest read may touch.
+/// Size in bytes of the area of zeroes: as long as all blocks that the longest read may touch.
 const ZERO_AREA_BYTES: usize = order_bytes(ORDERS as u8 - 1);
 
 /// Returns unused heap memory to the kernel. The allocator would otherwise keep the memory of a
@@ -56,7 +56,7 @@ impl Zeroes {
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(len_bytes as usize <= ZERO_AREA_BYTES);
         // SAFETY: the mapping outlives every channel of the server; the caller's drives never touch
-        // payload, so that nobody writes there.
+        // payload, so that the zeroes are never written to.
         unsafe { Bio::foreign(op, sector, self.start(), len_bytes) }
     }
 }
@@ -65,9 +65,9 @@ impl Zeroes {
 #[derive(Debug)]
 pub(crate) struct PoolBuffer {
     memory: ArenaBuffer,
-    /// Account that the buffer is charged to, if its group has limits.
+    /// Account that the buffer is charged to, if its request's group has limits.
     account: Option<GroupAccount>,
-    /// The request was answered, but a stuck drive may still access the memory.
+    /// True if the request was answered although a stuck drive may still access the memory.
     is_stuck: bool,
 }
 
@@ -113,7 +113,7 @@ impl PoolBuffer {
 #[derive(Debug)]
 struct RegionNote {
     registered: Option<u16>,
-    /// Number of its buffers that stuck drives keep.
+    /// Number of the region's buffers that stuck drives keep.
     stuck: u16,
 }
 
@@ -123,9 +123,9 @@ pub(crate) struct BufferPool {
     handle: Handle,
     /// One arena for each size class, so that long buffers do not use up the regions of short ones.
     arenas: [BufferArena<RegionNote>; SIZE_CLASSES],
-    /// Limit of bytes that are kept in regions without a buffer in use, and below it the fewest
-    /// idle bytes since unneeded memory was last given back.
+    /// Largest number of idle bytes, in regions without a buffer in use, that the pool keeps.
     idle_bytes_max: usize,
+    /// Smallest number of idle bytes since unneeded memory was last unmapped.
     idle_bytes_least: usize,
     thread: usize,
 }
@@ -169,14 +169,14 @@ impl BufferPool {
         self.arenas.iter().map(BufferArena::idle_bytes).sum()
     }
 
-    /// Takes a buffer for a connection. `None` if it is not the connection's turn, or if its part
-    /// of the memory has no room. Memory that the pool has already mapped is used without asking
-    /// the budget while no connection waits.
+    /// Takes a buffer for a connection. Returns `None` if other connections wait in front of this
+    /// one, or if the part of the memory that it may use has no room. Memory that the pool has
+    /// already mapped is used without asking the budget while no connection waits.
     #[inline]
     pub(crate) fn take(&mut self, waiter: Waiter, part: MemoryPart) -> Option<PoolBuffer> {
         let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
         let is_shared = part == MemoryPart::Shared;
-        // Free memory of regions that were mapped for windows is reserved for windows.
+        // While the shared part is overfull, free memory is reserved for windows.
         let may_reuse = !is_shared || !self.budget.is_overfull();
         let found = may_reuse.then(|| self.arenas[arena].take(order)).flatten();
         let asks = is_shared && (waiter.account.is_some() || self.budget.has_waiters());
@@ -188,7 +188,8 @@ impl BufferPool {
         Some(PoolBuffer { memory, account: waiter.account, is_stuck: false })
     }
 
-    /// Asks the budget for the memory that was found, or else for a new region.
+    /// Asks the budget for permission to use a free buffer, or to map a new region if there is
+    /// none.
     #[cold]
     fn ask(
         &mut self,
@@ -232,7 +233,7 @@ impl BufferPool {
         }
     }
 
-    /// Removes the buffer from its account: its request does not wait for a limit any more.
+    /// Removes the buffer from its account, because its request no longer waits for a limit.
     #[inline]
     pub(crate) fn leave_account(&mut self, buffer: &mut PoolBuffer) {
         if let Some(account) = buffer.account.take() {
@@ -240,7 +241,7 @@ impl BufferPool {
         }
     }
 
-    /// Marks a buffer as stuck: its request is answered, but a drive that hangs still has the
+    /// Marks a buffer as stuck: its request is answered, but a drive that hangs may still use the
     /// memory.
     pub(crate) fn begin_stuck(&mut self, buffer: &mut PoolBuffer) {
         self.leave_account(buffer);
@@ -259,7 +260,7 @@ impl BufferPool {
         self.unmap_idle(usize::MAX, 0);
     }
 
-    /// Unmaps memory that has been unused ever since the last call.
+    /// Unmaps memory that was not used at any time since the last call.
     pub(crate) fn give_back_unneeded(&mut self) {
         self.unmap_idle(self.idle_bytes_least, 0);
         self.idle_bytes_least = self.idle_bytes();

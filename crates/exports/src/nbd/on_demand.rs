@@ -3,7 +3,7 @@
 //! A listener may offer exports that are not open. An I/O thread that finds such a name in a
 //! negotiation puts an [`ExportRequest`] into the queue and lets the client wait. The owner of the
 //! server takes it from [`ExportRequests`] on another thread, since opening a file may take long,
-//! adds the export and answers. Requests for the list of names work alike.
+//! adds the export and answers. Requests for the list of export names are answered in the same way.
 //!
 //! Invariants: a request is answered exactly once, at the latest when it is dropped. A granted
 //! export counts as used until its client has a lane of the volume, or is gone.
@@ -94,12 +94,13 @@ pub(crate) enum OnDemandState {
     /// The client has not asked for an export on demand.
     #[default]
     None,
-    /// The request is unanswered. It checks this reference to see if its client still waits.
+    /// The request is unanswered. The request checks this reference to see whether its client still
+    /// waits.
     Waiting { _alive: Arc<()> },
     /// The client gets the export of this name.
     ExportSession(String, GrantedExport),
-    /// The client does not get the export of this name, for the reason given or because there is
-    /// none.
+    /// The client does not get the export of this name, for the reason given; without a reason,
+    /// there is no such export.
     Refused(String, Option<String>),
     /// The names of all exports that can be opened on demand.
     Listed(Arc<Vec<String>>),
@@ -148,7 +149,7 @@ impl ExportRequest {
         }
     }
 
-    /// Returns true if the client has disconnected meanwhile.
+    /// Returns true if the client has disconnected while it waited.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.client.waits.strong_count() == 0
@@ -188,7 +189,7 @@ impl WaitingClient {
     }
 }
 
-/// An export that was opened for a client. It counts as used until this is dropped.
+/// An export that was opened for a client. The export counts as used until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct GrantedExport(Arc<Export>);
 
@@ -202,7 +203,8 @@ impl GrantedExport {
         &self.0
     }
 
-    /// Returns a number unlike that of any listed export, and of any other open one.
+    /// Returns a number that differs from the index of every listed export and of every other open
+    /// one.
     pub(crate) fn index(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

@@ -4,8 +4,9 @@
 //! threads never read these files, since a file system may hang: each client gets the certificates
 //! loaded last.
 //!
-//! Invariant: nothing waits for the thread, as it may hang with the file system. It ends at its
-//! next check after the server stopped, and holds nothing of the server.
+//! Invariant: no other thread waits for this thread, which may hang with the file system. The
+//! thread ends at its next check after the server stopped, and holds no reference to the server's
+//! state.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -51,8 +52,8 @@ impl CertificateWatcher {
     }
 }
 
-/// Logs which certificates of these listeners have expired or expire soon, as a starting server
-/// does.
+/// Logs which certificates of these listeners have expired or expire soon. A server also does this
+/// at its start.
 pub fn log_expiries(listeners: &[ListenConfig]) {
     let now = SystemTime::now();
     watched(listeners).iter_mut().for_each(|one| one.look_at_dates(now));
@@ -184,7 +185,7 @@ mod tests {
     fn certificate_that_expires_is_said_before_and_then_once_day() {
         let authority = Authority::new("CA");
         let day = Duration::from_secs(24 * 60 * 60);
-        // Of its time of two days less than a third is left.
+        // Less than a third of the certificate's lifetime of two days is left.
         let issued = authority.issue("server", &["localhost"], Validity::Seconds(40_000));
         let identity = Identity { certificate: issued.certificate, key: issued.key };
         let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();

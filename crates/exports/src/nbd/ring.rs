@@ -22,13 +22,15 @@ pub(crate) enum SocketEvent {
     Received(usize),
     /// A send of the connection of this index.
     Sent(usize),
-    /// The peer of this connection has read most of what was sent, or is gone.
+    /// The peer of the connection of this index has read most of the bytes sent to it, or has
+    /// disconnected.
     Caught(usize),
     /// A cancel or a close, which needs no handling.
     Other,
 }
 
-/// Send buffer requested for a Unix socket, in bytes. The kernel doubles it.
+/// Size, in bytes, of the send buffer that is requested for a Unix socket. The kernel doubles this
+/// value.
 const SEND_BUFFER_BYTES: i32 = 256 * 1024;
 
 const KIND_ACCEPT: u64 = 0;
@@ -88,34 +90,39 @@ impl SocketRing {
         self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });
     }
 
-    /// Receives into memory of connection `index`, which must stay valid until `Received`.
+    /// Starts a receive into memory of connection `index`, which must stay valid until the event
+    /// `Received`.
     pub(crate) fn receive(&self, index: usize, fd: RawFd, room: &mut [u8]) {
         let (buf, len) = (room.as_mut_ptr(), room.len() as u32);
         self.push(index, KIND_RECEIVE, Op::Recv { fd, buf, len });
     }
 
-    /// Receives into the pieces of a message of connection `index`, valid until `Received`.
+    /// Starts a receive into the pieces of a message of connection `index`, which must stay valid
+    /// until the event `Received`.
     pub(crate) fn receive_message(&self, index: usize, fd: RawFd, msg: *mut libc::msghdr) {
         self.push(index, KIND_RECEIVE, Op::RecvMsg { fd, msg, flags: 0 });
     }
 
-    /// Sends bytes of connection `index`, which must stay valid until `Sent`.
+    /// Starts a send of bytes of connection `index`, which must stay valid until the event `Sent`.
     pub(crate) fn send(&self, index: usize, fd: RawFd, bytes: &[u8]) {
         let (buf, len) = (bytes.as_ptr(), bytes.len() as u32);
         self.push(index, KIND_SEND, Op::Send { fd, buf, len, flags: 0 });
     }
 
-    /// Sends the pieces of a message of connection `index`, valid until `Sent`.
+    /// Starts a send of the pieces of a message of connection `index`, which must stay valid until
+    /// the event `Sent`.
     pub(crate) fn send_message(&self, index: usize, fd: RawFd, msg: *const libc::msghdr) {
         self.push(index, KIND_SEND, Op::SendMsg { fd, msg, flags: 0 });
     }
 
-    /// Waits until the peer of connection `index` has read most of what was sent.
+    /// Asks for the event `Caught` once the peer of connection `index` has read most of the bytes
+    /// sent to it.
     pub(crate) fn catch_up(&self, index: usize, backlog: &SendBacklog) {
         self.push(index, KIND_CAUGHT, Op::PollIn { fd: backlog.0.as_raw_fd() });
     }
 
-    /// Cancels the wait of [`SocketRing::catch_up`]. `Caught` is delivered nevertheless.
+    /// Cancels the operation of [`SocketRing::catch_up`]. The event `Caught` is delivered
+    /// nevertheless.
     pub(crate) fn cancel_catch_up(&self, index: usize) {
         let user_data = (index as u64) << KIND_BITS | KIND_CAUGHT;
         self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });
@@ -127,8 +134,8 @@ impl SocketRing {
     }
 }
 
-/// Reports when a socket becomes writable. On a Unix socket that means that its peer has read all
-/// except a quarter of the possible backlog.
+/// Reports when a socket becomes writable. A Unix socket becomes writable when its peer has read at
+/// least three quarters of a full send buffer.
 ///
 /// This is an epoll instance, because the reactor polls for input only. It becomes readable when
 /// the socket is writable or broken.
@@ -167,8 +174,8 @@ pub(crate) fn is_gone(fd: RawFd) -> bool {
     found > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
 }
 
-/// Returns the client's address on a TCP socket, or `None` if it is gone or the socket is no TCP
-/// socket.
+/// Returns the client's address on a TCP socket, or `None` if the client has disconnected or the
+/// socket is no TCP socket.
 #[cold]
 pub(crate) fn peer_of(fd: RawFd) -> Option<std::net::SocketAddr> {
     // SAFETY: the caller's descriptor, open for the call.
@@ -192,7 +199,7 @@ pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
     unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) }
 }
 
-/// Sends bytes as far as there is room right now, and drops the rest.
+/// Sends as many of the bytes as the socket takes without waiting, and drops the rest.
 pub(crate) fn send_now(fd: RawFd, bytes: &[u8]) {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the bytes are live for the call, which does not wait.
@@ -212,7 +219,7 @@ pub(crate) fn shut_down_input(fd: RawFd) {
 }
 
 /// Sends small replies at once, and makes a connection fail two minutes after the client's machine
-/// vanished. No effect on sockets other than TCP.
+/// vanished. Has no effect on other sockets than TCP.
 pub(crate) fn set_tcp_options(fd: RawFd) {
     let tcp = libc::IPPROTO_TCP;
     let options = [
@@ -287,7 +294,7 @@ mod tests {
         let room = |fd| option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap();
         let before = room(tcp.as_raw_fd());
         [unix.as_raw_fd(), tcp.as_raw_fd()].into_iter().for_each(set_send_buffer);
-        // The system may allow less than was asked for, and always makes twice of what it allows.
+        // The system may grant less than was requested, and always doubles the size that it grants.
         let most = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
         let allowed = SEND_BUFFER_BYTES.min(most.trim().parse().unwrap());
         assert_eq!(room(unix.as_raw_fd()), 2 * allowed);

@@ -34,8 +34,8 @@ pub(crate) struct ShutdownState {
     pub(crate) flushed: AtomicUsize,
 }
 
-/// One thread's part in the final flush. Dropped when the thread has flushed, or when it ends in
-/// any other way, so that the other threads do not wait for it.
+/// Represents one thread in the final flush. Dropped when the thread has flushed, or when the
+/// thread ends in any other way, so that the other threads do not wait for it.
 pub(crate) struct FlushPart(pub(crate) Arc<ServerState>);
 
 impl Drop for FlushPart {
@@ -107,11 +107,12 @@ impl ServedExports {
     pub(crate) fn replace(&self, exports: Arc<Exports>) -> u64 {
         let mut current = lock(&self.current);
         *current = exports;
-        // Under the lock, so that version and exports that a thread reads belong together.
+        // The version is raised under the lock, so that a thread reads a version and exports that
+        // belong together.
         self.version.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Returns the current exports and their version, if thread `thread` serves older ones.
+    /// Returns the current exports and their version if thread `thread` still serves older exports.
     pub(crate) fn newer(&self, thread: usize) -> Option<(Arc<Exports>, u64)> {
         let served = self.by_thread[thread].load(Ordering::SeqCst);
         if self.version.load(Ordering::SeqCst) == served {
@@ -156,16 +157,18 @@ pub(crate) struct ServerState {
     pub(crate) idle_bytes_max: usize,
     pub(crate) zeroes: Arc<Zeroes>,
     pub(crate) handshake_timeout_ns: u64,
-    /// How long a client may neither read replies nor send the rest of a payload, in nanoseconds.
+    /// Longest time, in nanoseconds, for which a client may neither read its replies nor send the
+    /// rest of a payload.
     pub(crate) stall_timeout_ns: AtomicU64,
     pub(crate) connections: Connections,
-    /// By listener number. Dropping a listener closes its socket and removes its file.
+    /// The sockets, indexed by listener number. Dropping a listener closes its socket and removes
+    /// the socket's file.
     pub(crate) sockets: Mutex<Vec<Option<Listener>>>,
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
     pub(crate) published: Vec<PublishedCounters<{ ServerStats::COUNT }>>,
-    /// Incremented when something changed that other threads must look at: memory or a range was
-    /// freed, or is waited for.
+    /// Incremented when other threads must check their connections, because memory or a range was
+    /// freed, or a thread waits for one.
     pub(crate) changes: AtomicU64,
     pub(crate) ending: ShutdownState,
 }
@@ -180,7 +183,7 @@ impl ServerState {
         lock(&self.sockets).get(listener)?.as_ref().map(Listener::fd)
     }
 
-    /// Counts a new connection. Returns false if there are too many.
+    /// Counts a new connection. Returns false, and does not count it, if the limit is reached.
     pub(crate) fn admit(&self) -> bool {
         // Relaxed: a counter that guards no other memory.
         let before = self.connections.open.fetch_add(1, Ordering::Relaxed);
@@ -220,14 +223,14 @@ impl ServerState {
         self.ending.flushed.load(Ordering::SeqCst) >= self.mailboxes.len()
     }
 
-    /// Returns how long a client may make no progress, in nanoseconds.
+    /// Returns the longest time, in nanoseconds, for which a client may make no progress.
     pub(crate) fn stall_timeout(&self) -> u64 {
         // Relaxed: a setting that orders nothing.
         self.stall_timeout_ns.load(Ordering::Relaxed)
     }
 
-    /// Tells threads that are awake, or about to sleep, that there is something to look at. SeqCst:
-    /// a thread that arms its doorbell checks the counter afterwards.
+    /// Tells threads that are awake, or about to sleep, to check for changes. SeqCst: a thread that
+    /// arms its doorbell checks the counter afterwards.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }

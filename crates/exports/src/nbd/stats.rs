@@ -1,7 +1,7 @@
 //! Counters of the server, declared in one table.
 //!
-//! Each I/O thread counts for itself and publishes (counters.rs); `Server::stats` adds up. Reports
-//! and metrics are made from the rows.
+//! Each I/O thread has its own counters and publishes them (counters.rs); `Server::stats` adds them
+//! up. Reports and metrics are made from the rows.
 
 crate::counter_table! {
 /// Counters of a server since its start, and gauges of its present state.
@@ -21,11 +21,11 @@ pub struct ServerStats {
     copied_bytes counter "copied_bytes" "/copied_bytes" "Bytes of write payload that were copied.",
     bounced counter "bounced" "/bounced" "Requests that began or ended within a block.",
     memory_waits counter "memory_waits" "/memory_waits"
-        "Times a request had to wait for payload memory.",
+        "Requests that had to wait for payload memory.",
     receives counter "receives" "/receives" "Receives completed.",
     sends counter "sends" "/sends" "Sends completed.",
     system_calls counter "system_calls" "/system_calls"
-        "System calls of the I/O threads for data.",
+        "System calls that the I/O threads made for I/O.",
     connections gauge "connections" "/connections/open" "Connections open now.",
     requests_in_flight gauge "requests_in_flight" "/requests_in_flight" "Requests in flight now.",
     buffers_in_use gauge "buffers_in_use" "/buffers_in_use" "Payload buffers in use now.",

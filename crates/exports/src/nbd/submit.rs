@@ -35,11 +35,11 @@ pub(crate) struct Submitter {
     pub(crate) tickets: Tickets,
     /// Completed tickets with their status, not yet matched to their connections.
     pub(crate) done: Vec<(u32, Status)>,
-    /// Something was submitted since the channels were last polled.
+    /// True if a bio was submitted since the channels were last polled.
     pub(crate) fresh: bool,
     /// Connections that wait for memory and should be retried.
     pub(crate) retry: Vec<usize>,
-    /// Waiting writes were granted their ranges, possibly of other threads.
+    /// True if waiting writes, possibly of other threads, were granted their ranges.
     pub(crate) ranges_changed: bool,
     zeroes: Arc<Zeroes>,
     thread: usize,
@@ -81,7 +81,8 @@ impl Submitter {
         self.push(id);
     }
 
-    /// Passes a ticket to the channel, or queues it behind others that wait for the channel.
+    /// Passes a ticket to the channel, or queues the ticket behind others that wait for the
+    /// channel.
     #[inline]
     fn push(&mut self, id: u32) {
         let ticket = self.tickets.get(id);
@@ -126,8 +127,8 @@ impl Submitter {
         moved | self.submit_held_back(lane)
     }
 
-    /// Submits requests of throttled groups that have room again. Returns true if any was
-    /// submitted.
+    /// Submits requests of throttled groups for which the channel has room again. Returns true if
+    /// any was submitted.
     fn submit_held_back(&mut self, lane: usize) -> bool {
         let mut held_back = std::mem::take(&mut self.lanes[lane].held_back);
         let moved = held_back.offer(|id| {
@@ -188,7 +189,7 @@ impl Submitter {
         Some(self.end(id))
     }
 
-    /// Removes a started ticket and releases what it holds.
+    /// Removes a started ticket, and releases its range and its share of the lane's memory.
     #[inline]
     pub(crate) fn end(&mut self, id: u32) -> Ticket {
         let ticket = self.tickets.remove(id);
@@ -203,8 +204,8 @@ impl Submitter {
         ticket
     }
 
-    /// Handles a completed step of a bounce. Returns true if the ticket continues with the next
-    /// step or with its own operation.
+    /// Handles a completed step of a bounce. Returns true if the ticket continues, with the next
+    /// step or with the operation itself.
     #[cold]
     pub(crate) fn go_on_bouncing(&mut self, id: u32, status: Status) -> bool {
         let ticket = self.tickets.get(id);

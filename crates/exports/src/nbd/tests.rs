@@ -1,4 +1,4 @@
-//! Support for the server's unit tests: an I/O thread that the test itself turns.
+//! Support for the server's unit tests: an I/O thread whose loop the test runs turn by turn.
 
 use std::io::{ErrorKind, Read, Write};
 use std::ops::{Deref, DerefMut};
@@ -28,14 +28,14 @@ use millrace_nbd::{Command, Reply, ReplyStyle, Request, Session, encode_request}
 
 pub(crate) const MIB: usize = 1 << 20;
 
-/// A volume on a drive by its spec.
+/// Opens a volume on the drive that a spec describes.
 pub(crate) fn volume(spec: &str, threads: u16, timeout_ns: u64) -> Arc<Volume<Native>> {
     let opened = millrace_drives::open(&spec.parse().unwrap(), threads).unwrap();
     let config = DiskConfig { io_threads: threads, timeout_ns, ..DiskConfig::default() };
     Volume::single(Disk::new(opened.driver, config).unwrap()).unwrap()
 }
 
-/// A pool with a reactor of its own.
+/// Creates a buffer pool with a reactor of its own.
 pub(crate) fn pool(budget: &Arc<MemoryBudget>, idle_bytes_max: usize) -> (Reactor, BufferPool) {
     let config = Config { backend: Backend::Epoll, ..Config::default() };
     let reactor = Reactor::new(config).unwrap();
@@ -43,13 +43,13 @@ pub(crate) fn pool(budget: &Arc<MemoryBudget>, idle_bytes_max: usize) -> (Reacto
     (reactor, pool)
 }
 
-/// A connection on one end of a pair of sockets, whose other end comes with it.
+/// Creates a connection on one end of a socket pair, and returns the other end as well.
 pub(crate) fn connection(serial: u64) -> (Box<Connection>, [UnixStream; 2]) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     (Connection::new(ours.as_raw_fd(), 0, serial, 0), [ours, theirs])
 }
 
-/// A connection that waits for `bytes` bytes.
+/// Describes a connection that waits for `bytes` bytes.
 pub(crate) fn waiter(thread: usize, serial: u64, bytes: usize) -> Waiter {
     Waiter { thread, index: 0, serial, bytes, account: None }
 }
@@ -69,14 +69,14 @@ pub(crate) fn request(command: Command, offset: u64, length: u64) -> Request {
     Request { cookie: 7, flags: 0, command, offset, length }
 }
 
-/// The header of a request, with simple replies.
+/// Encodes the header of a request for a session with simple replies.
 pub(crate) fn header(request: &Request) -> Vec<u8> {
     let mut out = [0; 32];
     let bytes = encode_request(request, ReplyStyle::Simple, &mut out);
     out[..bytes].to_vec()
 }
 
-/// A ticket of connection 0.
+/// Creates a ticket of connection 0.
 pub(crate) fn ticket(op: Op, serial: u64, memory: TicketMemory) -> Ticket {
     Ticket {
         owner: TicketOwner { conn: 0, serial, group: GroupId::DEFAULT },
@@ -105,7 +105,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Two listeners, each with an export for each spec.
+    /// Creates two listeners, each with one export for each spec.
     pub(crate) fn new(specs: &[&str], change: impl FnOnce(&mut ServerConfig)) -> Rig {
         let timeout_ns = DiskConfig::<Native>::default().timeout_ns;
         Rig::with_timeout(specs, timeout_ns, change)
@@ -149,7 +149,7 @@ impl Rig {
         self.turn(Some(Native::now())).unwrap();
     }
 
-    /// Turns until something holds.
+    /// Runs turns until `holds` returns true.
     pub(crate) fn until(&mut self, what: &str, holds: impl Fn(&mut Rig) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !holds(self) {
@@ -158,7 +158,7 @@ impl Rig {
         }
     }
 
-    /// A new connection's client and index.
+    /// Connects a client. Returns the client's socket and the connection's index.
     pub(crate) fn connect(&mut self) -> (UnixStream, usize) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
@@ -169,7 +169,8 @@ impl Rig {
         (theirs, newest)
     }
 
-    /// A new connection in transmission, with simple replies and without block sizes.
+    /// Connects a client and brings it to the transmission phase, with simple replies and without
+    /// block sizes.
     pub(crate) fn by_hand(&mut self, name: &str) -> (UnixStream, usize) {
         let (mut client, index) = self.connect();
         let mut out = 3u32.to_be_bytes().to_vec();
@@ -179,7 +180,7 @@ impl Rig {
         (client, index)
     }
 
-    /// Turns until the client has received `len` bytes.
+    /// Runs turns until the client has received `len` bytes.
     pub(crate) fn receive(&mut self, client: &mut UnixStream, len: usize) -> Vec<u8> {
         let (mut bytes, mut filled) = (vec![0; len], 0);
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -195,14 +196,14 @@ impl Rig {
         bytes
     }
 
-    /// Sends a request with its payload; the errno of its simple reply.
+    /// Sends a request with its payload. Returns the errno of its simple reply.
     pub(crate) fn call(&mut self, client: &mut UnixStream, request: &Request, data: &[u8]) -> u32 {
         client.write_all(&[&header(request), data].concat()).unwrap();
         let reply = self.receive(client, 16);
         u32::from_be_bytes(reply[4..8].try_into().unwrap())
     }
 
-    /// Ends the thread as a server does; drives have two seconds.
+    /// Ends the thread as a server does, and gives the drives two seconds.
     pub(crate) fn finish(mut self) -> StopReport {
         self.end().expect("it is ended once")
     }
@@ -303,7 +304,7 @@ fn each_thread_keeps_its_part_of_half_the_memory_unused() {
     }
 }
 
-/// A server of one volume, whose clients need no name.
+/// Starts a server with one volume, whose clients need no export name.
 fn start(
     volume: Arc<Volume<Native>>,
     path: &Path,

@@ -17,7 +17,7 @@ use millrace_tls::{Error, ServerConfig, Session};
 pub struct ListenTls {
     /// Certificates and key. Changed files are reloaded within a second.
     pub config: Arc<ServerConfig>,
-    /// Determines whether clients may or must use TLS. `None` disables it.
+    /// Determines whether clients may or must use TLS. `TlsMode::None` disables TLS.
     pub mode: TlsMode,
 }
 
@@ -31,9 +31,9 @@ impl ListenTls {
 #[derive(Debug)]
 pub(crate) struct TlsSession {
     pub(crate) session: Session,
-    /// All received bytes were decrypted and handed out.
+    /// True if all received bytes were decrypted and handed out.
     drained: bool,
-    /// The negotiation was told that it is encrypted.
+    /// True once the negotiation was told that it is encrypted.
     pub(crate) told: bool,
 }
 
@@ -48,8 +48,8 @@ impl TlsSession {
         self.drained = false;
     }
 
-    /// Decrypts one record into `into`, and no more, since the payload of a request must go
-    /// elsewhere. Returns the number of bytes.
+    /// Decrypts exactly one record into `into`. The following record may be payload, which must go
+    /// into another buffer. Returns the number of bytes.
     pub(crate) fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let read = self.session.read_record(into)?;
         self.drained = read == 0;

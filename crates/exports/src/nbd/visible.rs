@@ -1,8 +1,8 @@
 //! The exports of a listener as visible to one client: those that its certificate allows, and those
 //! opened on its request.
 //!
-//! receive.rs makes it for each step of a negotiation, and passes it to the protocol code as its
-//! catalog.
+//! receive.rs makes a `VisibleExports` for each step of a negotiation, and passes it to the
+//! protocol code as its catalog.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub(crate) struct VisibleExports<'a> {
 }
 
 impl<'a> VisibleExports<'a> {
-    /// Creates the view of a client with these names in its certificate and this request on demand.
-    /// Returns `None` if the listener was removed.
+    /// Creates the view of a client, given the names in its certificate and the state of its
+    /// request for an export on demand. Returns `None` if the listener was removed.
     pub(crate) fn of(
         exports: &'a Exports,
         listener: usize,
@@ -46,7 +46,7 @@ impl<'a> VisibleExports<'a> {
         }
     }
 
-    /// Returns the reason if the client was refused an export that exists.
+    /// Returns the reason why the client was refused an export that exists, if it was.
     pub(crate) fn take_refused(self) -> Option<String> {
         self.refused.into_inner()
     }

@@ -39,8 +39,8 @@ use super::submit::Submitter;
 use super::submit::ticket::{Ticket, TicketMemory, TicketState};
 use crate::nbd::memory::waiting_line::MemoryWait;
 
-/// Number of ended connections after which the heap is trimmed: if none is left, and otherwise.
-/// Each used about 200 KiB of heap.
+/// Number of ended connections after which the heap is trimmed. The first constant applies if no
+/// connection is left, the second one otherwise. Each used about 200 KiB of heap.
 const CLOSED_FEW: u32 = 16;
 const CLOSED_MANY: u32 = 256;
 /// Delay before accepting is retried after an error, in nanoseconds.
@@ -61,7 +61,7 @@ pub(crate) struct Worker {
     /// Deadline, index and serial number of negotiating connections, oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) client_timers: ClientTimers,
-    /// Value of [`ServerState::changes`] when this thread last looked.
+    /// Value of [`ServerState::changes`] when this thread last checked for changes.
     pub(crate) seen_changes: u64,
     accepting: Accepting,
     pub(crate) flush_part: Option<FlushPart>,
@@ -194,7 +194,8 @@ impl Worker {
             }
             self.handshakes.pop_front();
         }
-        // Woken up regularly, so that little of a pause of the process counts as handshake time.
+        // The thread wakes up regularly, so that little of a pause of the whole process counts as
+        // handshake time.
         let look = |(deadline_ns, ..): &(u64, _, _)| (*deadline_ns).min(Native::now() + LOOK_NS);
         let handshake = self.handshakes.front().map(look);
         let overdue = self.core.submitter.overdue_deadline();
@@ -326,7 +327,8 @@ impl Worker {
         }
     }
 
-    /// Handles messages of other threads: accepted connections, and questions of operators.
+    /// Handles messages of other threads: accepted connections, requests of operators, and answers
+    /// to requests for exports on demand.
     fn take_messages(&mut self) {
         while let Some(message) = self.shared.mailboxes[self.number].take() {
             match message {
@@ -379,8 +381,8 @@ impl Worker {
                 lane.channel.tick();
             }
         }
-        // Everything that `deadline` may have returned must be handled, or the thread never sleeps
-        // again.
+        // Every deadline that `deadline` may have returned must be handled here; otherwise the
+        // thread would never sleep again.
         let now_ns = Native::now();
         let pause_ns = self.client_timers.clock.look(now_ns, LOOK_NS);
         if pause_ns > 0 {
@@ -475,7 +477,7 @@ impl Worker {
             }
             conn.touch(&mut self.touched);
         }
-        // Bios that `advance` submitted may have been rejected at once; `fresh` is set then.
+        // The block layer may have rejected bios that `advance` submitted; `fresh` is set then.
         done.append(&mut self.core.submitter.done);
         self.core.submitter.done = done;
     }
@@ -526,7 +528,8 @@ impl Worker {
             }
         }
         if conn.in_flight > 0 {
-            // The rest is at the drives. Its memory is freed without the connection.
+            // The connection's other tickets are at the drives. Their memory is freed later,
+            // without the connection.
             self.core.submitter.drop_waiting_of(conn.serial, &mut self.core.pool);
         }
         self.free.push(index);

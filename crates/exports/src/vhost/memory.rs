@@ -330,7 +330,7 @@ mod tests {
         assert!(memory.translate_user(user, u64::MAX).is_none());
         assert!(
             memory.translate_user(user + 8192, 0).is_none(),
-            "the end of a region does not belong to it"
+            "the address at a region's end lies outside the region"
         );
     }
 

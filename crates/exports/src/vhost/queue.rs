@@ -218,7 +218,7 @@ impl Queue {
         if self.held.is_some() || !self.tracking.again.is_empty() {
             (count, has_room) = self.take_up(most, lane, channel);
         }
-        // If the queue closes inside the loop, `next` ends it.
+        // If the queue closes during the loop, `next` returns `None` and so ends the loop.
         has_room &= self.is_open();
         while has_room
             && count < most

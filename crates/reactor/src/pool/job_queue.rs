@@ -243,7 +243,8 @@ impl JobQueue {
         self.first_lane(shared)
     }
 
-    /// Returns the lane whose turn it is if at most `shared` threads serve all lanes.
+    /// Returns the lane to take the next job from. Once `shared` threads are busy, only lanes
+    /// without a running job are served. Returns `None` if no such lane has a job.
     fn first_lane(&self, shared: usize) -> Option<u32> {
         let most = if self.busy < shared { self.limits.lane } else { 1 };
         self.ready[..most].iter().map(|list| list.first).find(|lane| *lane != NONE)

@@ -20,7 +20,7 @@ fn merging_reaches_as_far_as_the_device_states_and_takes() {
     assert_eq!([silent, stated, short].map(|limits| limits.merge_max()), [2048, 256, 64]);
 }
 
-/// Limits of blocks of 4 KiB.
+/// Returns limits of a device with blocks of 4 KiB.
 fn coarse() -> QueueLimits {
     QueueLimits { logical_block_size: 4096, ..QueueLimits::default() }
 }
@@ -99,7 +99,7 @@ fn what_must_be_whole_blocks_is_rounded_down_and_block_sizes_up() {
     };
     assert_eq!(given.validate(), Ok(valid));
     assert_eq!((valid.logical_sectors(), QueueLimits::default().logical_sectors()), (8, 1));
-    // Larger ones of its own stay, and lengths in bytes fit 32 bits.
+    // Larger limits of the device itself stay, as long as lengths in bytes fit into 32 bits.
     let own = QueueLimits {
         physical_block_size: 8192,
         io_min: 65_536,

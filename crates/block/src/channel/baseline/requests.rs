@@ -20,7 +20,8 @@ use crate::disk::trace::PlugPlace;
 use crate::queue::request::RequestRef;
 use crate::volume::serving::Serving;
 
-/// Creates the channel's list if its volume is served per volume and it has none.
+/// Creates the channel's list if the volume is served in `per-volume` mode and the channel has no
+/// list yet.
 pub(crate) fn make_plug<M: Machine>(sub: &mut Submission<M>) {
     if sub.checks.baseline && sub.volume_plug.is_none() {
         sub.volume_plug = Some(Box::new(VolumePlug::new(&sub.volume)));
@@ -51,7 +52,7 @@ impl<M: Machine> Submission<M> {
             disk.trace(&mut self.run).record_entry(&slot, drives);
         }
         if slot.op() != Op::Flush {
-            // Flushes are counted where they are sent.
+            // Flushes are not counted here; `send_flush` counts them.
             self.members[usize::from(slot.member)].outstanding += 1;
         }
         self.batch.plugged = self.with_volume_plug(|plug, to| plug.plug(slot, to));

@@ -3,13 +3,13 @@
 //! For comparison (\[FALCON\], its problem statement). One context does everything. For each bio
 //! the whole list is searched backwards for an adjacent request, even for a bio that was split and
 //! can never merge; the search cost includes all drives' requests. A bio takes its tag while it is
-//! plugged, and if the drive has none everything stops until it has. 16 requests for one drive
-//! unplug the whole list, sorted by drive and sector, drive after drive. With a single drive of
-//! several hardware queues, one request is kept back, the next bio is compared with it alone, and
-//! then it is sent. Owned by a `Submission`. Kernel counterpart: blk_sq_make_request and
-//! blk_mq_make_request with blk_attempt_plug_merge, and blk_mq_flush_plug_list, 4.4;
-//! blk_queue_split marks its parts REQ_NOMERGE, which blk_rq_merge_ok refuses entry by entry;
-//! md/raid0.c splits by chunks.
+//! plugged. If the drive has no free tag, the whole context waits until it has one. 16 requests for
+//! one drive unplug the whole list, sorted by drive and sector, drive after drive. With a single
+//! drive of several hardware queues, one request is kept in the plug; the next bio is compared only
+//! with this request, which is then sent. Owned by a `Submission`. Kernel counterpart:
+//! blk_sq_make_request and blk_mq_make_request with blk_attempt_plug_merge, and
+//! blk_mq_flush_plug_list, 4.4; blk_queue_split marks its parts REQ_NOMERGE, which blk_rq_merge_ok
+//! refuses entry by entry; md/raid0.c splits by chunks.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -34,7 +34,7 @@ const REQUESTS_MAX: u32 = 16;
 struct PluggedRequest<M: Machine> {
     member: u16,
     sector: u64,
-    /// `None` once it was handed over, just before the list is cleared.
+    /// `None` once the request was handed over, just before the list is cleared.
     rq: Option<RequestRef<M>>,
 }
 
@@ -180,9 +180,9 @@ impl<M: Machine> VolumePlug<M> {
         self.blocked.push_front(slot);
     }
 
-    /// Sends all requests, sorted by drive and sector, one drive after the other. Requests that a
-    /// frozen drive refuses give their tags back, because other requests may need them for the
-    /// drive to drain.
+    /// Sends all requests, sorted by drive and sector, one drive after the other. If a frozen drive
+    /// refuses requests, their tags are freed, because the drive may need them for other requests
+    /// in order to drain.
     fn unplug(&mut self, to: &mut PlugTarget<'_, M>) {
         let count = self.requests.len() as u32;
         M::work(Work::Search, count * (32 - count.leading_zeros()));
@@ -217,7 +217,7 @@ impl<M: Machine> VolumePlug<M> {
             let rq = Some(to.members[usize::from(member)].fill(rq, chain));
             self.requests.push(PluggedRequest { member, sector, rq });
         }
-        // Tries the blocked bios once; the first one that blocks again stops it.
+        // Tries the blocked bios once, until one of them blocks again.
         let mut waiting = self.blocked.take();
         let now_ns = if waiting.is_empty() { 0 } else { M::now() };
         while let Some(mut slot) = waiting.pop_front() {

@@ -1,8 +1,8 @@
 //! `BioAtBucket`: a bio at one token bucket of its group, and the cost that it pays there.
 //!
-//! Buckets have places: first those of the group itself, then those of its parent. They are found
-//! in a channel's copy of the group table (group/view.rs), so time booked by an old copy is
-//! returned by the same copy. Used by throttle.rs.
+//! Buckets are numbered (`place`): first the buckets of the group itself, then those of its parent.
+//! They belong to a channel's copy of the group table (group/view.rs), so time that was booked with
+//! an old copy is returned to the buckets of the same copy. Used by throttle.rs.
 
 use millrace_machine::Machine;
 
@@ -69,12 +69,12 @@ impl<'a, M: Machine> BioAtBucket<'a, M> {
         self.buckets.wait(self.costs, self.io);
     }
 
-    /// Records that the bio no longer waits, and has paid.
+    /// Records that the bio no longer waits and has paid its cost.
     pub(super) fn leave(&self) {
         self.buckets.leave(self.costs, self.io);
     }
 
-    /// Records that the bio no longer waits, and returns the cost.
+    /// Records that the bio no longer waits, and gives the booked cost back to the bucket.
     pub(super) fn give_back(&self) {
         self.buckets.give_back(self.costs, self.io);
     }

@@ -1,7 +1,7 @@
 //! `BaselineConfig`: the setting that makes a disk follow another design than the multi-queue one.
 //!
-//! For comparison: the laboratory sets it, the daemon never does. `Disk::new` makes the design that
-//! it names (baseline.rs).
+//! Other designs exist for comparison: the laboratory sets this, the daemon never does. `Disk::new`
+//! creates the design that the setting names (baseline.rs).
 
 use millrace_machine::Machine;
 
@@ -22,17 +22,18 @@ pub enum Stack {
 /// The number of threads that may serve a hardware queue of the `mq` stack at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inside {
-    /// One thread at a time; a thread that comes too late leaves its work to the one inside.
+    /// A single thread at a time. A thread that finds the queue busy leaves its work to the thread
+    /// that serves it.
     One {
-        /// Nanoseconds that a submitter waits before it leaves its batch; 0 for not at all. Serving
-        /// takes less than 2 us as a rule, and two threads that take turns get more done than one
-        /// that serves for both.
+        /// Nanoseconds that a submitter waits for the serving thread before it leaves its batch; 0
+        /// for no wait. Serving usually takes less than 2 us, and two threads that serve in turn
+        /// are faster than one thread that serves for both.
         wait_ns: u64,
     },
-    /// Every thread with work for the queue, as in the kernel: the threads share the queue's tags
-    /// and its bitmap of software queues, and each calls the driver by itself. For comparison. Only
-    /// for drives that complete at once ([`Driver::is_immediate`](crate::Driver::is_immediate)),
-    /// without scheduler or worker.
+    /// All threads with work for the queue at the same time, as in the kernel. The threads share
+    /// the queue's tags and its bitmap of software queues, and each calls the driver itself. This
+    /// design exists for comparison. It requires drives that complete at once
+    /// ([`Driver::is_immediate`](crate::Driver::is_immediate)), without scheduler or worker.
     Each,
 }
 

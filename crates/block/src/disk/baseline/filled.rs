@@ -1,8 +1,8 @@
 //! Submission of requests that got their tags in the plug, for the `per-volume` mode.
 //!
 //! Called by the channel's single list for all drives (channel/baseline/volume_plug.rs). The
-//! requests go where requests go that the driver returned as busy: to the front, past the software
-//! queue. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
+//! requests go to the front of the hardware queue, past the software queue, like requests that the
+//! driver returned as busy. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
 
 use millrace_machine::{Machine, Stage};
 
@@ -47,7 +47,8 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // Work of a thread that flagged meanwhile is marked as pending, so the owner finds it.
+    // If another thread left a flag meanwhile, its work is marked as pending, so the owner finds
+    // the work.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

@@ -1,10 +1,10 @@
 //! Lanes: let several threads serve one hardware queue, for drives that complete at once.
 //!
 //! A disk has lanes if its settings say `Inside::Each`, and with the `sq` stack if the drive
-//! allows. Each lane is a `HardwareQueue` of one thread, or of one CPU where threads stay on
-//! theirs, with a driver's queue of its own. The lanes of a hardware queue share its tags and its
-//! bitmap of software queues. Made once, by `Disk::new`. Kernel counterpart: `blk_mq_run_hw_queue`,
-//! which any number of CPUs run at once.
+//! allows. Each lane is a `HardwareQueue` of one thread (or of one CPU, on machines whose threads
+//! stay on their CPU) with its own driver queue. The lanes of a hardware queue share its tags and
+//! its bitmap of software queues. Made once, by `Disk::new`. Kernel counterpart:
+//! `blk_mq_run_hw_queue`, which any number of CPUs run at once.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -77,8 +77,8 @@ impl Lanes {
         self.lanes.iter().map(|(queue, _)| queue + 1).max().unwrap_or(0)
     }
 
-    /// Returns the lane of a submitter at position `place`, which uses its own software queue
-    /// wherever its thread runs.
+    /// Returns the lane of a submitter at position `place`. The submitter uses the lane's software
+    /// queue wherever its thread runs.
     pub(crate) fn route(&self, place: usize) -> QueueRoute {
         let hctx = place % self.lanes.len();
         QueueRoute { ctx: self.lanes[hctx].1 as u16, hctx: hctx as u16, number: 0 }
@@ -142,7 +142,7 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
     /// Each thread marks its software queue and takes the bios that are there.
     fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>) {
         context.trace().begin_insert(list);
-        // Under the lock, as `__blk_mq_insert_request` does.
+        // The mark is set under the software queue's lock, as in `__blk_mq_insert_request`.
         let Some(queue) = context.insert(ctx, list) else { return };
         context.hctx.mark_pending(ctx.into());
         drop(queue);
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(*lanes(&paper, 64).lanes, [(0, 0), (0, 1), (1, 2), (1, 3)]);
         assert_eq!(*lanes(&paper, 3).lanes, [(0, 0), (0, 1), (1, 2)]);
         assert_eq!(*lanes(&config(one, core), 64).lanes, [(0, 0), (1, 0), (2, 0), (3, 0)]);
-        // As with the one queue of `sq`.
+        // As with the single queue of `sq`.
         assert_eq!(*lanes(&config(one, one), 64).lanes, [(0, 0); 4]);
         assert_eq!((lanes(&paper, 3).count(), lanes(&paper, 3).queues()), (3, 2));
         let open = lanes(&paper, 64).open(&paper, queues(64));

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Lock, Machine};
 
-/// The lock around the request queue of the `sq` stack, and the place of its plug.
+/// The lock around the request queue of the `sq` stack, and where that stack keeps plugged bios.
 ///
 /// For comparison with Linux 2.4, \[OLS\]. Other stacks ignore it.
 pub struct RequestLock<M: Machine> {
@@ -30,7 +30,7 @@ impl<M: Machine> RequestLock<M> {
     #[track_caller]
     #[must_use]
     pub fn hold(&self) -> Option<LockGuard<'_, M, ()>> {
-        // No closure, so that lock statistics show the caller's location.
+        // This code uses no closure, so that lock statistics show the caller's location.
         let shared = self.shared.as_ref()?;
         Some(shared.lock())
     }

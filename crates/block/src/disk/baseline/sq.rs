@@ -63,7 +63,7 @@ impl<M: Machine> SingleQueueStack<M> {
         SingleQueueStack { single: M::Lock::new("request-queue", single), request_lock, lanes }
     }
 
-    /// Takes the queue's lock, and before it the lock that its disk shares with others.
+    /// Takes the lock that the disk shares with others, if any, and then the queue's lock.
     #[track_caller]
     fn lock(&self) -> LockedQueue<'_, M> {
         let _shared = self.request_lock.hold();
@@ -133,7 +133,7 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
 
 /// The queue with all its locks held.
 struct LockedQueue<'a, M: Machine> {
-    // Fields drop in this order.
+    // Fields are dropped in this order, so the queue's lock is released first.
     single: LockGuard<'a, M, SingleQueue<M>>,
     _shared: Option<LockGuard<'a, M, ()>>,
 }
@@ -175,7 +175,7 @@ fn submit<M: Machine>(
             if refused || list.is_empty() {
                 break;
             }
-            // The next insertion happens after all that was run just now.
+            // Running the queue took time, so the next insertion gets a new time stamp.
             now_ns = M::now();
         }
     }
@@ -249,7 +249,7 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     let mut single = sq.lock();
     single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
-        // Fetched under the same lock hold.
+        // The first request is fetched without releasing the lock in between.
         serve.requeued.extend(fetch(context, &mut single));
     }
     drop(single);
@@ -297,7 +297,7 @@ fn get<M: Machine>(
         None => Some(bio),
     };
     let Some(bio) = bio else {
-        // Charged as in `claim`, but outside the lock.
+        // The cost is charged as in `claim`, but outside the lock.
         M::work(Stage::Submit, 1);
         return Ok(());
     };
@@ -327,7 +327,7 @@ fn claim<M: Machine>(
         return Err(bio);
     }
     let hctx = context.hctx;
-    // All of this was under the lock in that design: search for a request, accounting.
+    // In that design, searching for a request and accounting happened under the lock.
     M::work(Stage::Submit, 1);
     let bio = match single.queue.back_mut() {
         Some(last) => merge(context, last, bio, now_ns),
@@ -346,7 +346,7 @@ fn claim<M: Machine>(
     }
     context.stats.add(DiskCounter::TagWaits, 1);
     if bio.waited == WaitTimes::NOT {
-        // The wait for a tag is recorded at the first attempt only.
+        // The trace records only the first attempt to get a tag.
         context.trace().slot(Action::Sleep, &bio);
         bio.mark_admitted(now_ns);
     }
@@ -369,7 +369,8 @@ fn fill<M: Machine>(
     rq
 }
 
-/// Queues a flush apart from requests, in a list under the software queue's lock.
+/// Puts a flush into a list of its own, apart from the queue's requests and under the software
+/// queue's lock.
 fn wait_apart<M: Machine>(
     context: &mut QueueContext<'_, M>,
     mut bio: BioRef<M>,
@@ -416,7 +417,7 @@ fn dispatch<M: Machine>(
     mut now_ns: u64,
 ) -> u32 {
     let mut sent = context.dispatch_staged(serve, now_ns);
-    // Until the driver is busy, perhaps already for a flush.
+    // The loop ends when the driver is busy, which may already be the case because of a flush.
     while serve.requeued.is_empty() {
         let rq = fetch(context, &mut sq.lock());
         let Some(rq) = rq else { break };
@@ -432,7 +433,7 @@ fn dispatch<M: Machine>(
 fn end<M: Machine>(sq: &SingleQueueStack<M>, hctx: &HardwareQueue<M>, rq: RequestRef<M>) {
     let mut single = sq.lock();
     M::work(Stage::Complete, 1);
-    // Flushes were never queued.
+    // Flushes are not counted, because they never were in the queue.
     single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());
     let mut batch = TagBatch::EMPTY;
     hctx.tags.give(&mut batch, rq);

@@ -17,8 +17,8 @@ use crate::queue::{HardwareQueue, HctxState};
 pub(crate) const NO_SCHEDULER: &str =
     "only the stack mq supports a scheduler; set stack to mq, or scheduler to none";
 
-/// A design that a disk follows instead of the multi-queue one. Steps without an implementation are
-/// those of the multi-queue design.
+/// A design that a disk follows instead of the multi-queue design. Default methods do what the
+/// multi-queue design does.
 pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
     /// Takes a batch of chains from a plug and runs the queue; refused chains stay in the list.
     fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>);
@@ -44,7 +44,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         NO_SCHEDULER
     }
 
-    /// Returns the way of batches to the driver. `_first` is the disk's first hardware queue.
+    /// Returns the route of batches to the driver. `_first` is the disk's first hardware queue.
     fn submit_path(&self, _config: &DiskConfig<M>, _first: &HardwareQueue<M>) -> SubmitPath {
         SubmitPath::Queues
     }
@@ -59,12 +59,13 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         false
     }
 
-    /// Returns true if insertion and dispatch are charged as in the multi-queue design.
+    /// Returns true if insertion and dispatch have the same simulated costs as in the multi-queue
+    /// design.
     fn has_two_levels(&self) -> bool {
         false
     }
 
-    /// Returns true if a bio gets its request after the plug, so that G follows U.
+    /// Returns true if a bio gets its request only after the plug, so that event G follows event U.
     fn gets_request_late(&self) -> bool {
         false
     }
@@ -85,7 +86,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         BioList::new()
     }
 
-    /// Records that a request that waited to be offered to the driver again is taken apart.
+    /// Records that a request is taken apart that the driver had returned as busy.
     fn forget_issued(&self) {}
 
     /// Forgets waiting bios, because they belong to sets that were leaked.

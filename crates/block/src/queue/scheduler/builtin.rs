@@ -1,8 +1,8 @@
 //! The built-in schedulers by name: the one place that lists them.
 //!
-//! A scheduler is a file of this directory with a function that makes a `DriveScheduler`, and a
-//! variant, a name and an arm below. Configurations, reports and error messages take the names from
-//! here. Called by disk/scheduled.rs. Kernel counterpart: `elv_register`.
+//! A scheduler consists of a file in this directory, with a function that makes a `DriveScheduler`,
+//! and of a variant, a name and a match arm below. Configurations, reports and error messages take
+//! the names from here. Called by disk/scheduled.rs. Kernel counterpart: `elv_register`.
 
 use millrace_machine::Machine;
 

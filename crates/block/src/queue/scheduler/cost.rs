@@ -14,7 +14,7 @@ pub struct OpRates {
     pub random_iops: u64,
     /// Sequential I/Os of 4 KiB a second, one request each, 1 or more.
     pub sequential_iops: u64,
-    /// Bytes a second of large sequential I/Os, 4,096 or more.
+    /// Bytes a second that large sequential I/Os transfer, 4,096 or more.
     pub bytes_per_s: u64,
 }
 
@@ -64,7 +64,7 @@ impl Default for CostModel {
     /// Returns the model of a SATA-class drive: 100,000 I/Os or 500 MB a second, reading or
     /// writing.
     fn default() -> Self {
-        // The 4 KiB take 8,192 of the 10,000 ns.
+        // A 4 KiB I/O takes 10,000 ns, of which its bytes take 8,192 ns.
         let op = OpCost { random_ns: 1_808, sequential_ns: 1_808, byte_ps: 2_000 };
         CostModel { read: op, write: op }
     }
@@ -94,7 +94,8 @@ impl CostModel {
 
 /// Depth units that a random 4 KiB request takes: depths are counted in 16ths of such a request.
 pub(crate) const REQUEST: u32 = 16;
-/// Service time in nanoseconds from which a drive counts as slow: the next request waits as long.
+/// Service time, in nanoseconds, from which a drive counts as slow, because the next request has to
+/// wait this long.
 pub(crate) const SLOW_NS: u64 = 2_000_000;
 
 /// Depth units (see [`REQUEST`]) that a drive's requests take.
@@ -104,10 +105,12 @@ pub(crate) struct DepthWeights {
     write: OpWeight,
 }
 
-/// Depth in 1,024ths of a unit: for each request, and for each of its sectors.
+/// Depth that requests of one operation take, in 1,024ths of a depth unit.
 #[derive(Debug, Clone, Copy)]
 struct OpWeight {
+    /// Depth that each request takes.
     base: u64,
+    /// Depth that each sector of a request takes in addition.
     sector: u64,
 }
 
@@ -147,7 +150,7 @@ mod tests {
         assert_eq!((of(Op::Read, 4), of(Op::Write, 4), of(Op::Read, 0)), (16, 16, 16));
         assert_eq!((of(Op::Read, 64), of(Op::Write, 1_024)), (212, 3_356));
         assert_eq!(of(Op::Discard, 1 << 20), 16, "it moves nothing");
-        // A disk that rotates: the way to the place is nearly all.
+        // On a rotating disk, the seek takes nearly all of the time.
         let seek = OpCost { random_ns: 8_000_000, sequential_ns: 100_000, byte_ps: 5_000 };
         let weights = DepthWeights::of(&CostModel { read: seek, write: seek });
         assert_eq!((weights.weight(Op::Read, 128), weights.weight(Op::Read, 2_048)), (16, 25));

@@ -1,13 +1,13 @@
 //! `Deadline`: a scheduler that sorts chains by sector and limits how long each may wait.
 //!
-//! Chains go out in sector order, a batch at a time, reads before writes, until the oldest one of a
-//! direction has waited for its limit: then that one goes first. Adjacent chains merge at either
-//! end. Groups of a higher priority go before those of a lower one, even if they wait for tags at
-//! another hardware queue, until a chain of the lower one has waited for the ageing time. All
-//! hardware queues of a drive share one lock, as in the kernel: right for a rotating disk, and the
-//! baseline that the other schedulers are compared with on many cores. Each queue sorts only its
-//! own chains, because only its submitters poll for their completions. Lock order: the table of
-//! groups is never locked under this lock. Kernel counterpart: block/mq-deadline.c.
+//! Chains go out in sector order, a batch at a time, reads before writes, until the oldest chain of
+//! a direction has waited for its limit; then that chain goes first. Adjacent chains merge at
+//! either end. Groups of a higher priority go before those of a lower one, even if they wait for
+//! tags at another hardware queue, until a chain of the lower one has waited for the ageing time.
+//! All hardware queues of a drive share one lock, as in the kernel. That suits a rotating disk; on
+//! many cores it is the baseline with which the other schedulers are compared. Each queue sorts
+//! only its own chains, because only its submitters poll for their completions. Lock order: the
+//! table of groups is never locked under this lock. Kernel counterpart: block/mq-deadline.c.
 
 mod holders;
 pub(crate) mod sorted;
@@ -38,8 +38,8 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
 
 /// Nanoseconds until a queue checks again whether chains of higher priority wait at another queue.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds after which nobody waits for a queue that was not asked for a chain: its thread may
-/// hang.
+/// Nanoseconds after which other queues no longer wait for a queue that was not asked for a chain,
+/// because its thread may hang.
 const SERVED_NS: u64 = 100_000_000;
 /// Number of values of [`Priority`].
 const PRIORITIES: usize = Priority::Idle as usize + 1;
@@ -49,12 +49,13 @@ const PRIORITIES: usize = Priority::Idle as usize + 1;
 pub struct DeadlineConfig {
     /// Nanoseconds that a read may wait before it goes first; default 500 ms.
     pub read_expire_ns: u64,
-    /// Nanoseconds that a write, discard or write-zeroes may wait; default 5 s.
+    /// Nanoseconds that a write, discard or write-zeroes may wait before it goes first; default 5
+    /// s.
     pub write_expire_ns: u64,
     /// Largest number of chains of one direction dispatched in sector order before ages are
     /// checked, 1 or more; default 16.
     pub fifo_batch: u32,
-    /// Number of times that reads may go before waiting writes; default 2.
+    /// Number of batches of reads that may go before waiting writes; default 2.
     pub writes_starved: u32,
     /// Nanoseconds that a chain may wait for higher priorities before it goes first; default 10 s.
     pub ageing_ns: u64,
@@ -98,7 +99,7 @@ impl IoDirection {
 /// Chains of one priority at one hardware queue.
 struct PriorityClass<M: Machine> {
     ways: [SortedChains<M>; 2],
-    /// Number of times that reads went before waiting writes.
+    /// Number of batches of reads that went before waiting writes.
     starved: u32,
 }
 
@@ -135,7 +136,7 @@ impl<M: Machine> PriorityClass<M> {
 struct QueueChains<M: Machine> {
     /// Indexed by [`Priority`].
     classes: [PriorityClass<M>; PRIORITIES],
-    /// Class and direction of the current batch.
+    /// Priority class and direction of the current batch.
     last: (usize, IoDirection),
     /// Chains dispatched from the current batch; initially a value that ends it.
     batched: u32,
@@ -168,7 +169,8 @@ impl<M: Machine> QueueChains<M> {
         let sorted = &mut self.classes[class].ways[way as usize];
         let place = match aged.is_some() || sorted.has_expired(now_ns, config.expire_ns(way)) {
             true => sorted.oldest()?,
-            // Upwards, and after the highest sector again from the lowest.
+            // Chains go in ascending order; after the highest sector, the batch continues at the
+            // lowest.
             false => sorted.onwards().or_else(|| sorted.lowest())?,
         };
         (self.last, self.batched) = ((class, way), 1);

@@ -1,7 +1,7 @@
 //! `Fair`: a scheduler that divides a drive among groups by weight.
 //!
-//! Start-time fair queueing over a cost model, with one list for each group at each hardware queue,
-//! and no lock and no shared written cache line per I/O; see share.rs. A group that uses the drive
+//! Start-time fair queueing over a cost model, with one list for each group at each hardware queue.
+//! An I/O takes no lock and writes no shared cache line; see share.rs. A group that uses the drive
 //! alone is never held back. Kernel counterpart: block/bfq-iosched.c, block/blk-iocost.c.
 
 use alloc::boxed::Box;

@@ -1,9 +1,9 @@
 //! `Latency`: a scheduler that keeps latency targets of groups by slowing down groups without one.
 //!
 //! While a target is missed, fewer requests of groups without a target may be at the drive; when
-//! all targets are met the number grows again. Groups with a target go first. Within that, weights
-//! work as in `fair`. See share.rs. Kernel counterpart: block/kyber-iosched.c,
-//! block/blk-iolatency.c.
+//! all targets are met the number grows again. Groups with a target go first. Among the groups with
+//! a target, and among those without, weights work as in `fair`. See share.rs. Kernel counterpart:
+//! block/kyber-iosched.c, block/blk-iolatency.c.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -16,7 +16,7 @@ use crate::queue::scheduler::{DriveTags, Scheduler};
 /// The parts of a drive that a scheduler is made of.
 pub(crate) struct SchedulerParts<M: Machine> {
     pub(crate) drive: DriveParts<M>,
-    /// The groups that share the drive; `None` if nobody is told apart.
+    /// The groups that share the drive; `None` if all I/O counts as one group.
     pub(crate) groups: Option<Arc<Groups<M>>>,
     pub(crate) cost: CostModel,
     pub(crate) tags: DriveTags,
@@ -26,6 +26,6 @@ pub(crate) struct SchedulerParts<M: Machine> {
 pub(crate) struct DriveScheduler<M: Machine> {
     /// Makes the part of a hardware queue, by its number.
     pub(crate) queue: Box<dyn Fn(u16) -> Box<dyn Scheduler<M>>>,
-    /// Sectors of the largest request at first; `None` for no bound.
+    /// Initial limit of a request's length in sectors; `None` for no limit.
     pub(crate) piece_sectors: Option<u32>,
 }

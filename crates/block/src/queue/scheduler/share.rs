@@ -63,9 +63,9 @@ pub(crate) struct SharedDrive<M: Machine> {
     holds: Arc<DriveWaits<M>>,
     pub(crate) cost: CostModel,
     weights: DepthWeights,
-    /// Longest request in sectors; channels split longer ones.
+    /// Length of the longest request, in sectors; channels split longer reads and writes.
     pub(crate) piece_sectors: Arc<M::Word>,
-    /// Number of the last allocation, raised when grants are posted; never written per I/O.
+    /// Number of the last allocation, raised when grants are posted; no I/O writes this word.
     pub(crate) epoch: M::Word,
     /// Time when the next allocation is due, in nanoseconds.
     pub(crate) due_ns: M::Word,
@@ -109,7 +109,7 @@ pub(crate) struct DriveParts<M: Machine> {
 }
 
 impl<M: Machine> DriveParts<M> {
-    /// Creates the parts for a scheduler that a program wraps in one of its own.
+    /// Creates the parts for a scheduler that a program wraps in its own scheduler, without a disk.
     pub(crate) fn of_no_drive(queues: usize) -> Self {
         DriveParts {
             holds: Arc::new(DriveWaits::new(queues)),
@@ -133,7 +133,7 @@ pub(crate) struct ShareQueue<M: Machine> {
     waiting: WaitingChains,
     in_flight: u32,
     bound: DepthLimit,
-    /// Depth in use by requests in flight that `bound` limits, by direction.
+    /// Depth used by requests in flight that `bound` limits, by direction.
     counted: [u32; 2],
     /// Virtual start time of the chain dispatched last.
     virtual_now: u128,
@@ -143,10 +143,10 @@ pub(crate) struct ShareQueue<M: Machine> {
     said: Option<Box<ReportedDecisions>>,
 }
 
-/// The reason why a chain cannot go out.
+/// The reason why a chain cannot be dispatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FlowStop {
-    /// The drive has as many requests as it may have.
+    /// The drive has as many requests as its depth allows.
     Depth,
     /// The group has used its budget until the next allocation.
     Budget,
@@ -173,7 +173,7 @@ struct ReportState {
     counts: QueueCounts,
     /// Cost of the most expensive request.
     largest: u64,
-    /// True if the last report showed waiting or in-flight requests.
+    /// True if the last report contained waiting or in-flight requests.
     said_demand: bool,
 }
 
@@ -220,7 +220,7 @@ impl<M: Machine> ShareQueue<M> {
             let flow =
                 GroupFlow::new((group, way), self.virtual_now, (&self.view, self.shared.policy));
             self.flows.push(flow);
-            // The other queues should learn of the new flow soon.
+            // The next report is due at once, so that the other queues learn of the new flow soon.
             self.met.post_ns = 0;
         }
         self.last_place = usize::from(self.places[at]);
@@ -240,7 +240,8 @@ impl<M: Machine> ShareQueue<M> {
         (self.last_place, self.met.post_ns) = (usize::MAX, 0);
     }
 
-    /// Returns the flow whose chain goes out next, or the reason why none may go.
+    /// Returns the flow whose chain is dispatched next, or the reason why no chain may be
+    /// dispatched.
     fn choose(&self, now_ns: u64) -> Result<usize, FlowStop> {
         let mut best = None;
         let mut hold = FlowStop::Budget;
@@ -248,7 +249,7 @@ impl<M: Machine> ShareQueue<M> {
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
             match self.stop_of(flow, look) {
-                // If the depth stops any flow, a completion is what the queue waits for.
+                // If the depth stops any flow, the queue waits for a completion.
                 Some(stop) if hold != FlowStop::Depth => hold = stop,
                 Some(_) => {}
                 None => {
@@ -280,8 +281,9 @@ impl<M: Machine> ShareQueue<M> {
             return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
-        // One request may always go, and one of each group whose part has room for it: longer
-        // requests of others may have exceeded the depth.
+        // A single request may always go, and a single one of each group whose part of the depth
+        // has room for the request, because longer requests of other groups may have exceeded the
+        // depth.
         let is_first = counted == 0 || flow.load.has_all && flow.load.in_flight == 0;
         if !is_first && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(FlowStop::Depth);
@@ -308,7 +310,7 @@ impl<M: Machine> ShareQueue<M> {
         })
     }
 
-    /// Reports groups that start to wait, for the trace.
+    /// Reports groups that start to wait to the trace.
     #[cold]
     fn say_holds(&mut self, now_ns: u64) {
         let mut said = self.said.take().unwrap_or_default();
@@ -328,7 +330,7 @@ impl<M: Machine> ShareQueue<M> {
         flow.last_end = chain.end();
         flow.served += cost;
         self.met.largest = self.met.largest.max(cost);
-        // A flow that had nothing to send starts level with the others.
+        // A flow that had no chain starts at the virtual time that the others have reached.
         flow.start = flow.start.max(self.virtual_now);
         self.virtual_now = flow.start;
         flow.start += u128::from(cost) * u128::from(flow.slope);
@@ -433,7 +435,7 @@ impl<M: Machine> ShareQueue<M> {
         }
         drop(mail);
         if let Some(said) = &mut self.said {
-            // With weights, reads and writes count together.
+            // Under `fair`, reads and writes count together.
             let depth = match self.shared.policy {
                 Policy::Weights => [self.bound.depth[0]; 2],
                 Policy::Targets => self.bound.depth,
@@ -501,7 +503,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             self.meet(now_ns, PERIOD_NS);
         }
         match stop {
-            // Completions make room.
+            // The next completion makes room, and the layer asks again then.
             FlowStop::Depth if self.in_flight > 0 => SchedulerPick::Nothing,
             _ => {
                 if let Some(mut said) = self.said.take() {
@@ -524,7 +526,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let counted = &mut self.counted[flow.way];
             *counted = counted.saturating_sub(weight);
         }
-        // A request that never reached the driver says nothing about its service time.
+        // A request that never reached the driver has no service time.
         let was_there = done.status.is_some();
         if was_there {
             self.met.counts.sums.count(done);
@@ -538,7 +540,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let service_ns = done.done_ns.saturating_sub(done.picked_ns);
             self.holds.was_at(&self.shared.holds, done.group, service_ns);
         }
-        // The next bio may come late, and until then the last report would count as present demand.
+        // The next bio may come much later, and until then the last report would count as present
+        // demand.
         if is_empty && core::mem::take(&mut self.met.said_demand) {
             self.shared.mails[self.hctx].lock().is_over = true;
         }
@@ -557,7 +560,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             && self.met.epoch == self.shared.epoch.load(Order::Acquire)
             && !self.view.is_old(&self.shared.groups);
         if passes {
-            // Counted so that the others see the group's activity and the drive's throughput.
+            // The bypassing I/O is counted, so that the other queues see the group's activity and
+            // the drive's throughput.
             let cost = &self.shared.cost.read;
             flow.served += u64::from(ios - 1) * u64::from(cost.random_ns);
             flow.served += cost.of_bytes(sectors << 9);

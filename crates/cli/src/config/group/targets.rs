@@ -66,7 +66,8 @@ impl TargetQuery<'_> {
         format!("drive {} of volume {}", self.drive, self.volume)
     }
 
-    /// Returns the remedy if the drive takes this long.
+    /// Returns advice for a drive that itself takes `takes_ns`: a target that it can meet, or a
+    /// faster drive.
     fn remedy(&self, takes_ns: u64) -> String {
         // Adds half of the drive's time for the time before and after the drive.
         let word = target_text(with_ns(self.target, rounded(takes_ns + takes_ns / 2)));
@@ -163,7 +164,7 @@ impl TargetQuery<'_> {
         format!("{takes}, which no scheduler can shorten; {}", self.remedy(figure_ns))
     }
 
-    /// Reports that the target is kept again.
+    /// Reports that the group's I/Os at the drive meet the target again.
     pub fn kept(&self) -> String {
         format!("{} is kept by {} again", self.begin(), self.drive())
     }

@@ -143,7 +143,8 @@ fn lower<T: ListedRow>(
     table(frame, area, model, (&title, columns, &rows[first..last]));
 }
 
-/// Joins pieces to lines of at most `width` characters, two spaces apart. A piece is never broken.
+/// Joins pieces of text to lines of at most `width` characters, with two spaces between pieces.
+/// Lines break only between pieces.
 fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
     // U+001F stands for the spaces inside a piece until the lines are complete.
     let words = pieces.iter().map(|piece| format!("{}\u{1f}", piece.as_ref()));

@@ -83,7 +83,7 @@ pub(crate) fn broken(thread: usize, conn: &Connection, why: impl fmt::Display) {
 }
 
 /// Warns the operator that a client is disconnected because it held memory for too long. Each
-/// client was given its time first, so these lines are few.
+/// client gets several seconds before that, so these lines are rare.
 #[cold]
 pub(crate) fn too_slow(thread: usize, conn: &Connection, why: &str) {
     let (client, from) = (client(thread, conn), whence(conn));
@@ -128,7 +128,7 @@ pub(crate) mod tests {
     use crate::mailbox::lock;
     use crate::nbd::tests::connection;
 
-    /// Keeps the messages of this file.
+    /// Collects the messages that the functions above log.
     struct Log(Arc<Mutex<String>>);
 
     impl Subscriber for Log {
@@ -161,7 +161,7 @@ pub(crate) mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// Messages that the calling thread logs while `run` runs, a line each.
+    /// Returns the messages that the calling thread logs while `run` runs, one on each line.
     pub(crate) fn logged(run: impl FnOnce()) -> String {
         let log = Arc::new(Mutex::new(String::new()));
         tracing::subscriber::with_default(Log(Arc::clone(&log)), run);

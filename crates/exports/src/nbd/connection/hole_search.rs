@@ -1,12 +1,12 @@
 //! Decides for which reads a drive is asked whether they lie in a hole.
 //!
-//! One per connection. The question costs a system call on a file, which is wasted on a client that
-//! reads data. Called by holes.rs; calls nothing.
+//! Each connection has one. On a file drive, the query costs a system call, which is wasted if the
+//! client reads data. Called by holes.rs; calls nothing.
 
-/// Shortest read, in bytes, for which drives are asked. The question costs about as much as a
-/// shorter read.
+/// Shortest read, in bytes, for which drives are asked. A shorter read costs about as much as the
+/// query.
 pub(crate) const HOLE_BYTES_MIN: u64 = 64 * 1024;
-/// Longest run of reads for which drives are not asked.
+/// Largest number of consecutive reads for which drives are not asked.
 const PASSES_MAX: u8 = 64;
 
 /// Back-off of hole queries: after n negative answers the next 2^(n-1) reads are not checked,
@@ -20,19 +20,20 @@ pub(crate) struct HoleSearch {
 }
 
 impl HoleSearch {
-    /// Returns true if this read is to be checked.
+    /// Returns true if the drive should be asked about this read.
     pub(crate) fn is_due(&mut self) -> bool {
         let is_due = self.left == 0;
         self.left -= u8::from(!is_due);
         is_due
     }
 
-    /// Records a hole: the next read is checked, too.
+    /// Records that the read was in a hole, so that the drive is asked about the next read as well.
     pub(crate) fn note_hole(&mut self) {
         (self.left, self.passes) = (0, 0);
     }
 
-    /// Records data: skips twice as many reads as last time.
+    /// Records that the read was not in a hole: twice as many reads are skipped as after the last
+    /// such answer.
     pub(crate) fn note_data(&mut self) {
         let passes = (2 * self.passes).clamp(1, PASSES_MAX);
         (self.left, self.passes) = (passes, passes);
@@ -43,7 +44,7 @@ impl HoleSearch {
 mod tests {
     use super::*;
 
-    /// The reads, of so many, that a drive is asked about.
+    /// Returns the numbers of those of `reads` consecutive reads about which the drive is asked.
     fn asked(search: &mut HoleSearch, reads: u32, is_hole: bool) -> Vec<u32> {
         let mut ask = |_: &u32| {
             let is_due = search.is_due();

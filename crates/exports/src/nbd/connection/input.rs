@@ -5,7 +5,8 @@
 //! Called by the connection; calls nothing.
 //!
 //! Invariants: the buffer never moves, and has room for any message of the negotiation. After a
-//! large write it takes only one header at a time, so that the next payload is not copied.
+//! large write, only one header is received at a time, so that the next payload goes straight into
+//! its own buffer.
 
 use libc::iovec;
 
@@ -14,11 +15,11 @@ use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
 
 /// Size of a receive buffer in bytes; more than the negotiation's `INPUT_BYTES_MAX`.
 const INPUT_BYTES: usize = 128 * 1024;
-/// Leftovers shorter than this are moved to the front of the buffer before the next receive, in
-/// bytes.
+/// Length, in bytes, below which unconsumed bytes are moved to the front of the buffer before the
+/// next receive.
 const MOVE_BYTES_MAX: usize = 4096;
-/// Longest payload that is copied out of the receive buffer, in bytes. Longer ones are received in
-/// place.
+/// Longest payload, in bytes, that is copied out of the receive buffer. The rest of a longer
+/// payload is received straight into the request's buffer.
 pub(crate) const COPY_BYTES_MAX: usize = 16 * 1024;
 
 #[derive(Debug)]
@@ -26,7 +27,8 @@ pub(crate) struct ReceiveBuffer {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Receive only one header beyond the payload, since large writes are expected.
+    /// If true, only one header is received beyond the payload, because further large writes are
+    /// expected.
     pub(crate) narrow: bool,
     pieces: [iovec; 2],
     message: libc::msghdr,
@@ -98,7 +100,7 @@ impl ReceiveBuffer {
 mod tests {
     use super::*;
 
-    /// A buffer that received bytes and used some of them.
+    /// Returns a buffer that has received `received` bytes, of which `used` were consumed.
     fn input(received: usize, used: usize) -> ReceiveBuffer {
         let mut input = ReceiveBuffer::new();
         input.room();
@@ -134,7 +136,8 @@ mod tests {
             (0, 0, ALL),
             (1000, 1000, ALL),
             (1000, 0, ALL - 1000),
-            // Few bytes are moved to the front, many are not, unless there is no room behind them.
+            // A few leftover bytes are moved to the front. Many are moved only if there is no room
+            // behind them.
             (10_000, 10_000 - 4095, ALL - 4095),
             (10_000, 10_000 - 4096, ALL - 10_000),
             (ALL, 1, 1),

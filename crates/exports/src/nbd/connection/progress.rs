@@ -1,13 +1,16 @@
 //! Detects clients that move no data, or too little of it while others wait for memory.
 //!
-//! One per connection, which counts what moves. client_timers.rs checks it a few times per timeout,
-//! so counting costs an addition and no clock. Calls nothing.
+//! Each connection has one and counts in it the bytes sent and received. client_timers.rs checks
+//! the counters a few times per timeout, so counting costs an addition and no clock read. Calls
+//! nothing.
 //!
 //! Invariant: a stall is never reported early.
 
-/// Checks of every connection per stall timeout, and per measuring period of a client's rate.
+/// Number of checks of every connection per stall timeout, and per period over which a client's
+/// rate is measured.
 pub(crate) const LOOKS: u32 = 4;
-/// Lowest rate, in bytes per second, of a client that keeps memory from others.
+/// Lowest rate, in bytes per second, at which a client may transfer data while other clients wait
+/// for memory.
 const PRESSED_BYTES_PER_S: u64 = 64 << 10;
 /// Nanoseconds per second.
 const NS_PER_S: u128 = 1_000_000_000;
@@ -15,41 +18,41 @@ const NS_PER_S: u128 = 1_000_000_000;
 /// Counters of the data that a client moves, to detect stalls and low rates.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Count of sends and receives that moved something, and of sends that were started.
+    /// Number of sends and receives that transferred bytes, plus the number of sends started.
     moves: u32,
     /// Value of `moves` at the last check for a stall.
     seen: u32,
-    /// Number of consecutive checks in which the client moved nothing.
+    /// Number of consecutive checks since which the client has transferred nothing.
     still: u32,
     /// Total bytes sent to and received from the client.
     bytes: u64,
-    /// Start of the rate measurement in nanoseconds, 0 if none is running. Below it, `bytes` at
-    /// that time.
+    /// Start of the rate measurement in nanoseconds, 0 if none is running.
     since_ns: u64,
+    /// Value of `bytes` at the start of the rate measurement.
     since_bytes: u64,
 }
 
 impl Progress {
-    /// Records that something moved, or began to wait for the client.
+    /// Records that bytes were transferred, or that the server began to wait for the client.
     #[inline]
     pub(crate) fn note(&mut self) {
         self.moves = self.moves.wrapping_add(1);
     }
 
-    /// Records that `bytes` were moved.
+    /// Records that `bytes` bytes were sent or received.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: usize) {
         self.note();
         self.bytes += bytes as u64;
     }
 
-    /// Restarts the rate measurement, since nothing waited for the client until now.
+    /// Restarts the rate measurement, because the server did not wait for the client until now.
     pub(crate) fn restart_rate(&mut self, now_ns: u64) {
         (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
     }
 
-    /// Checks the rate of a client that is waited for. Returns true if it was too low for
-    /// `period_ns`, measured from `from_ns` or later.
+    /// Checks the rate of a client that the server waits for. Returns true if the rate was too low
+    /// for `period_ns`, measured from `from_ns` or later.
     pub(crate) fn is_slow(&mut self, (from_ns, now_ns): (u64, u64), period_ns: u64) -> bool {
         if self.since_ns < from_ns {
             self.restart_rate(now_ns);
@@ -64,13 +67,13 @@ impl Progress {
         moved < u128::from(PRESSED_BYTES_PER_S) * u128::from(took_ns)
     }
 
-    /// Restarts the count of checks, since nothing waited for the client until now.
+    /// Restarts the count of checks, because the server did not wait for the client until now.
     pub(crate) fn restart_looks(&mut self) {
         (self.seen, self.still) = (self.moves, 0);
     }
 
-    /// Checks a client that is waited for. Returns true if nothing moved for [`LOOKS`] whole
-    /// periods.
+    /// Checks a client that the server waits for. Returns true if no bytes were transferred for
+    /// [`LOOKS`] whole periods.
     pub(crate) fn is_stalled(&mut self) -> bool {
         if self.moves != self.seen {
             self.restart_looks();

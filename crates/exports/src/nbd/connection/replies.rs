@@ -17,10 +17,12 @@ use crate::nbd::ring::{SendBacklog, empty_message};
 use millrace_nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 
 /// Limit of requests in flight plus unsent replies of one connection, so that a batch has room for
-/// all. With two pieces each they stay below the limit of 1,024 per message.
+/// all replies. With two pieces for each reply, a batch stays below the kernel's limit of 1,024
+/// pieces per message.
 pub(crate) const BATCH_REPLIES: usize = 256;
 
-/// Size in bytes from which copying a reply takes about as long as waking its reader.
+/// Size, in bytes, from which copying a reply into the socket takes at least as long as waking its
+/// reader.
 const LONG_BYTES: usize = 32 * 1024;
 
 /// Replies sent together.
@@ -119,9 +121,9 @@ pub(crate) struct ReplyQueue {
     message: libc::msghdr,
     /// True while a send on the socket is outstanding.
     pub(crate) busy: bool,
-    /// Number of bytes sent since the client had last read everything.
+    /// Number of bytes sent since the client had last read all replies.
     pub(crate) backlog_bytes: usize,
-    /// Number of replies sent since the client had last read everything.
+    /// Number of replies sent since the client had last read all replies.
     pub(crate) backlog_replies: u32,
     /// Reports when the client has read everything sent. `None` if no file descriptor was left for
     /// the report.
@@ -186,8 +188,8 @@ impl ReplyQueue {
         &raw const self.message
     }
 
-    /// Records a send of `bytes`. Returns the replies that are now sent; none until the whole batch
-    /// is.
+    /// Records that `bytes` bytes were sent. Returns the replies of the batch once the whole batch
+    /// is sent, and no replies before.
     pub(crate) fn sent(&mut self, bytes: usize, pool: &mut BufferPool) -> SentReplies {
         self.busy = false;
         self.backlog_bytes += bytes;
@@ -207,7 +209,8 @@ impl ReplyQueue {
         self.sending.pieces.get(self.sending.sent).copied()
     }
 
-    /// Records that `bytes` of the first piece were copied. Returns the replies that are now sent.
+    /// Records that the caller copied `bytes` bytes of the first piece. Returns the replies that
+    /// are now sent.
     pub(crate) fn took(&mut self, bytes: usize, pool: &mut BufferPool) -> SentReplies {
         let busy = self.busy;
         let freed = self.sent(bytes, pool);

@@ -1,4 +1,5 @@
-//! The conditions of a connection's life, each over all states that it speaks of.
+//! Tests the conditions that decide about a connection, each in all states that the condition
+//! depends on.
 
 use millrace_block::Op;
 
@@ -224,8 +225,9 @@ fn freed_replies_and_bytes_are_taken_off() {
     assert_eq!((conn.in_flight, conn.held_bytes), (3, 4904));
 }
 
-/// Pumps a connection in the transmission phase after `change`. Returns if a send and a receive are
-/// outstanding, and if it waits for its client to catch up. Ends what it started.
+/// Applies `change` to a connection in the transmission phase, and pumps the connection. Returns
+/// three flags: a send is outstanding, a receive is outstanding, the connection waits for its
+/// client to catch up. Then ends the operations that were started.
 fn pumped(rig: &mut Rig, change: impl FnOnce(&mut Connection)) -> (bool, bool, bool) {
     let (mut conn, _sockets) = connection(1);
     (conn.phase, conn.negotiation) = (ConnectionPhase::Transmission, None);

@@ -1,11 +1,12 @@
 //! Sends and receives of a connection through TLS.
 //!
-//! Owns nothing: the bytes belong to the TLS session, the negotiation and the batches of replies.
-//! The connection calls this in place of its plain sends and receives once TLS has begun.
+//! This module owns no state: the bytes belong to the TLS session, the negotiation and the batches
+//! of replies. The connection calls this in place of its plain sends and receives once TLS has
+//! begun.
 //!
 //! Invariants: replies are gathered as without TLS, sealed into the session's output in as few
-//! records as possible, and sent by one operation. Nothing is sealed during a send if that would
-//! move the bytes being sent.
+//! records as possible, and sent by one operation. Replies are not sealed during a send if that
+//! would move the bytes being sent.
 
 use super::{BufferPool, Connection, ConnectionPhase, SocketRing};
 use crate::nbd::ring::{piece_bytes, send_now};

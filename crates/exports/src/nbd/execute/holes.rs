@@ -1,8 +1,8 @@
 //! Reads of holes: answered at once with a hole chunk, without asking the drives for data.
 //!
 //! execute.rs calls this for long reads. The connection's `HoleSearch` decides whether asking the
-//! volume is worthwhile. Groups with a limit on reads are excluded, since a hole counts as any read
-//! there.
+//! volume is worthwhile. Groups with a limit on reads are excluded, because a read of a hole counts
+//! against the limit like any other read.
 //!
 //! Invariants: only whole ranges are answered, so that a reply is one chunk, as the DF flag
 //! demands. No hole chunk is sent for a read that may fail, or for a range that was touched by a
@@ -16,7 +16,7 @@ use crate::nbd::connection::{Connection, ExportSession};
 use millrace_nbd::{Command, Position, Reply, ReplyStyle, Request};
 
 impl WorkerContext {
-    /// Answers a read if its range is known to be a hole. Returns true if it did.
+    /// Answers a read if its range is known to be a hole. Returns true if the read was answered.
     #[inline(never)]
     pub(crate) fn answer_hole(
         &mut self,
@@ -24,7 +24,8 @@ impl WorkerContext {
         granted: &ExportSession,
         request: &Request,
     ) -> bool {
-        // Drives without payload exist to be sent requests, and little would be saved.
+        // Drives without payload exist to measure requests that are sent to them, and an answer
+        // from here would save little.
         let has_chunks = granted.session.style() != ReplyStyle::Simple;
         if request.command != Command::Read || !has_chunks || granted.no_payload {
             return false;
@@ -32,7 +33,8 @@ impl WorkerContext {
         if !conn.history.holes.is_due() {
             return false;
         }
-        // Limits count only requests that pass through the block layer.
+        // A group's limits are enforced in the block layer, so a read that is limited must go
+        // there.
         let lane = &mut self.submitter.lanes[granted.lane as usize];
         if lane.channel.is_limited(granted.group, Op::Read) {
             return false;

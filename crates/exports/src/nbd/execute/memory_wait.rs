@@ -16,8 +16,8 @@ use crate::nbd::memory::{PoolBuffer, buffer_bytes};
 use millrace_nbd::{Command, Errno, Request};
 
 impl WorkerContext {
-    /// Returns a buffer of `len_bytes` for the next request of a connection, or what became of the
-    /// request without one.
+    /// Returns a buffer of `len_bytes` for the next request of a connection. If there is none,
+    /// returns whether the request was refused or the connection waits.
     #[inline]
     pub(crate) fn buffer(
         &mut self,
@@ -51,8 +51,9 @@ impl WorkerContext {
         Ok(buffer)
     }
 
-    /// Returns true if the requests started on a volume may take `bytes` more memory. All together
-    /// they may have no more than is left for other volumes, so that a stuck volume leaves some.
+    /// Returns true if the requests started on a volume may take `bytes` more memory. Together they
+    /// may hold at most as much memory as is left for other volumes, so that a stuck volume cannot
+    /// take all of it.
     fn lane_may_hold(&self, granted: &ExportSession, bytes: usize) -> bool {
         let held_bytes = self.submitter.lanes[granted.lane as usize].held_bytes;
         let free_bytes = self.pool.budget().free_bytes() + self.pool.idle_bytes();
@@ -101,7 +102,8 @@ impl WorkerContext {
             return self.refuse_stuck(conn, granted, request);
         }
         self.submitter.lanes[lane].memory_waiters.push(conn.index);
-        // While it waits for the volume, it must not keep others in the line waiting.
+        // A connection that waits for its volume leaves the line, so that it does not block the
+        // connections behind it.
         conn.stop_waiting(&mut self.pool);
         conn.memory_wait = MemoryWait::Buffers;
         TakeResult::NoMemory

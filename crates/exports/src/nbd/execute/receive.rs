@@ -125,7 +125,8 @@ impl WorkerContext {
                 }
                 self.negotiated(conn);
             }
-            // An attacker on the network may have inserted these bytes.
+            // An attacker on the network may have inserted the bytes that follow the client's
+            // STARTTLS option.
             Err(error @ ProtocolError::BytesAfterStartTls { .. }) => {
                 self.refuse_secure(conn, &error);
             }
@@ -133,8 +134,8 @@ impl WorkerContext {
         }
     }
 
-    /// Puts a request for the export, or the list, of the next option into the queue for exports on
-    /// demand.
+    /// The client's next option names an export, or asks for the list of exports. Puts a request
+    /// for it into the queue of exports on demand.
     fn ask(&mut self, conn: &mut Connection) {
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer()).cloned();
         let Some(negotiation) = &mut conn.negotiation else { return };
@@ -200,7 +201,8 @@ impl WorkerContext {
         if !conn.negotiation.as_deref().is_some_and(is_over) {
             return;
         }
-        // Kept to the end: a `GrantedExport` in it keeps the volume in use until there is a lane.
+        // Held until the end of this function: a `GrantedExport` in the negotiation keeps the
+        // volume in use until the client has a lane.
         let Some(mut negotiation) = conn.negotiation.take() else { return };
         let Some(then) = negotiation.then.take() else { return };
         let Some((session, export)) = then else {
@@ -218,7 +220,7 @@ impl WorkerContext {
         export.served.note_used();
         client_log::granted(self.pool.thread(), conn, &export.name, session.style());
         let rules = RequestLimits::new(info, &session);
-        // Slightly larger than the client was told if the volume has grown since then.
+        // This size exceeds the size that the client was told if the volume has grown since then.
         let rules = RequestLimits { size_bytes: export.size_bytes(), ..rules };
         let (block_bytes, no_payload) = (info.block_min, export.no_payload);
         let seat = export.group.enter();
@@ -309,7 +311,7 @@ impl WorkerContext {
         conn.kill(&mut self.submitter.tickets, &mut self.pool);
     }
 
-    /// Takes payload out of the receive buffer. Returns true if the payload is complete.
+    /// Takes a write's payload out of the receive buffer. Returns true if the payload is complete.
     fn take_payload(&mut self, conn: &mut Connection) -> bool {
         let Some(incoming) = &mut conn.incoming else { return true };
         let bytes = conn.input.bytes();

@@ -1,4 +1,5 @@
-//! Execution of requests where no client could see a mistake: errors, flags, counts, extents.
+//! Tests the details of executing requests that no client of the other tests would notice: errors,
+//! flags, counts, extents.
 
 use super::super::connection::ConnectionPhase;
 use super::super::tests::{MIB, Rig, connection, header, request};
@@ -68,7 +69,7 @@ fn granted() -> ExportSession {
     }
 }
 
-/// A connection with structured replies and `base:allocation`.
+/// Opens a connection with structured replies and the context `base:allocation`.
 fn with_status(rig: &mut Rig) -> std::os::unix::net::UnixStream {
     let (mut client, index) = rig.connect();
     let mut out = 3u32.to_be_bytes().to_vec();
@@ -83,7 +84,8 @@ fn with_status(rig: &mut Rig) -> std::os::unix::net::UnixStream {
     client
 }
 
-/// Extents as length, hole, zero.
+/// Queries the block status of a range. Returns each extent as its length, and whether it is a hole
+/// and reads as zeroes.
 fn status(
     rig: &mut Rig,
     client: &mut std::os::unix::net::UnixStream,
@@ -174,7 +176,7 @@ fn order_without_data_has_its_client_flags_and_no_others() {
     let (fua, no_hole, fast) = (CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_FAST_ZERO);
     let (none, both) = (OpFlags::NONE, OpFlags::FUA.with(OpFlags::NOUNMAP));
     let zero = |flags| Some((Op::WriteZeroes, flags, false, 8));
-    // A discard has no FUA of its own: a flush after it does the same.
+    // The block layer's discard has no FUA flag, so the server sends a flush after the discard.
     for (command, flags, expected) in [
         (Command::Flush, 0, Some((Op::Flush, none, false, 0))),
         (Command::Trim, 0, Some((Op::Discard, none, false, 8))),

@@ -23,12 +23,12 @@ use crate::nbd::tls::{ListenTls, TlsSession};
 
 /// Handshake steps in one turn of a thread. A signature takes 50 to 1000 us.
 const HANDSHAKES_PER_TURN: u32 = 2;
-/// Refused clients that are logged as warnings within [`SHOWN_WITHIN`]; further ones only with
-/// `-v`.
+/// Number of refused clients that are logged as warnings within [`SHOWN_WITHIN`]. Further refusals
+/// are logged only with `-v`.
 const SHOWN_MAX: u32 = 10;
 const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Limits of TLS handshakes per turn of a thread, and of log lines about refused clients.
+/// Limits on TLS handshakes per turn of a thread, and on log lines about refused clients.
 #[derive(Debug, Default)]
 pub(crate) struct TlsTurnLimits {
     handshakes: u32,
@@ -60,7 +60,8 @@ impl TlsTurnLimits {
         self.shown <= SHOWN_MAX
     }
 
-    /// Returns true once within [`SHOWN_WITHIN`]. Accepting is retried ten times a second.
+    /// Returns true at most once within [`SHOWN_WITHIN`], because accepting is retried, and would
+    /// be logged, ten times a second.
     fn may_show_wait(&mut self, now: Instant) -> bool {
         let due = self.waits_shown.is_none_or(|shown| now.duration_since(shown) > SHOWN_WITHIN);
         if due {
@@ -91,7 +92,7 @@ impl TlsTurnLimits {
             };
             tracing::warn!(
                 address,
-                "{address}: clients wait, as the system accepts none: {error}{remedy}"
+                "{address}: clients must wait, because accept failed: {error}{remedy}"
             );
         }
     }
@@ -138,16 +139,19 @@ impl WorkerContext {
         }
     }
 
-    /// Decrypts received bytes and processes them, until none are left or there is no room.
+    /// Decrypts received bytes and processes them, until no bytes are left or the connection has no
+    /// room for further requests.
     pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
         if conn.phase == ConnectionPhase::Handshake {
-            // The negotiation sets it here; requests set it themselves.
+            // During the negotiation this function sets the flag below; in the transmission phase
+            // the request path sets it.
             conn.turn.has_more = false;
         }
         while self.decrypt(conn) {
             self.take_plain_input(conn);
         }
-        // The close notification comes after all data, wherever they were read to.
+        // TLS's close notification arrives after all data, so it is handled only after all data
+        // were read.
         if conn.tls.as_ref().is_some_and(|tls| tls.is_over()) && !conn.input.busy {
             conn.drain(&mut self.submitter.tickets, &mut self.pool);
         }

@@ -1,8 +1,8 @@
 //! Requests that start or end within a block, from clients that did not negotiate block sizes.
 //!
-//! A read covers all blocks that it touches, and a part of them is sent. A write or zeroing bounces
-//! the blocks at its ends (bounce.rs). A discard leaves out partial blocks. Each of these requests
-//! is counted as bounced. Called by execute.rs; makes tickets for the submitter.
+//! A read request reads all blocks that it touches, and only the requested bytes are sent. A write
+//! or zeroing bounces the blocks at its ends (bounce.rs). A discard leaves out partial blocks. Each
+//! unaligned request is counted as bounced. Called by execute.rs; makes tickets for the submitter.
 //!
 //! Invariants: FUA applies to each write; a ticket has one buffer from the start. Specification,
 //! "Block size constraints": a client that did not negotiate them may assume a granularity of one

@@ -51,12 +51,12 @@ impl RangeEntry {
 
 #[derive(Debug, Default)]
 struct RangeTable {
-    /// Set once all writes to the volume must be entered in this table.
+    /// True once all writes to the volume must be entered in this table.
     started: bool,
     /// Holders and waiters in the order of their claims. A waiter conflicts with an entry before
     /// it, or waits for all lanes to be confirmed.
     entries: Vec<RangeEntry>,
-    /// For each thread, tickets that waited and now hold their range.
+    /// For each thread, the tickets that had to wait and have now been granted their ranges.
     ready: Vec<Vec<u32>>,
     /// Number of lanes whose writes in flight have not been entered yet.
     unconfirmed: usize,
@@ -108,8 +108,8 @@ impl RangeLocks {
         lock(&self.0).started = true;
     }
 
-    /// Returns true if writes must be entered. Threads check this when they are told of a change,
-    /// and call `confirm` once they comply.
+    /// Returns true if writes must be entered. Each thread checks this when it is notified of a
+    /// change, and calls `confirm` once it enters its writes.
     pub(crate) fn is_started(&self) -> bool {
         lock(&self.0).started
     }
@@ -120,16 +120,17 @@ impl RangeLocks {
         lock(&self.0).entries.insert(0, entry);
     }
 
-    /// Reports that a thread has entered all of its writes and will enter each new one, or that its
-    /// lane closes without a write. Returns true if a waiter was granted its range.
+    /// Reports that a thread has entered all its writes in flight and will enter each new write, or
+    /// that its lane closes with no write in flight. Returns true if a waiter was granted its
+    /// range.
     pub(crate) fn confirm(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed -= 1;
         table.settle()
     }
 
-    /// Requests a range. Returns false if the ticket has to wait; `take_ready` then returns it
-    /// later.
+    /// Requests a range for a ticket. Returns false if the ticket has to wait; `take_ready` returns
+    /// the ticket once the range is granted.
     pub(crate) fn claim(&self, key: RangeHolder, sectors: Range<Sector>, mode: RangeMode) -> bool {
         let mut table = lock(&self.0);
         let at = table.entries.len();
@@ -139,7 +140,8 @@ impl RangeLocks {
         is_held
     }
 
-    /// Releases a range that is held or waited for. Returns true if a waiter was granted its range.
+    /// Releases the range that a ticket holds or waits for. Returns true if a waiter was granted
+    /// its range.
     pub(crate) fn release(&self, key: RangeHolder) -> bool {
         let mut table = lock(&self.0);
         table.entries.retain(|entry| entry.key != key);
@@ -157,7 +159,7 @@ impl RangeLocks {
 mod tests {
     use super::*;
 
-    /// Ranges of a volume of which so many threads have a lane.
+    /// Creates the lock table of a volume of which `threads` threads have a lane.
     fn ranges(threads: usize) -> RangeLocks {
         let ranges = RangeLocks::new(threads);
         (0..threads).for_each(|_| assert!(!ranges.enter_lane()));
@@ -180,7 +182,7 @@ mod tests {
             "thread 1 may have a write there"
         );
         ranges.adopt((1, 7), 4..12);
-        assert!(!ranges.confirm(), "and it had");
+        assert!(!ranges.confirm(), "thread 1 had a write there");
         assert!(ranges.release((1, 7)));
         assert_eq!(ready(&ranges, 0), [1]);
         assert_eq!(ready(&ranges, 1), [0; 0]);
@@ -191,10 +193,16 @@ mod tests {
         let ranges = ranges(1);
         ranges.confirm();
         assert!(ranges.claim((0, 1), 0..8, RangeMode::Shared));
-        assert!(ranges.claim((0, 2), 4..12, RangeMode::Shared), "whole blocks need no order");
+        assert!(
+            ranges.claim((0, 2), 4..12, RangeMode::Shared),
+            "writers of whole blocks share the range"
+        );
         assert!(!ranges.claim((0, 3), 8..16, RangeMode::Exclusive));
         assert!(ranges.claim((0, 4), 16..24, RangeMode::Exclusive), "it overlaps nobody");
-        assert!(!ranges.claim((0, 5), 12..16, RangeMode::Shared), "it must not overtake");
+        assert!(
+            !ranges.claim((0, 5), 12..16, RangeMode::Shared),
+            "a later claim must not overtake a waiting one"
+        );
         assert!(!ranges.release((0, 1)));
         assert!(ranges.release((0, 2)));
         assert_eq!(ready(&ranges, 0), [3]);
@@ -250,10 +258,10 @@ mod tests {
         assert!(ranges.release((0, 1)));
         assert_eq!((ready(&ranges, 0), ready(&ranges, 1)), (vec![], vec![2]));
         assert_eq!(ready(&ranges, 1), [0; 0]);
-        assert!(ranges.release((1, 2)), "the next one goes on");
-        assert!(!ranges.release((1, 3)), "it gave up before it was told");
+        assert!(ranges.release((1, 2)), "the next waiter gets the range");
+        assert!(!ranges.release((1, 3)), "the ticket gave up before it learned of its grant");
         assert_eq!(ready(&ranges, 1), [0; 0]);
-        assert!(ranges.claim((0, 5), 0..100, RangeMode::Exclusive), "nothing is held");
+        assert!(ranges.claim((0, 5), 0..100, RangeMode::Exclusive), "no range is held");
     }
 
     #[test]
@@ -275,10 +283,13 @@ mod tests {
     fn lanes_that_come_or_go_hold_up_no_writer() {
         let ranges = ranges(2);
         ranges.start();
-        assert!(ranges.enter_lane(), "a third one enters its writes from the first on");
-        assert!(!ranges.claim((0, 1), 0..8, RangeMode::Exclusive), "two may have writes there");
+        assert!(ranges.enter_lane(), "a third thread enters its writes from the first one on");
+        assert!(
+            !ranges.claim((0, 1), 0..8, RangeMode::Exclusive),
+            "two threads may have writes in the range"
+        );
         assert!(!ranges.confirm());
-        assert!(ranges.confirm(), "the other one goes without a write");
+        assert!(ranges.confirm(), "the other thread closes its lane without a write");
         assert_eq!(ready(&ranges, 0), [1]);
         assert!(ranges.claim((0, 2), 8..16, RangeMode::Exclusive));
     }

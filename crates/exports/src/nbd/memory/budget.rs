@@ -34,7 +34,8 @@ const REQUEST_BYTES_MAX: usize = 32 << 20;
 /// Index, in `RegionBytes`, of the regions that stuck drives keep.
 pub(crate) const STUCK: usize = SIZE_CLASSES;
 
-/// Mapped bytes by size class, without regions that stuck drives keep, and those regions last.
+/// Mapped bytes: one entry for each size class, without regions that stuck drives keep, and a last
+/// entry for those regions.
 type RegionBytes = [usize; SIZE_CLASSES + 1];
 
 /// Part of the memory that a request may use.
@@ -52,14 +53,14 @@ pub(crate) struct MemoryBudget {
     max_bytes: usize,
     /// Bytes that buffers of a size class leave to each smaller class.
     kept_bytes: usize,
-    /// Bytes of all windows together, and below it of each: memory that a connection can always
-    /// have.
+    /// Bytes of all windows together.
     windows_bytes: usize,
+    /// Size of one window: the memory that each connection can always have.
     pub(crate) window_bytes: usize,
     /// Copies of the mapped bytes and the line's length, readable without the lock.
     mapped_bytes: AtomicUsize,
     waiting: AtomicUsize,
-    /// Something changed for waiting connections, and no thread has rung the others since.
+    /// True if memory or the line changed since a thread last rang the others.
     has_news: AtomicBool,
     state: Mutex<BudgetState>,
 }
@@ -83,22 +84,24 @@ impl MemoryBudget {
     fn update<R>(&self, change: impl FnOnce(&mut BudgetState) -> R) -> R {
         let mut state = lock(&self.state);
         let result = change(&mut state);
-        // Relaxed: hints. A thread that acts on one takes the lock, or is rung when it changes.
+        // Relaxed: both values are hints. A thread that acts on a hint takes the lock, or is rung
+        // when the hint changes.
         self.mapped_bytes.store(state.mapped.iter().sum(), Ordering::Relaxed);
         self.waiting.store(state.line.waiters.len(), Ordering::Relaxed);
         result
     }
 
-    /// Changes the line or its accounts, and announces it to waiting connections.
+    /// Changes the line or its accounts, and announces the change to waiting connections.
     pub(crate) fn change_line(&self, change: impl FnOnce(&mut WaitingLine)) {
         self.update(|state| change(&mut state.line));
         self.announce();
     }
 
-    /// Makes a thread ring the others at the end of its turn if a connection waits for memory then.
+    /// Makes a thread ring the other threads at the end of its turn, if a connection still waits
+    /// for memory then.
     pub(crate) fn announce(&self) {
-        // Relaxed: the announcing thread checks for itself, and threads that are rung take the
-        // lock.
+        // Relaxed: the announcing thread checks its own connections, and threads that are rung take
+        // the lock.
         self.has_news.store(true, Ordering::Relaxed);
     }
 
@@ -118,7 +121,8 @@ impl MemoryBudget {
         self.max_bytes.saturating_sub(self.mapped_bytes())
     }
 
-    /// Returns true if the shared part is used up, so that the memory left is reserved for windows.
+    /// Returns true if the shared part of the memory is used up, so that the memory left is
+    /// reserved for windows.
     #[inline]
     pub(crate) fn is_overfull(&self) -> bool {
         self.free_bytes() < self.windows_bytes
@@ -136,8 +140,8 @@ impl MemoryBudget {
         self.update(|state| state.mapped[class] -= region_bytes);
     }
 
-    /// Moves a region between size classes or `STUCK`: a stuck drive keeps it now, or has released
-    /// it.
+    /// Counts a region in another size class, or from or to `STUCK` because a stuck drive now keeps
+    /// the region or has released it.
     pub(crate) fn recount(&self, region_bytes: usize, from: usize, to: usize) {
         self.update(|state| {
             state.mapped[from] -= region_bytes;
@@ -169,7 +173,7 @@ impl MemoryBudget {
         self.waiting.load(Ordering::Relaxed) != 0 // Relaxed: as in `update`.
     }
 
-    /// Returns true if a connection waits that could use freed memory.
+    /// Returns true if some waiting connection could use freed memory.
     pub(crate) fn is_wanted(&self) -> bool {
         let is_wanted = || lock(&self.state).line.contenders(self.max_bytes, None).next().is_some();
         self.has_waiters() && is_wanted()
@@ -180,8 +184,9 @@ impl MemoryBudget {
         self.next_of(&lock(&self.state), class, None)
     }
 
-    /// Charges a request to its account and counts a new region of `region_bytes` (or 0) for it.
-    /// Returns false if it is not the connection's turn, or there is no room for the region.
+    /// Charges a request to its account, and counts a new region of `region_bytes` (0 if it needs
+    /// none). Returns false if other connections wait in front of this one, or there is no room for
+    /// the region.
     pub(crate) fn admit(&self, waiter: Waiter, part: MemoryPart, region_bytes: usize) -> bool {
         let is_admitted = self.update(|state| {
             let last = if state.line.renew(waiter) { None } else { Some(waiter) };
@@ -195,13 +200,14 @@ impl MemoryBudget {
             true
         });
         if is_admitted && waiter.account.is_some() {
-            // If this filled all accounts, the group no longer blocks others in the line.
+            // If this request filled all accounts, its group no longer blocks other groups in the
+            // line.
             self.announce();
         }
         is_admitted
     }
 
-    /// Undoes `admit`, since the kernel refused the memory.
+    /// Undoes `admit`, because the kernel refused to map the memory.
     pub(crate) fn revoke(&self, waiter: Waiter, region_bytes: usize) {
         self.update(|state| {
             state.mapped[waiter.class()] -= region_bytes;
@@ -226,7 +232,8 @@ impl MemoryBudget {
         (first.class() == class).then_some(first)
     }
 
-    /// Returns true if the part of the memory has room for the region of one more buffer.
+    /// Returns true if this part of the memory has room for one more region that holds a buffer of
+    /// `bytes`.
     fn has_room(&self, mut mapped: RegionBytes, bytes: usize, part: MemoryPart) -> bool {
         let mut left_bytes = 0;
         if part == MemoryPart::Shared {

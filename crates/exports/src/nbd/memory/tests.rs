@@ -1,4 +1,5 @@
-//! The pool against a plain account of its regions after every step, and the memory it keeps.
+//! Compares the pool with a plain list of its regions after every step, and checks how much memory
+//! the pool keeps.
 
 use millrace_reactor::{Config, Reactor};
 use proptest::prelude::*;
@@ -222,7 +223,7 @@ fn a_pool_knows_its_thread() {
 fn the_ring_knows_regions_of_up_to_2_mib() {
     let reactor = Reactor::new(Config::default()).unwrap();
     let mut own = BufferPool::new(MemoryBudget::new(128 * MIB, 4), reactor.handle(), 0, 0);
-    // The system decides if the ring registers such regions at all.
+    // Only some systems let the ring register regions at all.
     let mut takes = None;
     for (len, small) in [(4 * KIB, true), (512 * KIB, true), (2 * MIB, true), (4 * MIB, false)] {
         let buffer = own.take(waiter(0, 0, len), MemoryPart::Window).unwrap();
@@ -254,7 +255,8 @@ fn a_region_that_goes_back_is_unmapped() {
     let places: Vec<_> = buffers.iter().map(|buffer| buffer.start().addr()).collect();
     assert!(places.iter().all(|at| is_mapped(*at)));
     buffers.into_iter().for_each(|buffer| pool.give(buffer));
-    // Other threads may have mapped something there since, but not everywhere.
+    // Other threads may have mapped memory at some of these addresses since then, but not at all of
+    // them.
     let within = |at: &usize| (0..32).map(move |mib| at + mib * MIB).collect::<Vec<_>>();
     assert!(places.iter().flat_map(within).any(|at| !is_mapped(at)));
 }

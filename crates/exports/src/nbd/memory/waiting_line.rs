@@ -1,5 +1,4 @@
-//! The line of connections that wait for payload memory, and the accounts that keep some of them
-//! back.
+//! The line of connections that wait for payload memory, and the accounts that delay some of them.
 //!
 //! A request that waits for a limit of its group keeps its buffer as long as the limit demands.
 //! Such requests are therefore charged to an *account* of their group and direction. An account may
@@ -25,7 +24,7 @@ pub(crate) fn size_class(buffer_bytes: usize) -> usize {
     CLASS_BYTES.iter().filter(|longest| buffer_bytes > **longest).count()
 }
 
-/// Reason why a connection waits for memory, if it does.
+/// The kind of memory that a connection waits for, if it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryWait {
     None,
@@ -35,7 +34,7 @@ pub(crate) enum MemoryWait {
     Queued,
 }
 
-/// Account of the requests of a limited group in one direction.
+/// Identifies the account of a group with limits in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct GroupAccount {
     pub(crate) group: GroupId,
@@ -99,8 +98,9 @@ impl WaitingLine {
     }
 
     /// Returns the connections that could use free memory, in order, as if `last` were appended to
-    /// the line. Of each account only the first counts, unless the account is full. If all accounts
-    /// together are full for one connection, later ones of other accounts do not overtake it.
+    /// the line. Only the first connection of each account is returned, and none if the account is
+    /// full. If all accounts together are full for one connection, later ones of other accounts do
+    /// not overtake it.
     pub(crate) fn contenders(
         &self,
         max_bytes: usize,

@@ -1,9 +1,9 @@
 //! Bounces: read-modify-write of the blocks at the ends of an unaligned write or zeroing.
 //!
 //! A write first reads the blocks at its ends, copies the bytes around its payload into place and
-//! then writes whole blocks. A zeroing does so at its ends only. A [`Bounce`] is the state of this,
-//! step by step; submit.rs submits each step to the block layer. Made by unaligned.rs; calls
-//! nothing.
+//! then writes whole blocks. A zeroing reads and writes back only the blocks at its ends. A
+//! [`Bounce`] is the state of this, step by step; submit.rs submits each step to the block layer.
+//! Made by unaligned.rs; calls nothing.
 //!
 //! Invariant: a ticket has one buffer from the start: the blocks of the payload, then the first and
 //! the last block as they were.
@@ -23,8 +23,9 @@ pub(crate) struct Unaligned {
     pub(crate) start: u64,
     /// Length of all touched blocks in bytes.
     pub(crate) cover: u64,
-    /// Bytes of the first block before the range, and below it of the last block after the range.
+    /// Bytes of the first block that lie before the range.
     pub(crate) head: u64,
+    /// Bytes of the last block that lie after the range.
     tail: u64,
 }
 
@@ -60,7 +61,7 @@ impl Unaligned {
     }
 }
 
-/// Step of a bounce, ahead of the ticket's own operation.
+/// Step of a bounce, which precedes the operation that the client requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BounceStep {
     ReadFirst,
@@ -132,7 +133,7 @@ impl Bounce {
         buffer.bytes_mut()[at + ours.start..at + ours.end].fill(0);
     }
 
-    /// Advances to the next step of a write or zeroing. Returns false if there is none.
+    /// Advances to the next step of a write or zeroing. Returns false if all steps are done.
     pub(crate) fn next(&mut self, op: Op, buffer: &mut PoolBuffer) -> bool {
         match (self.step, op) {
             (BounceStep::ReadFirst | BounceStep::ReadLast, Op::Write) => self.surround(buffer),

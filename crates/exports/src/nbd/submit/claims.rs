@@ -14,7 +14,8 @@ use super::ticket::{RangeClaim, Ticket, TicketState};
 use crate::nbd::exports::ranges::RangeMode;
 
 impl Submitter {
-    /// Claims the range of a write that starts. Returns false if it has to wait for it.
+    /// Claims the range of a write that starts. Returns false if the write has to wait for its
+    /// range.
     #[cold]
     pub(crate) fn claim(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);

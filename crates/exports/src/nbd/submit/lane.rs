@@ -5,8 +5,8 @@
 //! volumes without clients cost neither memory nor time. lanes.rs keeps the lanes.
 //!
 //! Invariants: `held_bytes` is the total size of the pool buffers in this lane's started tickets,
-//! including those whose clients were answered or have left; `overdue` counts the latter. Both are
-//! bounded, so drives that hang keep no memory from other volumes.
+//! including those whose clients were answered or have left; `overdue` counts the latter. Both
+//! numbers are bounded, so that drives that hang cannot use up the memory of other volumes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,11 +29,13 @@ pub(crate) struct VolumeLane {
     pub(crate) served: Arc<ServedVolume>,
     /// Number of this thread's connections to exports of the volume.
     pub(crate) clients: u32,
-    /// Keep the lane without clients, since reopening its drives may be slow or fail.
+    /// True if the lane is kept even without clients, because reopening its drives may be slow or
+    /// fail.
     pub(crate) is_kept: bool,
-    /// Tickets that wait for room in the channel, which any group may use.
+    /// Tickets that wait because the whole channel is full.
     pub(crate) waiting: VecDeque<u32>,
-    /// Tickets of throttled groups, for which the channel takes no more.
+    /// Tickets that wait because the channel accepts no more bios of their groups, which are
+    /// throttled.
     pub(crate) held_back: ThrottledTickets,
     /// Longest time that the volume's drives may take for a request, in nanoseconds; 0 for no
     /// limit.
@@ -72,13 +74,14 @@ impl VolumeLane {
         }
     }
 
-    /// Returns true if so many requests are overdue that further ones would most likely hang, too.
+    /// Returns true if so many requests are overdue that further requests would most likely hang,
+    /// too.
     #[inline]
     pub(crate) fn is_stuck(&self) -> bool {
         self.overdue >= OVERDUE_MAX
     }
 
-    /// Queues a ticket that the channel did not take.
+    /// Queues a ticket whose bio the channel did not accept.
     #[cold]
     pub(crate) fn wait(&mut self, id: u32, group: GroupId) {
         match self.channel.is_throttled(group) {
@@ -125,7 +128,7 @@ impl VolumeLane {
 /// Factor of the timeout for a volume with a cache, whose flush waits for all dirty pages.
 const CACHE_TIMEOUTS: u64 = 20;
 
-/// Returns the longest timeout of a volume's drives in nanoseconds; 0 if one has no timeout.
+/// Returns the longest timeout of a volume's drives in nanoseconds; 0 if some drive has no timeout.
 fn longest_timeout(volume: &Volume<Native>) -> u64 {
     let timeouts = volume.drives().iter().map(|disk| disk.timeout_ns());
     let longest = timeouts.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) }).unwrap_or(0);

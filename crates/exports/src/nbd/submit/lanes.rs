@@ -15,15 +15,15 @@ use millrace_runtime::IoContext;
 use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
-/// Number of volumes whose queues are opened at the start although they could be opened later: as
-/// many as there are permanent threads for file I/O, of which each drive may need one.
+/// Number of volumes whose queues are opened at the start although they could be opened later. A
+/// drive may need a permanent thread for file I/O, so this is the number of those threads.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndedLanes {
-    /// A lane without clients was kept, since it has requests in flight.
+    /// True if a lane without clients was kept because it has requests in flight.
     pub(crate) left: bool,
-    /// A write was granted the range that it waited for, possibly on another thread.
+    /// True if a write, possibly of another thread, was granted the range that it waited for.
     pub(crate) ranges_changed: bool,
 }
 
@@ -87,7 +87,8 @@ impl VolumeLanes {
             let number = self.open(ctx, served)?;
             self[number].is_kept = true;
         }
-        // Only a few, since a disk allocates tables for each thread that uses it.
+        // Only a few volumes are opened, because a disk allocates tables for each thread that uses
+        // it.
         let few = &others[..others.len().min(OPEN_EARLY)];
         let part = OPEN_EARLY.div_ceil(threads).min(few.len());
         for served in few.iter().cycle().skip(thread * part).take(part) {

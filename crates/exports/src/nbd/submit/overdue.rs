@@ -1,4 +1,5 @@
-//! Finds requests that their drives have not answered in time, and those that no drive has.
+//! Finds requests that their drives have not answered in time, and requests that were not passed to
+//! a drive yet.
 //!
 //! A ticket that is still in the block layer after its volume's timeout is found here by a search a
 //! few times per timeout; the worker (its own overdue.rs) answers the client. A ticket that waits
@@ -14,8 +15,8 @@ use super::lane::VolumeLane;
 use super::ticket::{RangeClaim, Ticket, TicketMemory, TicketState};
 use crate::nbd::memory::BufferPool;
 
-/// Searches of every ticket per timeout. A ticket is overdue one search later, since the first may
-/// follow its start immediately.
+/// Number of searches per timeout. A ticket is overdue only one search later than that, because the
+/// first search may follow the ticket's start immediately.
 pub(crate) const LOOKS: u8 = 4;
 
 impl VolumeLane {
@@ -70,8 +71,8 @@ impl Submitter {
         found
     }
 
-    /// Removes tickets of a closed connection that no drive has: those that wait for room or for a
-    /// limit of their group.
+    /// Removes those tickets of a closed connection that no drive has yet: they wait for room in a
+    /// channel or for a limit of their group.
     pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut BufferPool) {
         for lane in 0..self.lanes.numbers() {
             if self.lanes.get_mut(lane).is_none() {

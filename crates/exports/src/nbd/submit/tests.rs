@@ -1,4 +1,4 @@
-//! Tickets: going on part by part, waiting for room, and ending, with and without a drive.
+//! Tests how tickets continue part by part, wait for room and end, with and without a drive.
 
 use super::*;
 use crate::nbd::tests::{Rig, ticket};
@@ -6,7 +6,7 @@ use crate::nbd::tests::{Rig, ticket};
 #[test]
 fn request_without_data_goes_on_by_parts_and_ends_with_a_flush() {
     let mut rig = Rig::new(&["null:size=4t"], |_| ());
-    // Sectors and flush: the parts that the block layer gets.
+    // Number of sectors, whether a flush follows, and the parts that the block layer gets.
     for (sectors, then_flush, parts) in
         [(8, false, 1), (PART_SECTORS, false, 1), (2 * PART_SECTORS + 1, false, 3), (8, true, 2)]
     {
@@ -44,7 +44,7 @@ fn excess_of_a_channel_goes_on_in_order_and_ends_once() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let ids: Vec<u32> = (0..2500)
         .map(|at| {
-            // The block layer refuses request 2000 when its turn comes, and not before.
+            // The block layer refuses request 2000 when it is submitted, and not earlier.
             let sector = if at == 2000 { 1 << 20 } else { 8 * (at % 256) };
             let ticket = Ticket { sector, ..ticket(Op::Read, 1, TicketMemory::Zeroes) };
             let id = rig.core.submitter.tickets.insert(ticket);
@@ -56,7 +56,8 @@ fn excess_of_a_channel_goes_on_in_order_and_ends_once() {
     assert!(!waiting.is_empty() && ids.ends_with(&waiting), "the last ones wait, in their order");
     assert_eq!(rig.core.submitter.lanes[0].channel.in_flight() as usize, ids.len() - waiting.len());
     assert!(rig.core.submitter.done.is_empty());
-    // The drive answers at once: there is room again, so that nothing is left when a poll is over.
+    // The drive answers at once, which makes room again, so no ticket still waits when a poll has
+    // ended.
     rig.core.submitter.poll();
     assert!(rig.core.submitter.lanes[0].waiting.is_empty());
     assert_eq!(rig.core.submitter.lanes[0].channel.in_flight(), 0);
@@ -86,7 +87,7 @@ fn while_the_channel_is_full_whoever_waits_is_not_overtaken() {
     let in_flight = rig.core.submitter.lanes[0].channel.in_flight();
     assert!(!rig.core.submitter.submit_waiting(0), "nothing moves");
     assert_eq!((rig.core.submitter.lanes[0].waiting.len(), rig.core.submitter.done.len()), (2, 0));
-    // There is room, but the two are first.
+    // The channel has room, but the two waiting tickets go first.
     rig.core.submitter.lanes[0].channel.poll(|_| ());
     ids.push(read(&mut rig));
     assert!(rig.core.submitter.lanes[0].waiting.iter().eq(&ids[ids.len() - 3..]));

@@ -1,7 +1,7 @@
-//! Tickets of throttled groups, of which the channel takes no more.
+//! Tickets of throttled groups, of which the channel accepts no more bios at present.
 //!
 //! Each group has a list of its own, so that a throttled group blocks no other. Groups take turns:
-//! a group that was served goes behind those that were not. Owned by a lane (lane.rs). The
+//! a group that was served goes behind the groups that were not. Owned by a lane (lane.rs). The
 //! submitter adds tickets, and removes them when completions make room.
 
 use std::collections::VecDeque;
@@ -31,8 +31,9 @@ impl ThrottledTickets {
         }
     }
 
-    /// Offers the first ticket of each group in turn to `take`, until it takes none. Returns true
-    /// if any was taken. Groups that were served go behind the others.
+    /// Offers the first ticket of each group in turn to `take`, until `take` refuses the first
+    /// tickets of all groups. Returns true if any ticket was taken. Groups that were served go
+    /// behind the others.
     #[cold]
     pub(crate) fn offer(&mut self, mut take: impl FnMut(u32) -> bool) -> bool {
         let mut has_taken = false;

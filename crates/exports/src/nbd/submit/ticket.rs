@@ -15,7 +15,7 @@ use super::bounce::Bounce;
 use crate::nbd::memory::PoolBuffer;
 use millrace_nbd::Reply;
 
-/// Memory that holds a request's payload.
+/// The memory that holds the payload of a request.
 #[derive(Debug)]
 pub(crate) enum TicketMemory {
     /// No payload.
@@ -42,8 +42,8 @@ impl TicketMemory {
 pub(crate) enum TicketState {
     /// The request's payload is being received.
     Filling,
-    /// The request is in the block layer, or waits for it. Counts the searches for overdue requests
-    /// that have seen it so (overdue.rs).
+    /// The request is in the block layer, or waits to enter it. The number counts the searches for
+    /// overdue requests (overdue.rs) that have found the request in this state.
     Started(u8),
     /// The client was told that the drive does not answer. The drive may still use the memory.
     Overdue,
@@ -73,7 +73,7 @@ pub(crate) enum RangeClaim {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TicketWait {
     pub(crate) claim: RangeClaim,
-    /// Time since which the channel has had no room for the request, in nanoseconds.
+    /// Time, in nanoseconds, at which the channel first had no room for the request.
     pub(crate) since_ns: u64,
 }
 
@@ -86,16 +86,17 @@ pub(crate) struct Ticket {
     pub(crate) reply: Reply,
     pub(crate) op: Op,
     pub(crate) flags: OpFlags,
-    /// A flush follows the operation, to implement FUA on a discard.
+    /// True if a flush follows the operation, which implements FUA on a discard.
     pub(crate) then_flush: bool,
     /// Length of the payload in bytes, 0 if there is none.
     pub(crate) len_bytes: u32,
-    /// Length in bytes of the blocks that contain the payload, and below it of the part before the
-    /// payload.
+    /// Length, in bytes, of the blocks that contain the payload.
     pub(crate) bio_bytes: u32,
+    /// Number of bytes before the payload in its first block.
     pub(crate) head_bytes: u32,
-    /// First sector of the next part and number of sectors left, for commands without payload.
+    /// First sector of the next part, for commands without payload.
     pub(crate) sector: Sector,
+    /// Number of sectors not yet submitted, for commands without payload.
     pub(crate) left_sectors: u64,
     pub(crate) memory: TicketMemory,
     /// Read-modify-write of the edge blocks, if the request begins or ends within a block.

@@ -1,9 +1,9 @@
 //! Admission of clients when the limit of open connections is reached.
 //!
 //! The accepting thread calls this for each client. At the limit a new client is refused, unless
-//! more than half of the connections are still negotiating. Then it replaces the oldest of those on
-//! this thread that has had its time. So clients that connect and do nothing more, because they
-//! have no certificate or mean harm, keep no others out.
+//! more than half of the connections are still negotiating. Then the new client replaces this
+//! thread's oldest connection that has negotiated for longer than [`GRACE_NS`]. So clients that
+//! connect and then send nothing, for example attackers, do not keep other clients out.
 //!
 //! Invariant: for each connection admitted above the limit, this thread closes another.
 
@@ -34,8 +34,8 @@ impl Worker {
         false
     }
 
-    /// Closes the connection that has negotiated longest, if it took more than [`GRACE_NS`].
-    /// Returns true if there was one.
+    /// Closes the connection that has negotiated longest, if it has negotiated for more than
+    /// [`GRACE_NS`]. Returns true if a connection was closed.
     #[cold]
     fn end_oldest_handshake(&mut self, now_ns: u64) -> bool {
         let timeout_ns = self.shared.handshake_timeout_ns;

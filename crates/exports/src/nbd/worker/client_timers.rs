@@ -25,8 +25,8 @@ use crate::nbd::ring::is_gone;
 
 /// Longest wait for a client to catch up before the next receive, in nanoseconds.
 const CATCH_UP_NS: u64 = 2_000_000;
-/// Period over which the rate of a client that keeps memory from others is measured, in
-/// nanoseconds; the stall timeout if that is shorter.
+/// Period, in nanoseconds, over which the rate of a client is measured that holds memory while
+/// others wait for some. If the stall timeout is shorter, it is used instead.
 const PRESSED_NS: u64 = 4_000_000_000;
 /// Interval of disconnect checks of connections without a socket operation, in nanoseconds.
 const UNWATCHED_NS: u64 = 500_000_000;
@@ -45,15 +45,17 @@ pub(crate) struct ClientTimers {
     catching: VecDeque<(u64, usize)>,
     /// Time of the next check for stalled clients.
     look_ns: u64,
-    /// Next check of rates, and below it the time since which others wait for memory; 0 if none do.
+    /// Time of the next check of clients' transfer rates.
     rates_ns: u64,
+    /// Time since which connections wait for memory; 0 if none waits.
     pressed_ns: u64,
     /// Time of the next return of unused memory.
     idle_ns: u64,
     /// Time to close lanes without clients, if there are any.
     lanes_ns: Option<u64>,
-    /// Connections whose clients may leave unnoticed, and below it the next check of them.
+    /// Connections whose clients may disconnect unnoticed.
     unwatched: Vec<usize>,
+    /// Time of the next check of connections whose clients may disconnect unnoticed.
     unwatched_ns: u64,
 }
 
@@ -142,7 +144,8 @@ impl Worker {
         [clients, idle, rates, unwatched, lanes].into_iter().flatten().min()
     }
 
-    /// While others wait for memory, ends connections that hold much of it and move little.
+    /// While connections wait for memory, ends connections that hold much memory and transfer
+    /// little data.
     fn end_slow(&mut self, now_ns: u64) {
         let budget = self.core.pool.budget();
         if !budget.has_waiters() {
@@ -174,8 +177,8 @@ impl Worker {
         }
     }
 
-    /// Receives from clients whose time to catch up is over, and ends those that are stalled or
-    /// gone.
+    /// Starts receives from clients that took too long to catch up, and ends connections whose
+    /// clients are stalled or have disconnected.
     pub(crate) fn run_client_timers(&mut self, now_ns: u64) {
         while let Some((since_ns, index)) = self.client_timers.catching.front().copied() {
             if since_ns + CATCH_UP_NS > now_ns {

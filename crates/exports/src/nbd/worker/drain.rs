@@ -2,9 +2,10 @@
 //!
 //! The thread's main function calls this once after `Worker::serve`. Requests not answered by the
 //! deadline of `Server::stop` are cut off. Cutting off and flushing may take [`CUT_OFF_NS`] and
-//! [`FLUSH_NS`] longer. After that, drives that do not answer are not waited for. Nor are clients
-//! that read nothing for [`UNREAD_NS`], if all their requests are completed. A cache that makes
-//! progress is waited for, together with requests whose clients have left.
+//! [`FLUSH_NS`] longer. After that, drives that do not answer are not waited for. The thread does
+//! not wait either for clients that read nothing for [`UNREAD_NS`] and whose requests are all
+//! completed. As long as a cache makes progress, the thread waits for it and for requests whose
+//! clients have left.
 //!
 //! Invariant: memory that the kernel or a drive may still access is leaked, never freed.
 
@@ -32,7 +33,7 @@ const UNREAD_NS: u64 = 1_000_000_000;
 pub struct StopReport {
     /// Number of connections cut off with unanswered requests.
     pub cut_off: u64,
-    /// Texts about volumes that were not flushed, and ring failures.
+    /// Messages about volumes that were not flushed, and about failures of rings.
     pub failures: Vec<String>,
 }
 
@@ -92,8 +93,9 @@ impl Worker {
         self.carry_out(limit)
     }
 
-    /// Completes requests whose clients have left, as long as caches make progress. Written after
-    /// the flush, their data would remain in memory at the end and be lost although acknowledged.
+    /// Completes requests whose clients have left, as long as caches make progress. If such a
+    /// request were completed only after the flush, its data would remain in the cache's memory and
+    /// be lost, although acknowledged.
     fn carry_out(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         let volumes = &self.core.submitter.lanes.volumes();
         let mut progress: Vec<Progress> =
@@ -142,7 +144,8 @@ impl Worker {
     pub(crate) fn let_go(self, left_ns: u64) {
         let Worker { core, ring, shared, number, conns, .. } = self;
         let WorkerContext { ctx, mut submitter, pool, zeroes, .. } = core;
-        // Otherwise each channel would wait on its own for drives that already had their time.
+        // Without this setting, each channel would wait once more for drives that have already used
+        // up their time.
         submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
         submitter.lanes.clear();
         drop(ctx);
@@ -152,8 +155,8 @@ impl Worker {
                 shared.dismiss();
             }
         }
-        // The ring waited as long as it could; memory of the remaining operations may still be
-        // written to.
+        // The ring has waited for as long as the stop allows. The kernel may still write to memory
+        // of the remaining operations.
         if ring.pending() > 0 || submitter.tickets.in_use() > 0 {
             std::mem::forget(conns);
             std::mem::forget(Arc::clone(&zeroes));
@@ -175,8 +178,8 @@ fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
     }
 }
 
-/// Ends connections that have only unread replies left, if `is_over` says so. Only replies that the
-/// clients did not read are lost.
+/// Ends connections that have only unread replies left, if `is_over` returns true for them. Only
+/// replies that the clients did not read are lost.
 fn end_unread(worker: &mut Worker, mut is_over: impl FnMut(&mut Connection) -> bool) {
     for conn in worker.conns.iter_mut().flatten() {
         if conn.waits_for_reader() && is_over(conn) {
@@ -277,7 +280,8 @@ mod tests {
         let limit = Duration::from_secs(10);
         client.set_read_timeout(Some(limit)).expect("it is a socket");
         let ended = std::io::Read::read_to_end(&mut client, &mut Vec::new());
-        // Unread bytes that the client had sent turn the close into a reset.
+        // The server has not read all bytes that the client sent, so its close resets the
+        // connection.
         let reset = std::io::ErrorKind::ConnectionReset;
         assert!(
             ended.as_ref().map_or_else(|e| e.kind() == reset, |bytes| *bytes == 0),
@@ -293,7 +297,7 @@ mod tests {
         let (shared, ended) = (Arc::clone(&rig.shared), AtomicU32::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Time for whoever does not wait to go on, and to be seen.
+                // A thread that did not wait would continue, and be noticed, in this time.
                 for _ in 0..2 {
                     std::thread::sleep(Duration::from_millis(20));
                     ended.fetch_add(1, Ordering::SeqCst);

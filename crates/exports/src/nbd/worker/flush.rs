@@ -1,10 +1,11 @@
 //! Final flush of all volumes by an I/O thread, after the last of its requests.
 //!
-//! drain.rs makes and runs it when nothing is in flight any more; it calls the block layer. A drive
-//! that does not answer in time is reported and not waited for. Drives below a cache have time as
-//! long as they make progress, since all dirty pages are written to them. The threads of a server
-//! flush at the same time, and the block layer may merge their flushes, so no thread stops serving
-//! its drives before all flushes are answered.
+//! drain.rs makes and runs a [`FinalFlush`] when no request is in flight any more; it calls the
+//! block layer. If a drive does not answer in time, this is reported and the stop continues. The
+//! deadline is extended for drives below a cache as long as they make progress, because all dirty
+//! pages are written to them. All threads of a server flush at the same time, and the block layer
+//! may merge their flushes. So each thread continues to serve its drives until the flushes of all
+//! threads are answered.
 
 use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};

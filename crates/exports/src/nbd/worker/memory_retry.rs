@@ -21,7 +21,8 @@ impl Worker {
             }
         }
         if self.core.pool.budget().has_waiters() {
-            // Large requests last, so that they do not take all the free memory.
+            // Connections with large requests are retried last, so that they do not take all the
+            // free memory.
             (0..SIZE_CLASSES).for_each(|class| self.retry_line(class));
         }
     }
@@ -42,8 +43,8 @@ impl Worker {
         }
     }
 
-    /// While connections wait for memory, unmaps what this thread does not use, and rings the other
-    /// threads if something changed for those that wait.
+    /// While connections wait for memory, unmaps memory that this thread does not use, and rings
+    /// the other threads if the memory or the line has changed.
     pub(crate) fn share_memory(&mut self) {
         if self.core.pool.budget().is_wanted() {
             self.core.pool.trim_for_others();

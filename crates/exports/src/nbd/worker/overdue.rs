@@ -1,4 +1,5 @@
-//! Requests that no drive answers in time: their clients get an error, their memory is kept.
+//! Requests that no drive answers in time: their clients get an error, and their memory is kept for
+//! the drive.
 //!
 //! A ticket that is still in the block layer after its volume's timeout is *overdue*. Its client is
 //! answered with EIO and the text of a timeout, while ticket and buffer wait for the drive, which

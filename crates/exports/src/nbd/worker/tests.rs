@@ -1,4 +1,5 @@
-//! Turn by turn: connections that come and go, time limits, and tickets whose owners are gone.
+//! Tests, turn by turn, connections that begin and end, time limits, and tickets whose clients have
+//! left.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -18,7 +19,7 @@ use crate::nbd::submit::lanes::EndedLanes;
 use millrace_nbd::Command;
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
 
-/// Has the peer closed the connection?
+/// Returns true if the peer has closed the connection.
 fn is_closed(mut client: &UnixStream) -> bool {
     client.set_nonblocking(true).unwrap();
     matches!(client.read(&mut [0; 64]), Ok(0))
@@ -54,12 +55,12 @@ fn connections_are_dealt_in_turn_and_excess_ones_closed() {
     assert_eq!(listener, 0);
     close_now(fd);
     rig.shared.dismiss();
-    assert!(is_closed(&clients[1]), "the second one was for the other thread");
+    assert!(is_closed(&clients[1]), "the second connection belonged to the other thread");
     assert!(rig.shared.mailboxes[1].take().is_none() && rig.shared.mailboxes[0].is_empty());
     let serials: Vec<_> = rig.conns.iter().flatten().map(|conn| conn.serial).collect();
     assert_eq!(serials, [1, 2]);
     assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 2);
-    // The end of the thread cancels one.
+    // The end of the thread cancels a single accept.
     (1..5).for_each(|_| rig.ring.cancel_accept(0));
 }
 
@@ -81,7 +82,7 @@ fn client_replaces_one_that_timed_out_amid_handshakes() {
     let mut rig = Rig::new(&["null:size=1m"], |config| config.connections_max = 4);
     let mut clients: Vec<_> = (0..3).map(|_| rig.connect().0).collect();
     let _served = rig.by_hand("0");
-    assert!(is_closed(&accept(&mut rig, 0)), "all are there for less than their time");
+    assert!(is_closed(&accept(&mut rig, 0)), "all connections are younger than the grace period");
     assert_eq!(rig.core.counts.handshake_timeouts, 0);
     let age = |rig: &mut Rig| rig.handshakes.iter_mut().for_each(|one| one.0 -= 1_100_000_000);
     age(&mut rig);
@@ -162,7 +163,7 @@ fn thread_0_alone_accepts_and_on_every_listener() {
                 rig.turn(Some(Native::now() + 5_000_000)).unwrap();
             }
         }
-        assert_eq!(rig.ring.pending(), listener, "its accept is over, and only that");
+        assert_eq!(rig.ring.pending(), listener, "only the accept has ended");
     }
 }
 
@@ -189,7 +190,7 @@ fn wait_for_a_lagging_client_ends_when_cancelled() {
                 rig.turn(Some(Native::now() + 5_000_000)).unwrap();
             }
         }
-        assert_eq!(rig.ring.pending(), left, "the wait of {index} is over, and only that");
+        assert_eq!(rig.ring.pending(), left, "the wait of {index} is over, and no other operation");
     }
     rig.conns.clear();
 }
@@ -218,7 +219,10 @@ fn a_turn_does_not_sleep_while_something_is_left_to_do() {
         assert_eq!(sleeps(&mut rig), before, "{number}");
     }
     assert_eq!(rig.core.counts.connections, 2);
-    assert!(rig.conns.iter().flatten().all(|conn| conn.out.catching_ns == 0), "nobody is behind");
+    assert!(
+        rig.conns.iter().flatten().all(|conn| conn.out.catching_ns == 0),
+        "no client has to catch up"
+    );
 }
 
 #[test]
@@ -248,7 +252,7 @@ fn stop_order_ends_the_sleep_of_a_serving_thread_only() {
     std::thread::scope(|scope| {
         let told = scope.spawn(|| {
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-            // Each ring of its bell ends a sleep, if it sleeps at all.
+            // Each ring of the thread's doorbell ends a sleep, if the thread sleeps at all.
             while sleeps.load(Ordering::SeqCst) < 3 && std::time::Instant::now() < deadline {
                 shared.mailboxes[0].ring();
                 std::thread::sleep(std::time::Duration::from_millis(1));
@@ -263,7 +267,7 @@ fn stop_order_ends_the_sleep_of_a_serving_thread_only() {
         }
         assert!(told.join().unwrap() >= 3);
     });
-    // Nothing else would end this one.
+    // No other event would end this turn.
     rig.turn(None).unwrap();
     let before = rig.core.ctx.reactor().counters().sleeps;
     rig.until("it sleeps", |rig| rig.core.ctx.reactor().counters().sleeps > before);
@@ -284,8 +288,8 @@ fn a_thread_sleeps_until_the_earliest_of_its_limits() {
     let look_ns = rig.client_timer_deadline();
     let next_ns = rig.deadline(None).unwrap();
     let in_a_second = before_ns + LOOK_NS..=Native::now() + LOOK_NS;
-    assert!(in_a_second.contains(&next_ns), "a handshake is looked after");
-    // Two entries whose slots belong to later connections now, and the entry of this connection.
+    assert!(in_a_second.contains(&next_ns), "a deadline is set for the handshake");
+    // Two entries whose slots now belong to later connections, and the entry of this connection.
     rig.handshakes = [(3, index, serial + 1), (3, index, serial - 1), (4, index, serial)].into();
     assert_eq!((rig.deadline(None), rig.handshakes.len()), (Some(4), 1));
     rig.conns[index].as_mut().unwrap().phase = ConnectionPhase::Transmission;
@@ -359,7 +363,7 @@ fn places_are_reused_and_the_heap_is_trimmed_after_clients() {
     let (keeper, _) = rig.connect();
     drop(rig.connect());
     rig.until("it is gone", |rig| rig.core.counts.connections == 1);
-    assert_eq!(rig.accepting.closed, CLOSED_FEW, "not the last one");
+    assert_eq!(rig.accepting.closed, CLOSED_FEW, "one connection is left");
     drop(keeper);
     rig.until("it is gone", |rig| rig.core.counts.connections == 0);
     assert_eq!(rig.accepting.closed, 0, "the heap was trimmed");
@@ -415,7 +419,11 @@ fn finished_work_goes_to_its_connection_or_its_memory_back() {
         assert_eq!(conn.held_bytes, if serial == 1 { 4096 } else { 8192 });
         assert_eq!((rig.core.pool.in_use(), rig.core.submitter.tickets.in_use()), (0, 0));
         assert_eq!(rig.touched.len(), usize::from(serial == 1));
-        assert_eq!(rig.core.submitter.retry.len(), usize::from(answered), "it waited for that");
+        assert_eq!(
+            rig.core.submitter.retry.len(),
+            usize::from(answered),
+            "the connection waited for that memory"
+        );
         rig.conns.clear();
         rig.touched.clear();
         rig.core.submitter.retry.clear();
@@ -502,7 +510,8 @@ fn lane_comes_with_its_first_client_and_goes_when_empty() {
         (end_unused(&mut rig), rig.core.submitter.lanes.count()),
         (EndedLanes::default(), 0)
     );
-    // The number is used again, and the volume is flushed at the end although no client is left.
+    // The lane's number is used again, and the volume is flushed at the end although it has no
+    // client any more.
     let (mut client, _) = rig.by_hand("0");
     assert_eq!(rig.call(&mut client, &request(Command::Read, 0, 512), &[]), 0);
     rig.receive(&mut client, 512);

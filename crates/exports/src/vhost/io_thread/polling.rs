@@ -11,9 +11,9 @@
 const START_NS: u64 = 10_000;
 /// Number of consecutive unsuccessful polls after which polling pauses.
 const VAIN: u32 = 4;
-/// Length of a pause as a number of waits: this is the initial length, the next constant the
-/// maximum. The length doubles each time.
+/// Initial length of a pause in polling, as a number of waits. The length doubles each time.
 const PAUSE_MIN: u32 = 64;
+/// Largest length of a pause in polling, as a number of waits.
 const PAUSE_MAX: u32 = 8192;
 /// Number of successful polls since the last pause from which on the next pause has the initial
 /// length again.
@@ -24,12 +24,13 @@ const CALM: u32 = 1024;
 pub struct Polling {
     max_ns: u64,
     spin_ns: u64,
-    /// Number of consecutive unsuccessful polls. The next field counts successful polls since the
-    /// last pause.
+    /// Number of consecutive unsuccessful polls.
     vain: u32,
+    /// Number of successful polls since the last pause.
     caught: u32,
-    /// Number of waits left in this pause. The next field is the length of the next pause.
+    /// Number of waits left in the present pause; 0 while the thread polls.
     pause: u32,
+    /// Length of the next pause.
     pause_next: u32,
 }
 

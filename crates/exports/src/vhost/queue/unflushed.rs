@@ -167,7 +167,7 @@ impl UnflushedWrites {
     }
 }
 
-/// Part of one queue in tracking the unflushed writes of its device.
+/// State that one queue keeps in order to track the unflushed writes of its device.
 #[derive(Debug)]
 pub(super) struct QueueUnflushed {
     device: Arc<UnflushedWrites>,

@@ -1,8 +1,9 @@
 //! `WaitTracker`: the reasons why each group's chains wait in a `Deadline`'s queue.
 //!
-//! Chains of a lower priority than the chain dispatched last wait because of priority, all others
-//! because of whatever stops the queue. Counted by group and priority class; owned by a queue's
-//! part of a `Deadline` (deadline.rs), under the queue's serve lock. Kernel counterpart: none.
+//! Chains of a lower priority than the chain dispatched last wait because of priority; all other
+//! chains wait for the reason that stops the whole queue. Counted by group and priority class;
+//! owned by a queue's part of a `Deadline` (deadline.rs), under the queue's serve lock. Kernel
+//! counterpart: none.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -22,13 +23,14 @@ type GroupClass = (GroupId, usize);
 pub(crate) struct WaitTracker<M: Machine> {
     drive: Arc<DriveWaits<M>>,
     holds: WaitAccounts<M>,
-    /// Reports of every group and class that ever had a chain here, in no order.
+    /// Reports of every group and class that ever had a chain in this queue, in no particular
+    /// order.
     said: Vec<(GroupClass, ReportedWaits)>,
     /// Indices into `said`.
     places: BTreeMap<GroupClass, usize>,
     /// Class of the chain dispatched last; chains of lower classes wait because of priority.
     class: usize,
-    /// Indices of reports whose chains have begun to wait since then.
+    /// Indices of reports whose chains began to wait after that chain was dispatched.
     fresh: Vec<usize>,
 }
 

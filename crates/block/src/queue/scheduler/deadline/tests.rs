@@ -16,7 +16,7 @@ use core::mem::ManuallyDrop;
 use millrace_machine::Native;
 use proptest::prelude::*;
 
-/// A chain that comes: operation, first sector, length, time of its coming.
+/// A chain to insert: operation, first sector, length, time of insertion.
 #[derive(Debug, Clone, Copy)]
 struct Io(Op, u64, u32, u64);
 
@@ -65,12 +65,12 @@ impl Rig {
         }
     }
 
-    /// Inserts these for the default group; how many merges there were.
+    /// Inserts chains for the default group. Returns the number of merges.
     fn insert(&mut self, ios: &[Io]) -> u32 {
         self.insert_as(Priority::BestEffort, ios)
     }
 
-    /// Inserts these for a group of a priority; how many merges there were.
+    /// Inserts chains for a group of this priority. Returns the number of merges.
     fn insert_as(&mut self, priority: Priority, ios: &[Io]) -> u32 {
         let group = self.groups.find(&alloc::format!("{priority:?}")).unwrap_or_default();
         let first = self.coming;
@@ -93,7 +93,7 @@ impl Rig {
         merges
     }
 
-    /// First sector and numbers of the bios of the next chain.
+    /// Returns the first sector of the next chain and the numbers of its bios.
     fn next(&mut self, now_ns: u64) -> Option<(u64, Vec<u64>)> {
         let SchedulerPick::Chain(chain) = self.scheduling.next(now_ns) else { return None };
         let mut next = Some(self.scheduling.issue(chain, Tag(0), now_ns));
@@ -126,7 +126,7 @@ fn chains_go_by_sector_and_a_finished_pass_restarts_low() {
     rig.insert(&reads(&[50, 10, 30]));
     assert_eq!(rig.sectors(0, 2), [10, 30]);
     rig.insert(&reads(&[5, 40, 1, 3]));
-    // 40 and 50 lie ahead; the next pass has the others.
+    // Sectors 40 and 50 lie ahead of the head; the next pass serves the others.
     assert_eq!(rig.sectors(0, 9), [40, 50, 1, 3, 5]);
     assert_eq!(rig.scheduling.len(), 0);
 }
@@ -165,7 +165,7 @@ fn neighbours_of_one_operation_merge_and_keep_their_age() {
     assert_eq!(rig.insert(&[io(Op::Read, 108, 40), io(Op::Read, 92, 40)]), 2);
     assert_eq!(rig.insert(&[io(Op::Write, 116, 40), io(Op::Write, 84, 40)]), 0);
     assert_eq!(rig.scheduling.len(), 4);
-    // A read that expired, although its first bio is younger.
+    // This chain contains a read that has expired, although its first bio is younger.
     assert_eq!(rig.next(120), Some((92, vec![3, 0, 2])));
     assert_eq!(rig.next(120), Some((500, vec![1])));
     assert_eq!(rig.sectors(120, 2), [84, 116]);
@@ -187,10 +187,10 @@ fn realtime_goes_before_best_effort_before_idle_each_by_sector() {
     rig.insert_as(Priority::Idle, &reads(&[20, 10]));
     rig.insert(&reads(&[40, 30]));
     assert_eq!(rig.sectors(0, 1), [30]);
-    // A batch of best effort is under way.
+    // A batch of best-effort priority has begun.
     rig.insert_as(Priority::Realtime, &[Io(Op::Write, 60, 1, 0), Io(Op::Read, 50, 1, 0)]);
     assert_eq!(rig.sectors(0, 9), [50, 60, 40, 10, 20]);
-    // Neighbours of two groups stay apart.
+    // Adjacent chains of two groups are not merged.
     rig.insert_as(Priority::Idle, &reads(&[7]));
     assert_eq!(rig.insert_as(Priority::Realtime, &reads(&[8])), 0);
     assert_eq!(rig.sectors(0, 9), [8, 7]);
@@ -203,7 +203,7 @@ fn aged_requests_go_before_higher_priorities() {
     rig.insert(&[Io(Op::Read, 5, 1, 50), Io(Op::Read, 7, 1, 51)]);
     rig.insert_as(Priority::Realtime, &reads(&[10, 20, 30, 40, 50, 60, 70]));
     assert_eq!(rig.sectors(499, 1), [10]);
-    // The batch under way ends first; expired I/Os follow, the oldest first.
+    // The current batch ends first; then expired I/Os follow, the oldest first.
     assert_eq!(rig.sectors(550, 7), [20, 30, 40, 3, 5, 50, 60]);
     assert_eq!(rig.sectors(560, 9), [70, 1, 7]);
 }
@@ -230,14 +230,15 @@ struct Waits {
     priority: Priority,
     is_read: bool,
     came_ns: u64,
-    /// Chains of its priority that went past it since it expired.
+    /// Number of chains of the same priority that went first after this bio had expired.
     passed: u32,
-    /// Younger chains of higher priority that went past it since it is old.
+    /// Number of younger chains of higher priority that went first after this bio had aged.
     overtaken: u32,
 }
 
 impl Waits {
-    /// A chain of another priority, whose oldest bio came at some time, goes before it.
+    /// Counts that a chain of this priority, whose oldest bio was inserted at `came_ns`, goes
+    /// before this bio.
     fn goes_by(&mut self, priority: Priority, came_ns: u64, now_ns: u64) {
         let expire_ns = if self.is_read { CONFIG.read_expire_ns } else { CONFIG.write_expire_ns };
         let waited_ns = now_ns - self.came_ns;
@@ -285,11 +286,12 @@ proptest! {
                 for bio in waiting.iter_mut().flatten() {
                     bio.goes_by(gone[0].priority, came_ns, now_ns);
                     expired += u32::from(bio.passed > 0);
-                    // The batch under way, and for each that expired before it, one batch of
-                    // its own way and as many of the other as may go before.
+                    // Limit: the current batch, and for each chain that expired before this one,
+                    // one batch of its own direction and as many of the other direction as may go
+                    // before.
                     let most = 4 + 4 * (1 + 2) * (expired + 8);
                     prop_assert!(bio.passed <= most, "{} went past it", bio.passed);
-                    // The batch under way.
+                    // Limit: the rest of the current batch.
                     prop_assert!(bio.overtaken <= 4, "{} overtook it", bio.overtaken);
                 }
             }
@@ -307,7 +309,7 @@ fn lower_priority_waits_for_higher_ones_until_it_has_aged() {
     assert_eq!(other.sectors(100, 1), [1]);
     assert!(matches!(rig.scheduling.next(100), SchedulerPick::WaitUntil(_)));
     assert_eq!(other.sectors(110, 1), [5]);
-    assert_eq!(rig.next(110), None, "one still waits");
+    assert_eq!(rig.next(110), None, "a chain of the other queue still waits");
     assert_eq!(rig.sectors(500, 1), [10], "it has aged");
     assert_eq!(rig.next(110), None);
     assert_eq!(other.sectors(120, 1), [9]);
@@ -327,6 +329,6 @@ fn nobody_waits_for_a_queue_that_nobody_serves() {
     let now_ns = 1_000_000_000;
     other.insert_as(Priority::Realtime, &[Io(Op::Read, 1, 1, now_ns)]);
     rig.insert_as(Priority::Idle, &[Io(Op::Read, 10, 1, now_ns)]);
-    assert_eq!(rig.sectors(now_ns, 1), [10], "the other one was never asked");
+    assert_eq!(rig.sectors(now_ns, 1), [10], "the other queue was never asked for a chain");
     assert_eq!(other.sectors(now_ns, 1), [1]);
 }

@@ -1,12 +1,13 @@
 //! `SharedAllocation`: the periodic decision how groups and hardware queues divide a shared drive.
 //!
-//! Made under its lock by whichever queue finds it due, at most every 50 us. It reads all queues'
-//! mailboxes, advances each group's virtual time by the cost of its I/O over its weight, and grants
-//! each queue a budget for each group until the next allocation: up to a window ahead of the
-//! waiting group that is furthest behind. So groups that wait at different queues advance side by
-//! side, and a group that does not use its share delays nobody. Weights have two levels, and count
-//! among active groups. depth.rs decides how many requests may be at the drive. Kernel counterpart:
-//! block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
+//! The queue that finds an allocation due makes it, under the allocation's lock, at most every 50
+//! us. It reads all queues' mailboxes, advances each group's virtual time by the cost of its I/O
+//! over its weight, and grants each queue a budget for each group until the next allocation: so
+//! much that the group may get ahead, by at most a window, of the waiting group that is furthest
+//! behind. So groups that wait at different queues advance side by side, and a group that does not
+//! use its share delays no other group. Groups have two levels, and weights are relative to those
+//! of the other active groups. depth.rs decides how many requests may be at the drive. Kernel
+//! counterpart: block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
 
 use alloc::vec::Vec;
 
@@ -37,24 +38,26 @@ const STALE_NS: u64 = 5_000_000;
 const GONE_NS: u64 = 2_000_000_000;
 /// Nanoseconds for which a drive counts as contended after several groups were last active.
 const CONTENDED_NS: u64 = 20_000_000;
-/// Lead that a group may get over waiting groups, in nanoseconds of drive time at its present rate.
+/// Lead that a group may get over waiting groups, in nanoseconds of drive time at the drive's
+/// present rate.
 const WINDOW_NS: u64 = 2_000_000;
 /// Minimum lead for each active group, as a number of I/Os of the largest cost.
 const WINDOW_IOS: u64 = 4;
 
 /// Nanoseconds between two samples of usual demand and service.
 const SAMPLE_NS: u64 = 400_000;
-/// Usual demand, in 16ths of a small request, below which a group counts as gone.
+/// Usual demand, in 16ths of a small request, below which a group counts as inactive.
 const HALF: u64 = REQUEST as u64 / 2;
-/// Nanoseconds with I/O for which a slow drive keeps its depth limit, at least, and for which a
-/// drive of unknown speed has one, unless this many fast requests show that it needs none.
+/// Minimum time with I/O, in nanoseconds, for which a slow drive keeps its depth limit.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
+/// Time with I/O, in nanoseconds, for which a drive of unknown speed has a depth limit.
 const UNKNOWN_FOR_NS: u64 = 100_000_000;
+/// Number of fast requests that end the depth limit of a drive of unknown speed earlier.
 const FAST_IOS: u64 = 32;
 
-/// Nanoseconds for which a drive counts as mixed after it did both reads and writes, and the factor
-/// by which its minimum depth grows meanwhile.
+/// Nanoseconds for which a drive counts as mixed after it did both reads and writes.
 const WAYS_NS: u64 = 50_000_000;
+/// Factor by which the minimum depth of a mixed drive is larger.
 const MIXED: u64 = 4;
 
 /// Totals of a group over all queues.
@@ -67,15 +70,16 @@ struct GroupTotal {
     served: u64,
     demand: u64,
     wants: u64,
-    /// Usual demand in 16ths of a small request, and usual service in 32nds.
+    /// Usual demand in 16ths of a small request.
     usually_wants: u64,
+    /// Usual service in 32nds of a small request.
     usually_served: u64,
     /// Cost served since the last sample.
     to_sample: u64,
     /// The group's part of the depth, in 16ths of a small request; `u64::MAX` if the depth does not
     /// limit the group.
     part: u64,
-    /// True if its chains waited all the time, or it wants more than its part.
+    /// True if chains of the group waited all the time, or the group wants more than its part.
     steady: bool,
     is_active: bool,
     /// True if a queue recently reported I/O of the group.
@@ -103,8 +107,8 @@ impl GroupTotal {
 pub(crate) struct SharedAllocation<M: Machine> {
     /// Time until which the drive counts as shared by several groups.
     contended_ns: u64,
-    /// Nanoseconds with I/O for which the drive still counts as slow, since `made_ns`. Rests do not
-    /// count: the first I/O after one may be 32 MiB.
+    /// Nanoseconds with I/O for which the drive still counts as slow, since `made_ns`. Times
+    /// without I/O do not count, because the first I/O after them may be 32 MiB long.
     slow_for_ns: u64,
     /// Time of the last allocation.
     made_ns: u64,
@@ -116,17 +120,19 @@ pub(crate) struct SharedAllocation<M: Machine> {
     totals: Vec<GroupTotal>,
     /// Numbers of the groups that ever had I/O at this drive; most groups may be elsewhere.
     here: Vec<u16>,
-    /// By group number: true if it is in `here`, and the sum of its active children's weights.
+    /// For each group number: true if the group is in `here`, and the sum of its active children's
+    /// weights.
     known: Vec<(bool, u64)>,
     /// Virtual time that the waiting groups have reached.
     virtual_ns: u128,
-    /// Cost served per nanosecond, in 1,024ths, and the time of the last sample.
+    /// Cost served per nanosecond, in 1,024ths.
     rate: u64,
+    /// Time of the last sample.
     sampled_ns: u64,
     /// Largest cost of a request so far.
     largest: u64,
     depth: DriveDepth,
-    /// The depth that was divided into the groups' parts, in 16ths of a small request.
+    /// The depth, in 16ths of a small request, that was last divided into the groups' parts.
     level_of: Option<u64>,
 }
 
@@ -163,7 +169,7 @@ impl<M: Machine> SharedAllocation<M> {
             *ns = if seen.counts.sums.of_way(way) > 0 { now_ns } else { *ns };
         }
         let active = self.here().filter(|(_, total)| total.is_active).count();
-        // With latency targets, reads and writes of a single group compete, too.
+        // With latency targets, the reads and the writes of a single group also compete.
         let targets = shared.policy == Policy::Targets;
         if active > 1 || targets && seen.ways == 0b11 {
             self.contended_ns = now_ns + CONTENDED_NS;
@@ -174,7 +180,7 @@ impl<M: Machine> SharedAllocation<M> {
         seen.served = self.here().map(|(_, total)| total.served).sum();
         self.cut(shared, &seen, now_ns);
         if !bounded && self.depth.is_off() {
-            // No limit before and after, so there is nothing to post.
+            // There was no limit and there is none now, so there is nothing to post.
             return;
         }
         self.weigh();
@@ -183,7 +189,8 @@ impl<M: Machine> SharedAllocation<M> {
             // A drive with mixed I/O needs some reads and some writes at any time.
             seen.floor = self.usual_load(shared) * if is_mixed { MIXED } else { 1 };
         }
-        // A lone group is in nobody's way, and latency targets show by themselves who is.
+        // A single group disturbs no other group, and latency targets themselves show which groups
+        // are disturbed.
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
         let depth = match bounded {
@@ -202,7 +209,7 @@ impl<M: Machine> SharedAllocation<M> {
         let is_slow = match self.depth.is_off() {
             _ if seen.counts.short && shared.mails.len() > 1 => true,
             true => seen.counts.sums.usual_ns() >= SLOW_NS,
-            // Chains that are held back would be at the drive, too.
+            // Chains that are held back would otherwise be at the drive.
             false => {
                 let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
                 seen.counts.full && (1..=demand).contains(&self.usual_load(shared))
@@ -229,7 +236,7 @@ impl<M: Machine> SharedAllocation<M> {
     /// Updates the longest request of the drive.
     fn cut(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
         let sectors = self.piece.sectors();
-        // Service times are kept by size class, and the longest sizes share one class.
+        // Service times are stored by size class, and the longest sizes share one class.
         let differs = |other| class_of(Op::Read, other) != class_of(Op::Read, sectors);
         let of_other_kind = |other| self.depth.shortest_ns(other).filter(|_| differs(other));
         let pace = DriveSample {
@@ -253,7 +260,7 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Returns the groups that ever had I/O at this drive.
+    /// Returns all groups that have ever had I/O at this drive.
     fn here(&self) -> impl Iterator<Item = (u16, &GroupTotal)> + Clone {
         self.here.iter().map(|at| (*at, &self.totals[usize::from(*at)]))
     }
@@ -360,8 +367,8 @@ impl<M: Machine> SharedAllocation<M> {
             }
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
-            // The rate grows fast, because I/O that the window holds back would never be seen. It
-            // drops slowly, because a shorter window forgives debts.
+            // The rate grows fast, because I/O that the window holds back would never be measured.
+            // The rate drops slowly, because a shorter window forgives debts.
             let rate = (all << 10) / elapsed_ns;
             let weight = if rate > self.rate { 1 } else { 31 };
             self.rate = (self.rate * weight + rate).div_ceil(weight + 1);
@@ -372,7 +379,7 @@ impl<M: Machine> SharedAllocation<M> {
     }
 
     /// Divides the depth among groups, and finds those that want more than their part. Returns true
-    /// if some group uses less than its weight entitles it to.
+    /// if some group gets less service than its weight entitles it to.
     fn level(&mut self, policy: Policy) -> bool {
         self.level_of = self.depth.bound();
         let Some(depth) = self.level_of else {
@@ -381,7 +388,7 @@ impl<M: Machine> SharedAllocation<M> {
             }
             return false;
         };
-        // A group with a target is neither held back nor counted.
+        // A group with a target is neither held back nor counted in the depth.
         let is_free = |row: &GroupRow<M>| policy == Policy::Targets && row.target.is_some();
         for at in &self.here {
             let is_free = self.view.row(GroupId(*at)).is_some_and(is_free);
@@ -428,11 +435,12 @@ impl<M: Machine> SharedAllocation<M> {
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
             is_shallow |= (has_little || total.has_all() && gets_little) && !total.steady;
-            // A group without requests to send waits for nobody, or the others would wait for it.
+            // A group without requests to send must not count as waiting; otherwise the other
+            // groups would wait for it.
             total.steady |= !total.has_all() && total.asks;
             taken += total.usually_wants.min(total.part);
         }
-        // One request is left to lower priorities, which would wait for ever otherwise.
+        // At least one request is left to lower priorities, which would otherwise wait for ever.
         *left = left.saturating_sub(taken).max(REQUEST.into());
         is_shallow
     }
@@ -501,7 +509,8 @@ impl<M: Machine> SharedAllocation<M> {
         // Virtual time that passes when all groups together spend this cost.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
-        // Idle priority gets the remainder: nothing while others wait or fill the drive.
+        // Groups of idle priority get what is left: nothing while other groups wait or fill the
+        // drive.
         let (waits, demand) = self.not_idle().fold((false, 0), |(waits, demand), total| {
             (waits || total.steady, demand + total.demand)
         });
@@ -512,7 +521,9 @@ impl<M: Machine> SharedAllocation<M> {
             let total = &mut self.totals[usize::from(*at)];
             let priority = self.view.row(GroupId(*at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
-            // A group that does not wait owes nothing, and capacity that nobody wanted is no debt.
+            // A group that does not wait has no claim to capacity of the past, so its virtual time
+            // is raised to that of the waiting groups. A group that used capacity which no other
+            // group wanted does not pay for it later, so its lead is limited.
             if !total.steady {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }
@@ -531,9 +542,9 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Returns a queue's part of the depth, in 16ths of a small request: the parts of its groups,
-    /// each scaled by the share of the group's demand that is at this queue. `None` if nothing is
-    /// at this queue.
+    /// Returns a queue's part of the depth, in 16ths of a small request: the sum of its groups'
+    /// parts, each scaled by the share of the group's demand that is at this queue. `None` if the
+    /// queue has no demand.
     fn part_of(&self, mail: &QueueMailbox) -> Option<u64> {
         let (mut whole, mut wanted, mut is_over) = (None, 0, false);
         for entry in mail.entries.iter().filter(|entry| entry.demand() > 0) {
@@ -553,8 +564,9 @@ impl<M: Machine> SharedAllocation<M> {
         whole.map(|whole: u64| if is_over { wanted } else { whole })
     }
 
-    /// Returns the wait reason, by direction, of chains that the depth holds back: the drive's
-    /// depth, unless targets leave less than that, or several groups take turns.
+    /// Returns the wait reason, by direction, of chains that the depth holds back. The reason is
+    /// the drive's depth, unless targets leave less depth than the drive needs, or the depth is
+    /// divided among several groups.
     fn held_by(&self) -> [WaitReason; 2] {
         let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
         let hold = if waiting > 1 { WaitReason::Weight } else { WaitReason::Depth };

@@ -1,35 +1,40 @@
 //! `ThroughputSearch`: finds the depth beyond which a drive's throughput hardly grows.
 //!
 //! The depth alternates between a base and a quarter above it, in phases of some milliseconds.
-//! After each phase the base moves by how much more the drive did at the higher depth: up if the
-//! gain is worth it, down if not. Drives are noisy, so one phase moves the base by a few percent
-//! only. Called by depth.rs under the allocation's lock. Source: Delimitrou and Kozyrakis do the
-//! same search for cores (ASPLOS 2014); Robbins and Monro, 1951 (stochastic approximation).
+//! After each phase the base moves in proportion to the gain in throughput at the higher depth: up
+//! if the gain is large enough, down if it is not. Drives are noisy, so one phase moves the base by
+//! a few percent only. Called by depth.rs under the allocation's lock. Source: Delimitrou and
+//! Kozyrakis do the same search for cores (ASPLOS 2014); Robbins and Monro, 1951 (stochastic
+//! approximation).
 
 use crate::queue::scheduler::cost;
 use crate::queue::scheduler::share::seen::QueueReports;
 
-/// Divisor of the base that gives the extra depth of a high phase, which is at least one request.
+/// In a high phase, the depth exceeds the base by a quarter of the base (the base divided by
+/// `PART`), and at least by one small request.
 const PART: u64 = 4;
 const REQUEST: u64 = cost::REQUEST as u64;
-/// Start of a phase that is not measured, because requests of the phase before still complete: in
-/// nanoseconds and in I/Os.
+/// Minimum time, in nanoseconds, at the start of a phase that is not measured, because requests of
+/// the previous phase still complete.
 const SETTLE_NS: u64 = 1_000_000;
+/// Minimum number of I/Os at the start of a phase that are not measured.
 const SETTLE_IOS: u64 = 32;
-/// Measured length of a phase, in nanoseconds and in I/Os.
+/// Minimum length of the measured part of a phase, in nanoseconds.
 const TURN_NS: u64 = 8_000_000;
+/// Minimum number of I/Os in the measured part of a phase.
 const TURN_IOS: u64 = 128;
-/// Gain in throughput that makes the extra quarter worthwhile, in 1,024ths: 1 %. Where more depth
-/// helps less and less, as for random I/O over several units, this reaches 95 % of the drive's
-/// maximum.
+/// Gain in throughput, in 1,024ths, from which the extra quarter of depth is worthwhile: 1 %. Where
+/// more depth helps less and less, as for random I/O over several units, this reaches 95 % of the
+/// drive's maximum.
 const WORTH: i64 = 10;
-/// Largest gain or loss that one phase counts for, and the divisor by which it moves the depth.
+/// Largest gain or loss, in 1,024ths, that a phase counts as.
 const MOST: i64 = 256;
+/// Divisor that turns a gain in throughput into the change of the depth.
 const STEP: i64 = 2;
 /// Smallest decrease of the depth, in 1,024ths: 1.5 %.
 const LEAST: i64 = 15;
 
-/// A phase: the drive's throughput since its start.
+/// A phase of the search, with the drive's throughput since the phase began.
 #[derive(Default)]
 struct SearchPhase {
     since_ns: u64,
@@ -46,8 +51,8 @@ pub(crate) struct ThroughputSearch {
     is_on: bool,
     is_high: bool,
     turn: SearchPhase,
-    /// Cost served per nanosecond in the phase before, in 65,536ths; `None` if the depth did not
-    /// matter.
+    /// Cost served per nanosecond in the previous phase, in 65,536ths; `None` if the depth held no
+    /// requests back in that phase.
     other: Option<u64>,
 }
 
@@ -104,10 +109,12 @@ fn extra(base: u64) -> u64 {
 /// Returns by how many 1,024ths the depth moves after a high and a low phase with these rates.
 fn step((high, low): (u64, u64), base: u64) -> i64 {
     let gain = (high << 10) / low.max(1);
-    // An extra of more than a quarter must bring a proportionally larger gain.
+    // If the extra depth is more than a quarter of the base, the gain must be proportionally
+    // larger.
     let worth = WORTH * (extra(base) * PART) as i64 / base.max(1) as i64;
     let by = (gain as i64 - 1024).clamp(-MOST, MOST).saturating_sub(worth) / STEP;
-    // A depth without enough gain in throughput is given up quickly, even if it nearly had it.
+    // A depth without enough gain in throughput is given up quickly, even if the gain is nearly
+    // enough.
     if by < 0 { by.min(-LEAST) } else { by }
 }
 
@@ -137,8 +144,8 @@ mod tests {
         seen
     }
 
-    /// Where the search ends if the drive does so much in 500 us with a depth; half of the time it
-    /// does `noise` percent less.
+    /// Returns the depth at which the search ends, for a drive that serves a cost of `does(depth)`
+    /// in 500 us. In half of the steps the drive serves `noise` percent less.
     fn found(from: u64, noise: u64, does: impl Fn(u64) -> u64) -> u64 {
         let (mut climb, mut depth) = (ThroughputSearch::default(), from * 16);
         for step in 0..6_000u64 {
@@ -158,13 +165,15 @@ mod tests {
             assert!((24..=36).contains(&calm), "from {from}: {calm}");
             assert!((20..=60).contains(&noisy), "from {from}, with noise: {noisy}");
         }
-        // Twenty places that requests meet at by chance do 95 % of their best at a depth of 361.
+        // A drive with 20 units at which requests queue by chance reaches 95 % of its maximum at a
+        // depth of 361.
         let by_chance = |depth: u64| depth * 1_000_000 / (depth + 19);
         for from in [16, 200] {
             let depth = found(from, 0, by_chance);
             assert!(by_chance(depth) >= 900_000, "from {from}: {depth}");
         }
-        // Depth^(1/2): a quarter more brings 12 % wherever it is.
+        // The throughput is the square root of the depth, so a quarter more depth brings 12 % at
+        // any depth.
         for from in [2, 3, 16] {
             assert_eq!(found(from, 0, |depth| (depth * 1_000_000).isqrt()), 256, "from {from}");
         }
@@ -173,7 +182,8 @@ mod tests {
     #[test]
     fn a_depth_that_holds_nothing_back_stays() {
         let mut climb = ThroughputSearch::default();
-        // The drive does more each time: were the depth the reason, it would rise.
+        // The drive gets faster with each step, whatever the depth. If the search took that for an
+        // effect of the depth, the depth would rise.
         let moved = (0..1_000).map(|step| {
             let mut seen = seen(step * step);
             seen.counts.full = false;

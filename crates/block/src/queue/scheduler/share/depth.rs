@@ -1,14 +1,15 @@
 //! `DriveDepth`: decides how many requests may be at a shared drive.
 //!
-//! As few as keep it busy: the others wait where they can still be reordered. For `fair` there are
-//! two rules. While some group has less at the drive than its share of the depth, the rule compares
-//! service times with the shortest ones lately seen for the same size class and direction: above
-//! some multiple the depth shrinks, and below a lower one it grows if it held requests back. Every
-//! few seconds a few requests run on a nearly empty drive to measure the shortest time. While all
-//! groups have more than their share, the dispatch order alone makes the shares, and the depth
-//! grows as long as throughput does (climb.rs). For `latency`, the groups' targets limit the other
-//! groups as well (target_depth.rs). Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et
-//! al., 2016 (BBR's probe). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
+//! The depth is as small as keeps the drive busy; the other requests wait in queues, where they can
+//! still be reordered. For `fair` there are two rules. While some group has less at the drive than
+//! its share of the depth, the rule compares service times with the shortest ones lately seen for
+//! the same size class and direction: above some multiple of these the depth shrinks, and below a
+//! lower multiple it grows if it held requests back. Every few seconds a few requests run on a
+//! nearly empty drive to measure the shortest time. While all groups have more than their share,
+//! the dispatch order alone determines the shares, and the depth grows as long as throughput grows
+//! with it (climb.rs). For `latency`, the groups' targets limit the other groups as well
+//! (target_depth.rs). Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al., 2016 (BBR's
+//! probe). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
 
 use crate::bio::Op;
 use crate::queue::scheduler::DriveTags;
@@ -21,32 +22,38 @@ use crate::queue::scheduler::share::times::{CLASSES, ClassSums, class_of, ns_of}
 /// The rule by which a drive is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// By weights, with as many requests at the drive as keep it busy.
+    /// The drive is shared by weights, with as many requests at the drive as keep it busy.
     Weights,
-    /// By latency targets, with as many requests of other groups at the drive as the targets allow.
+    /// The drive is shared by latency targets, with as many requests of other groups at the drive
+    /// as the targets allow.
     Targets,
 }
 
-/// Requests and nanoseconds between two decisions, at least.
+/// Number of requests that suffice for a decision about the depth.
 const DECIDE_IOS: u64 = 64;
+/// Number of requests that suffice for a decision if only groups without waiting requests count.
 const LIGHT_IOS: u64 = 8;
+/// Minimum time between two decisions about the depth, in nanoseconds.
 const DECIDE_NS: u64 = 1_000_000;
-/// Service time relative to the shortest one, as logarithms in 64ths: above 1.3 times the depth
-/// stops growing, above 1.5 times it shrinks; 1.7 and 2.25 times if the requests at the drive are
-/// larger than two small ones on average, which delay others more however few they are.
+/// Limits of the service time relative to the shortest one, as base-2 logarithms in 64ths: above
+/// 1.3 times the depth stops growing, above 1.5 times it shrinks.
 const SHALLOW: [u64; 2] = [24, 37];
+/// Limits as in [`SHALLOW`], 1.7 and 2.25 times, for the case that requests at the drive are larger
+/// than two small ones on average: even a few large requests delay others.
 const SHALLOW_BESIDE_LARGE: [u64; 2] = [48, 75];
-/// Growth limit while all groups have more than their share: the depth grows fast below 1.6
-/// times.
+/// Growth limit while all groups have more than their share, in the same unit: the depth grows fast
+/// below 1.6 times the shortest service time.
 const DEEP: u64 = 43;
-/// Range of the smallest depth, which is one request for each active queue.
+/// Lower and upper limit of the smallest depth, which is otherwise one request for each active
+/// queue.
 const LEAST: (u32, u32) = (2, 8);
 /// Initial depth: 16 small requests.
 const FIRST: u64 = 16 * REQUEST as u64;
 /// Largest weight of a request in the depth, as a multiple of a small one.
 const HEAVIEST: u64 = 1 << 10;
-/// Nanoseconds between two latency probes, and requests in each.
+/// Nanoseconds between two latency probes.
 const PROBE_NS: u64 = 5_000_000_000;
+/// Number of requests in each half of a latency probe.
 const PROBE_IOS: u64 = 24;
 /// Nanoseconds that each half of a probe may take, so that a request stuck at the drive cannot
 /// extend it.
@@ -57,9 +64,9 @@ const FIRST_PROBE_NS: u64 = 20_000_000;
 /// Phase of a latency probe, which measures the shortest service times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProbePhase {
-    /// Waiting for requests that were dispatched to a busy drive.
+    /// The probe waits for requests that were dispatched before it to a busy drive.
     Drains,
-    /// Measuring the service times of requests dispatched to the nearly empty drive.
+    /// The probe measures the service times of requests dispatched to the nearly empty drive.
     Counts,
 }
 
@@ -68,7 +75,7 @@ enum ProbePhase {
 pub(crate) struct DriveDepth {
     /// Depth by direction; `None` if unlimited.
     depth: Option<[u32; 2]>,
-    /// Smallest depth of the drive, in requests.
+    /// Smallest depth that the drive may get, in requests.
     least: u32,
     /// The depth that keeps the drive busy, and its maximum: `most`, scaled to the present mean
     /// weight of a request.
@@ -80,7 +87,7 @@ pub(crate) struct DriveDepth {
     /// Counts since the last decision.
     counts: QueueCounts,
     decided_ns: u64,
-    /// Shortest mean service time of each class, since the last probe and before it.
+    /// Shortest mean service time of each class: since the last probe, and before that probe.
     shortest: [[u64; CLASSES]; 2],
     /// Time of the next probe.
     probe_ns: u64,
@@ -139,7 +146,8 @@ impl DriveDepth {
         self.depth.is_some() && self.probing.is_none()
     }
 
-    /// Returns true, for reads and for writes, if targets leave less than keeps the drive busy.
+    /// Returns, for reads and for writes, true if targets leave less depth than keeps the drive
+    /// busy.
     pub(crate) fn by_targets(&self) -> [bool; 2] {
         self.targets.ways().map(|way| way < self.bound)
     }
@@ -159,7 +167,8 @@ impl DriveDepth {
         }
         self.counts.add(&seen.counts);
         if self.depth.is_none() && now_ns >= self.probe_ns {
-            // I/O that bypassed the scheduler while one group was alone completes before the probe.
+            // The delay lets I/O complete that bypassed the scheduler while a single group was
+            // active.
             (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
         }
@@ -217,7 +226,8 @@ impl DriveDepth {
         if is_known {
             self.learn();
         }
-        // Only the groups that the depth is to protect matter: a deep one delays itself.
+        // Only groups that the depth protects count, because a group with many requests delays only
+        // itself.
         let over = self.over(if is_light { &self.counts.light } else { &self.counts.sums });
         let [grows, most] = match seen.shallow {
             true if seen.taken > u64::from(2 * REQUEST * seen.in_flight) => SHALLOW_BESIDE_LARGE,

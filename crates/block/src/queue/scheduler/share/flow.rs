@@ -1,7 +1,7 @@
 //! `GroupFlow`: a group at one hardware queue of a shared drive.
 //!
-//! Holds the group's waiting chains in order of arrival, and its virtual time. Called by share.rs
-//! under the queue's serve lock.
+//! A flow holds the group's waiting chains in order of arrival, and the group's virtual time.
+//! Called by share.rs under the queue's serve lock.
 
 use alloc::boxed::Box;
 
@@ -36,7 +36,7 @@ pub(crate) struct GroupFlow<M: Machine> {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
     pub(crate) list: BioList<M>,
-    /// Virtual start time of its next chain. 64 bits would overflow within hours.
+    /// Virtual start time of the flow's next chain. 64 bits would overflow within hours.
     pub(crate) start: u128,
     /// Virtual time of a nanosecond of cost, by the group's weight among active groups.
     pub(crate) slope: u64,

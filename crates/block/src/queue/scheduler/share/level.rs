@@ -1,6 +1,6 @@
 //! `FairShare`: divides an amount by weight among participants with different demands.
 //!
-//! Nobody gets more than its demand, and the others divide the rest (max-min fairness, or
+//! No participant gets more than its demand, and the others divide the rest (max-min fairness, or
 //! water-filling). Source: Bertsekas and Gallager, Data Networks, 6.5.2.
 
 /// Demand and weight of one participant.
@@ -23,8 +23,9 @@ impl FairShare {
         FairShare { amount, weight: wants.map(|want| want.weight).sum() }
     }
 
-    /// Returns the share of participants that want more than it; `None` if all demands are met.
-    /// Takes one pass for each round in which further demands turn out to be met.
+    /// Returns the share of the participants whose demand exceeds it; `None` if all demands are
+    /// met. Needs one pass over the participants for each round in which further demands turn out
+    /// to be met.
     pub(crate) fn of(
         amount: u64,
         wants: impl Iterator<Item = ShareDemand> + Clone,
@@ -72,7 +73,7 @@ mod tests {
         assert_eq!(parts(30, &[(32, 100), (32, 400)]), [6, 24]);
         assert_eq!(parts(30, &[(1, 100), (256, 100), (256, 200)]), [1, 9, 19]);
         assert_eq!(parts(100, &[(1, 100), (9, 100), (50, 200)]), [1, 9, 50]);
-        // Two rounds: the second has more than its part only once the first left some.
+        // Two rounds: the second participant's demand is met only with what the first one leaves.
         assert_eq!(parts(90, &[(10, 1), (35, 1), (80, 1)]), [10, 35, 45]);
         assert_eq!(parts(7, &[]), []);
     }

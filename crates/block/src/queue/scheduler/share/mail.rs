@@ -16,19 +16,22 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 pub(crate) struct MailboxEntry {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
-    /// Written by the queue: total cost dispatched, and present demand in 16ths of a small request.
+    /// Written by the queue: total cost dispatched.
     pub(crate) served: u64,
+    /// Depth that the group's waiting chains would take, in 16ths of a small request.
     pub(crate) waiting: u32,
+    /// Depth that the group's requests in flight take, in 16ths of a small request.
     pub(crate) in_flight: u32,
     /// True if chains waited all the time since the last allocation.
     pub(crate) steady: bool,
-    /// Value of `steady` when the queue last posted.
+    /// Value of `steady` when the queue last posted a report.
     pub(crate) was_steady: bool,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
     /// Written by the allocation: the part of `served` already accounted for.
     pub(crate) known: u64,
-    /// Limit of `served`, and the group's slope; slope 0 if nothing was allocated yet.
+    /// Limit of `served` until the next allocation.
     pub(crate) ceiling: u64,
+    /// Slope of the group's virtual time; 0 before the first allocation.
     pub(crate) slope: u64,
     /// True if the group's demand is within its part of the depth.
     pub(crate) has_all: bool,
@@ -63,7 +66,7 @@ impl DepthLimit {
 /// Reports of a queue and grants for it.
 pub(crate) struct QueueMailbox {
     pub(crate) at_ns: u64,
-    /// True if all requests of the last report have completed since.
+    /// True if all requests of the last report have completed since that report.
     pub(crate) is_over: bool,
     /// True if the queue has posted since the last allocation.
     pub(crate) fresh: bool,

@@ -1,17 +1,18 @@
 //! `PieceSize`: the longest request that goes to a shared drive.
 //!
-//! A drive cannot be made to give a request back, so later requests wait for it. Channels split
+//! A request at a drive cannot be taken back, so later requests have to wait for it. Channels split
 //! longer reads and writes into pieces that take the drive not much longer than a small read, and
-//! merge no further than that. Without small reads to compare with, a piece is half of what the
-//! drive transfers before it counts as slow, so that two pieces are at the drive at a time: shorter
-//! ones would reduce the throughput of a drive with a cost for each request. Called by
-//! agreement.rs; channels read the size ten times a second. Kernel counterpart: none; iocost
-//! charges a large request but sends it whole.
+//! merge no further than that. Without small reads to compare with, a piece is half as long as the
+//! data that the drive transfers in [`SLOW_NS`], so that two pieces are at the drive at a time.
+//! Shorter pieces would reduce the throughput of a drive that has a fixed cost for each request.
+//! Called by agreement.rs; channels read the size ten times a second. Kernel counterpart: none;
+//! iocost charges a large request but sends it whole.
 
 use crate::queue::scheduler::cost::{OpCost, SLOW_NS};
 
-/// Initial and smallest size in sectors: 64 and 32 KiB.
+/// Initial length of the longest request, in sectors: 64 KiB.
 pub(crate) const FIRST_SECTORS: u32 = 128;
+/// Smallest length of the longest request, in sectors: 32 KiB.
 const LEAST_SECTORS: u32 = 64;
 /// Largest size in sectors: 32 MiB.
 const MOST_SECTORS: u32 = 1 << 16;
@@ -37,7 +38,7 @@ pub(crate) struct PieceSize {
     /// Time until which the size does not grow, because small reads slowed down after the last
     /// growth.
     stays_until_ns: u64,
-    /// Time until which small reads are expected, even if too few come to measure them.
+    /// Time until which small reads are expected, even if there are too few to measure them.
     small_until_ns: u64,
 }
 
@@ -47,11 +48,13 @@ pub(crate) struct DriveSample {
     pub(crate) served: u64,
     /// Number of small reads completed.
     pub(crate) small_ios: u64,
-    /// Shortest service times of small reads and of requests of the present size, if known.
+    /// Shortest service time of small reads, if known.
     pub(crate) small_ns: Option<u64>,
+    /// Shortest service time of requests of the present size, if known.
     pub(crate) piece_ns: Option<u64>,
-    /// Shortest service times of requests of half and of twice the present size.
+    /// Shortest service time of requests of half the present size, if known.
     pub(crate) half_ns: Option<u64>,
+    /// Shortest service time of requests of twice the present size, if known.
     pub(crate) double_ns: Option<u64>,
     /// True if requests of twice the size fall into another size class, so that they can be
     /// measured.
@@ -62,7 +65,8 @@ pub(crate) struct DriveSample {
 
 impl DriveSample {
     /// Returns true if requests of twice the size take hardly longer, as on a disk that seeks for
-    /// each. Also if short requests are slow and no longer ones were tried.
+    /// each request. Also returns true if requests of the present size are slow and longer ones
+    /// were not tried.
     fn is_length_free(&self) -> bool {
         let is_free = |shorter: Option<u64>, longer: Option<u64>| {
             shorter.zip(longer).is_some_and(|(shorter, longer)| longer * 5 < shorter * 7)
@@ -178,7 +182,8 @@ mod tests {
 
     const STEP_NS: u64 = WINDOW_NS / 10;
 
-    /// Where the size goes, in KiB, if the drive moves so much and requests take so long.
+    /// Returns the size, in KiB, that is reached on a drive that serves this cost and has these
+    /// service times.
     fn found(served: u64, busy: bool, small_ns: Option<u64>, piece_ns: fn(u32) -> u64) -> u32 {
         let (mut piece, cost) = (PieceSize::new(), CostModel::default().read);
         let mut known = [None; CLASSES];
@@ -205,11 +210,11 @@ mod tests {
     #[test]
     fn a_piece_takes_not_much_longer_than_a_small_read() {
         let of = |small_ns, piece_ns| found(STEP_NS, true, Some(small_ns), piece_ns);
-        // A SATA drive: 540 MB/s; 100 us for 4 KiB.
+        // A SATA drive: 540 MB/s, and 100 us for a read of 4 KiB.
         assert_eq!(of(100_000, |kib| 92_000 + u64::from(kib) * 1_900), 64);
-        // Eight units of 2 ms, and a page for each.
+        // A drive of eight units, each of which takes 2 ms for a page.
         assert_eq!(of(2_000_000, |kib| u64::from(kib.div_ceil(32)) * 2_000_000), 64);
-        // A disk that rotates.
+        // A rotating disk.
         assert_eq!(of(11_000_000, |kib| 11_000_000 + u64::from(kib) * 5_000), 1_024);
     }
 
@@ -238,16 +243,20 @@ mod tests {
     #[test]
     fn half_of_drive_throughput_holds_without_small_reads() {
         let of = |served| found(served, true, None, |kib| u64::from(kib) * 2_000);
-        // 500 MB/s, as the cost says: half of 1 MB.
+        // 500 MB/s according to the cost model: a piece is half of 1 MB.
         assert_eq!(of(STEP_NS), 512);
         assert_eq!((of(STEP_NS / 31), of(STEP_NS << 20)), (32, 32 << 10), "the bounds");
         let idle = found(1, false, None, |kib| u64::from(kib) * 2_000);
-        assert_eq!(idle, FIRST_SECTORS / 2, "what is not kept busy may do more");
-        // A disk that seeks for each: half as long takes as long.
+        assert_eq!(
+            idle,
+            FIRST_SECTORS / 2,
+            "a drive that is not kept busy may be faster than measured"
+        );
+        // A disk that seeks for each request: requests of half the size take just as long.
         let seeks = found(STEP_NS / 31, true, None, |kib| 11_000_000 + u64::from(kib) * 5_000);
         assert_eq!(seeks, 512);
-        // Eight units of 2 ms, and a page for each: it was tried, and the next size takes twice as
-        // long.
+        // A drive of eight units, each of which takes 2 ms for a page: larger sizes were tried, and
+        // twice the size takes twice as long.
         let pages = found(STEP_NS / 31, true, None, |kib| u64::from(kib.div_ceil(32)) * 2_000_000);
         assert_eq!(pages, 32);
     }

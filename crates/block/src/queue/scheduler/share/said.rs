@@ -1,9 +1,10 @@
 //! `ReportedDecisions`: limits how often a shared drive's queue writes its decisions to a trace.
 //!
-//! A group that starts to wait, a queue that pauses, a depth that changed by a quarter: each is
-//! left in `SchedulerMessages` for the trace, and not repeated within 10 ms, because a group that
-//! gets just its share is held back and let go thousands of times a second. Exists only while a
-//! trace is recorded. Called by share.rs under the queue's serve lock.
+//! A group that starts to wait, a queue that pauses, a depth that changed by a quarter: each is put
+//! into `SchedulerMessages` for the trace, and not repeated within 10 ms, because a group that uses
+//! exactly its share starts and stops waiting thousands of times a second. A queue has a
+//! `ReportedDecisions` only while a trace is recorded. Called by share.rs under the queue's serve
+//! lock.
 
 use alloc::collections::BTreeMap;
 
@@ -82,7 +83,7 @@ impl ReportedDecisions {
             None => true,
             Some((said, said_ns)) => {
                 let elapsed_ns = now_ns.saturating_sub(said_ns);
-                // A depth of one or two goes up and down by one for ever.
+                // A depth of one or two requests alternates by one all the time.
                 let least = if elapsed_ns >= STEP_NS { 1 } else { 2 };
                 let differ = |(said, depth): (&u32, &u32)| {
                     let by = said.abs_diff(*depth);
@@ -103,12 +104,12 @@ fn is_over(said_ns: Option<u64>, now_ns: u64, period_ns: u64) -> bool {
     said_ns.is_none_or(|said_ns| now_ns.saturating_sub(said_ns) >= period_ns)
 }
 
-/// A group, its wait reason, and the number of requests counted with it that may be at the drive.
+/// A group, its wait reason, and the limit of requests at the drive that applies to the group.
 type WaitingGroup = (GroupId, WaitReason, u32);
 
 impl ReportedDecisions {
-    /// Reports the groups that start to wait, of those held back now. A message is lost if there is
-    /// no room, here and below.
+    /// Reports which of the groups held back now have started to wait. A message is lost if there
+    /// is no room for it; this also applies to the functions below.
     #[cold]
     pub(crate) fn holds<M: Machine>(
         &mut self,

@@ -1,8 +1,8 @@
 //! `QueueReports`: the sum of all queues' reports since the last allocation of a shared drive, and
 //! `QueueCounts`, the part of a report that is a sum.
 //!
-//! agreement.rs makes it from the mailboxes; depth.rs and its helpers (climb.rs, target_depth.rs)
-//! use it to decide how many requests may be at the drive.
+//! agreement.rs makes the sum from the mailboxes; depth.rs and its helpers (climb.rs,
+//! target_depth.rs) use it to decide how many requests may be at the drive.
 
 use alloc::vec::Vec;
 
@@ -10,11 +10,12 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
-/// Completed requests of a queue, or of several, and what held others back meanwhile.
+/// Counts of completed requests, of one queue or of several, and whether depth or tags held other
+/// requests back meanwhile.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct QueueCounts {
     pub(crate) sums: ClassSums,
-    /// The part of `sums` of groups that had nothing waiting.
+    /// The part of `sums` that belongs to groups without waiting requests.
     pub(crate) light: ClassSums,
     /// True if the depth held requests back.
     pub(crate) full: bool,
@@ -35,17 +36,18 @@ impl QueueCounts {
 /// The sum of all queues' reports since the last allocation.
 pub(crate) struct QueueReports {
     pub(crate) counts: QueueCounts,
-    /// Bit set of the directions that were used.
+    /// Set of the directions that had requests, as bits.
     pub(crate) ways: u8,
     /// Cost of all dispatched requests.
     pub(crate) served: u64,
-    /// True if some group has nothing waiting, and less at the drive than its share of the depth.
+    /// True if some group has no waiting requests, and fewer requests at the drive than its share
+    /// of the depth.
     pub(crate) shallow: bool,
-    /// Number of requests at the drive according to the reports, and their depth in 16ths of a
-    /// small request.
+    /// Number of requests at the drive according to the reports.
     pub(crate) in_flight: u32,
+    /// Depth that the requests at the drive take, in 16ths of a small request.
     pub(crate) taken: u64,
-    /// Smallest depth while a single group is active, in the same unit.
+    /// Smallest depth while a single group is active, in 16ths of a small request.
     pub(crate) floor: u64,
     /// Number of queues with requests waiting or at the drive.
     pub(crate) queues: u32,

@@ -1,10 +1,11 @@
 //! `TargetDepth`: limits how many requests of groups without a latency target may be at a shared
 //! drive.
 //!
-//! Used by `latency`: the depth left to other groups shrinks while a target is missed, and slowly
-//! grows again, for reads and writes separately. If no group has a target, reads and writes have
-//! built-in ones. Called by depth.rs, which also limits the total to the depth that keeps the drive
-//! busy. Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
+//! Used by `latency`: the depth that is left to groups without a target shrinks while a target is
+//! missed and slowly grows again, for reads and writes separately. If no group has a target,
+//! built-in targets apply to reads and to writes. Called by depth.rs, which also limits the total
+//! to the depth that keeps the drive busy. Kernel counterpart: block/kyber-iosched.c,
+//! block/blk-iolatency.c.
 
 use alloc::vec::Vec;
 
@@ -14,12 +15,13 @@ use crate::queue::scheduler::cost::REQUEST;
 use crate::queue::scheduler::share::seen::{QueueCounts, QueueReports};
 use crate::queue::scheduler::share::times::LatencyCounts;
 
-/// A group's target is checked after this many requests of the group, or after this many
-/// nanoseconds.
+/// Number of requests of a group after which its target is checked.
 const TARGET_IOS: u64 = 200;
+/// Nanoseconds after which a group's target is checked even if it had fewer requests.
 const TARGET_NS: u64 = 50_000_000;
-/// Requests needed to conclude that a target is met, or nanoseconds after which fewer suffice.
+/// Number of requests needed to conclude that a target is met.
 const ENOUGH_IOS: u64 = 10;
+/// Nanoseconds after which fewer requests suffice to conclude that a target is met.
 const FEW_NS: u64 = 1_000_000_000;
 /// Value of `missed_at` if no target was missed at any depth.
 const NO_MISS: u64 = u64::MAX / 16;
@@ -39,7 +41,7 @@ pub(crate) struct TargetDepth {
 }
 
 impl TargetDepth {
-    /// Creates a controller that holds nothing back; `most` is the largest depth.
+    /// Creates a controller that holds no requests back; `most` is the largest depth.
     pub(crate) fn new(most: u64) -> Self {
         TargetDepth {
             ways: [most; 2],
@@ -74,7 +76,7 @@ impl TargetDepth {
         if most < TARGET_IOS && elapsed_ns < TARGET_NS {
             return;
         }
-        // Nothing completed in twice the target time.
+        // No request completed in twice the time of the shortest target.
         let silent = most == 0 && elapsed_ns / 2 >= seen.waits_for_ns;
         let over = match silent {
             true => Some(2048),
@@ -98,7 +100,7 @@ impl TargetDepth {
     /// Adjusts the depth of one direction. `over` is the measured latency in 1,024ths of the
     /// target.
     fn steer(&mut self, way: usize, bound: u64, over: u64) {
-        // The part above `bound` was not available anyway, so it says nothing about the target.
+        // The part of the depth above `bound` was not available, so it did not affect the latency.
         let depth = self.ways[way].min(bound);
         if over > 1024 {
             let least = u64::from(REQUEST);

@@ -1,9 +1,9 @@
 //! Service times of requests by size class (`ClassSums`), and latencies of groups
 //! (`LatencyCounts`).
 //!
-//! Queues count and report them, and depth.rs decides by them. Each size class has a mean of
-//! logarithms, which a few requests that take a hundred times as long hardly move. Each group with
-//! a latency target has a histogram.
+//! Queues count and report these times, and depth.rs decides the depth by them. Each size class has
+//! a mean of logarithms, which a few requests that take a hundred times as long hardly move. Each
+//! group with a latency target has a histogram.
 
 use crate::bio::Op;
 use crate::group::config::LatencyTarget;
@@ -37,7 +37,7 @@ fn log_of(ns: u64) -> u64 {
     log * 64 + part
 }
 
-/// Returns the time in nanoseconds of such a logarithm.
+/// Returns the time in nanoseconds for a logarithm that `log_of` returned.
 pub(crate) fn ns_of(log: u64) -> u64 {
     let power = 1u64 << (log / 64).min(62);
     (power + power / 64 * (log % 64)).saturating_sub(SLACK_NS)

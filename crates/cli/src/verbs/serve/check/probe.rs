@@ -33,7 +33,7 @@ impl Patience {
         Patience { until: Instant::now() + PATIENCE }
     }
 
-    /// Returns the end of all waits.
+    /// Returns the deadline of all waits.
     pub fn until(self) -> Instant {
         self.until
     }

@@ -452,7 +452,7 @@ fn advice(kind: io::ErrorKind) -> &'static str {
              directory"
         }
         io::ErrorKind::PermissionDenied => {
-            "this user may not write there; change its mode, or choose another directory"
+            "the daemon's user may not write there; change the directory's mode, or choose another"
         }
         _ => "choose another directory",
     }

@@ -1,4 +1,4 @@
-//! When a client is found to stand still or to move too little, at times that the test makes up.
+//! Tests when a client is found to have stalled or to be too slow. The tests set the time.
 
 use super::*;
 
@@ -37,7 +37,8 @@ fn client_is_slow_only_over_a_whole_period_of_pressure() {
     assert!(!idle.is_slow((from_ns, 20 * S), 4 * S), "nothing waited for it");
 }
 
-/// Is a client slow that moved `bytes` in `took_ns` after a look at 10 s?
+/// Returns true if a client counts as slow that transferred `bytes` in `took_ns` after a check at
+/// 10 s.
 fn slow(from_ns: u64, bytes: usize, took_ns: u64) -> bool {
     let mut progress = Progress::default();
     progress.moved(1000);

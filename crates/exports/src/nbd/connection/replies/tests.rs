@@ -1,4 +1,4 @@
-//! Pieces given to each send, compared with a plain queue of pieces; and the counts of replies.
+//! Compares the pieces given to each send, and the counts of replies, with a plain queue of pieces.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::nbd::tests::{MIB, pool, waiter};
 
 const KIB: usize = 1 << 10;
 
-/// Outgoing replies without a socket.
+/// Creates outgoing replies without a socket.
 fn outgoing() -> ReplyQueue {
     ReplyQueue::new(-1)
 }
 
-/// The pieces that the next send has, by address and length.
+/// Returns address and length of each piece of the next send.
 fn pieces(out: &mut ReplyQueue) -> Vec<(usize, usize)> {
     out.start();
     let rest = &out.sending.pieces[out.sending.sent..];
@@ -104,7 +104,7 @@ fn buffers_go_back_with_their_batch_and_what_a_send_has_stays() {
     assert!(out.busy && out.has_rest() && !out.has_gathered());
     let freed = out.sent(2 * 16 + 12 * KIB, &mut pool);
     assert_eq!((freed.replies, freed.bytes, pool.in_use()), (2, 12 * KIB, 0));
-    // Of a send that is over without having moved all, the rest is thrown away too.
+    // After a send that ended early, `discard` also drops the rest of its batch.
     push(&mut out, &mut pool, 4 * KIB);
     pieces(&mut out);
     out.sent(1, &mut pool);
@@ -156,7 +156,7 @@ proptest! {
             let freed = out.sent(bytes, &mut pool);
             moved += bytes;
             prop_assert_eq!(out.unsent_bytes(), total - moved);
-            // Replies are freed by batches, the oldest first, and never before they are out.
+            // Replies are freed batch by batch, the oldest first, and never before they are sent.
             let freed: usize = left.drain(..freed.replies as usize).sum();
             prop_assert!(total - left.iter().sum::<usize>() <= moved);
             prop_assert!(freed == 0 || !out.has_rest());

@@ -1,5 +1,5 @@
-//! Buffers that connections get, by exact bytes: within a window, a volume's part, a share, and in
-//! turn with others that wait.
+//! Tests how much memory connections get, to the byte: within their window, their volume's part and
+//! their share of free memory, and while others wait.
 
 use std::os::unix::net::UnixStream;
 
@@ -7,14 +7,14 @@ use super::*;
 use crate::nbd::memory::waiting_line::size_class;
 use crate::nbd::tests::{MIB, Rig, connection, request, waiter};
 
-/// A thread, and its clients' sessions: an export of each of two volumes.
+/// An I/O thread with two sessions, one for an export of each of two volumes.
 struct Trial {
     rig: Rig,
     granted: Vec<ExportSession>,
     _clients: Vec<UnixStream>,
 }
 
-/// The reason for which a request has no buffer.
+/// The reason why a request got no buffer.
 #[derive(Debug, PartialEq)]
 enum Without {
     Waits,
@@ -22,7 +22,8 @@ enum Without {
 }
 
 impl Trial {
-    /// 64 MiB: windows of 1 MiB, 48 MiB for all, of which each class leaves 4 to each smaller one.
+    /// Creates a budget of 64 MiB: windows of 1 MiB, and 48 MiB shared by all, of which each size
+    /// class leaves 4 MiB to each smaller class.
     fn new() -> Trial {
         Trial::with(&["null:size=64m", "null:size=64m"], 64)
     }
@@ -60,7 +61,8 @@ impl Trial {
         })
     }
 
-    /// Takes `mib` MiB for others, as regions of 2 MiB, or from 16 MiB on as a single region.
+    /// Takes `mib` MiB for other connections, as regions of 2 MiB, or from 16 MiB on as a single
+    /// region.
     fn map(&self, mib: usize) {
         let (budget, part) = (&self.rig.shared.budget, MemoryPart::Window);
         let bytes = if mib < 16 { 2 * MIB } else { mib * MIB };
@@ -161,7 +163,7 @@ fn request_within_its_window_comes_whatever_others_hold() {
 
 #[test]
 fn above_its_window_connection_holds_eighth_of_what_is_free() {
-    // 48 MiB are shared: an eighth is 6 MiB.
+    // 48 MiB are shared, so a connection may hold an eighth of that: 6 MiB.
     for (others, fits) in [(0, true), (2, false)] {
         let mut trial = Trial::new();
         trial.map(others);
@@ -190,7 +192,7 @@ fn requests_of_a_waiting_size_and_above_queue_behind_it() {
     assert_eq!(trial.read(&mut second, 0, 4 * MIB).unwrap_err(), Without::Waits);
     assert_eq!(second.memory_wait, MemoryWait::Queued, "there is room, and the first comes first");
     holder.held_bytes = 4096;
-    let little = trial.read(&mut holder, 0, MIB).expect("it passes larger ones");
+    let little = trial.read(&mut holder, 0, MIB).expect("a small request overtakes larger ones");
     trial.give(little);
     holder.held_bytes = 4096;
     trial.join(waiter(1, 9, MIB));

@@ -1,4 +1,4 @@
-//! Requests that are not aligned to blocks: their data, their counts, and no memory left behind.
+//! Tests of requests that are not aligned to blocks: data, counts, and that all memory is freed.
 
 use super::*;
 use crate::nbd::tests::{Rig, request};
@@ -24,7 +24,8 @@ fn ragged_requests_are_counted_and_leave_nothing_behind() {
     assert_eq!(bounced, 3);
     let expected = [&[9][..], &[1; 700], &[9; 2200], &[0; 600], &[9; 1]].concat();
     assert!(bytes == expected);
-    // A discard of no whole block does nothing, with FUA it flushes, and else it leaves out edges.
+    // A discard that contains no whole block does nothing, or only flushes if it has the flag FUA.
+    // A longer discard leaves out the partial blocks at its ends.
     assert_eq!(call(Command::Trim, 0, 10, &[], 500).0, 3);
     assert_eq!(call(Command::Trim, CMD_FLAG_FUA, 10, &[], 500).0, 3);
     assert_eq!(call(Command::Read, 0, 0, &[], 100).1, [9; 100]);

@@ -1,4 +1,5 @@
-//! The rules of the budget one by one; then all of them held to a plain model, and to threads.
+//! Tests each rule of the budget; then compares all rules with a plain model, and runs them with
+//! several threads.
 
 mod model;
 
@@ -13,12 +14,12 @@ use crate::nbd::tests::{MIB, waiter};
 
 const KIB: usize = 1 << 10;
 
-/// A connection of thread 9 maps the region of a buffer.
+/// Maps the region of a buffer for a connection of thread 9.
 fn map(budget: &MemoryBudget, bytes: usize, part: MemoryPart) -> bool {
     budget.admit(waiter(9, 0, bytes), part, bytes.max(REGION_BYTES))
 }
 
-/// Returns true if it is a connection's turn.
+/// Returns true if a connection may have memory before all others that wait.
 fn admit(budget: &MemoryBudget, waiter: Waiter) -> bool {
     budget.admit(waiter, MemoryPart::Shared, 0)
 }
@@ -121,7 +122,7 @@ fn smaller_requests_pass_larger_one_that_still_fits_beside_them() {
     let budget = MemoryBudget::new(64 * MIB, 1024);
     budget.change_line(|line| line.waiters.push_back(waiter(0, 1, 32 * MIB)));
     let [little, medium] = [waiter(1, 2, 4 * KIB), waiter(1, 3, MIB)];
-    // Of 64 MiB, windows take 16 MiB and the largest request takes 32 MiB.
+    // The 64 MiB contain 16 MiB of windows, and 32 MiB for the largest request.
     for mib in (0..16).step_by(2) {
         assert_eq!(admit(&budget, little), mib <= 10, "{mib} MiB");
         assert_eq!(admit(&budget, medium), mib <= 12, "4 MiB are kept for each class: {mib} MiB");
@@ -133,7 +134,7 @@ fn smaller_requests_pass_larger_one_that_still_fits_beside_them() {
     assert_eq!((budget.next(0), budget.next(1)), (None, Some(medium)));
     assert!(
         admit(&budget, little) && !admit(&budget, waiter(1, 5, MIB)),
-        "in order within a class"
+        "connections of a size class are served in order"
     );
     assert!(!admit(&budget, waiter(1, 6, 32 * MIB)));
 }
@@ -162,7 +163,7 @@ fn region_is_counted_only_if_it_is_somebodys_turn_and_fits() {
     budget.change_line(|line| line.waiters.push_back(large));
     assert!(!map(&budget, 8 * MIB, MemoryPart::Shared) && budget.mapped_bytes() == 0);
     assert!(map(&budget, 8 * MIB, MemoryPart::Window), "windows wait for nobody");
-    // Smaller requests leave room for the waiting one, whichever thread they belong to.
+    // Smaller requests leave room for the waiting request, whichever thread they belong to.
     assert_eq!(fill(&budget, MIB), 12);
     assert_eq!(budget.mapped_bytes(), 20 * MIB);
     budget.unmap(2, 8 * MIB);
@@ -228,7 +229,7 @@ fn threads_that_ring_each_other_forget_nobody() {
         let (budget, rings) = (&*budget, &rings);
         let start = |thread| scope.spawn(move || worker(budget, thread, rings, deadline));
         let threads: Vec<_> = (0..3).map(start).collect();
-        threads.into_iter().map(|one| one.join().expect("a rule is broken")).collect()
+        threads.into_iter().map(|one| one.join().expect("a thread saw a broken rule")).collect()
     });
     assert_eq!(done, [4000; 3], "{budget:?}");
     assert!(budget.mapped_bytes() == 0 && !budget.has_waiters());

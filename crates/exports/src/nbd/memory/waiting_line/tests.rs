@@ -1,4 +1,4 @@
-//! Size classes, and whom the accounts of groups hold up.
+//! Tests of size classes, and of which connections a full account delays.
 
 use super::*;
 use crate::nbd::tests::{MIB, waiter};
@@ -10,12 +10,12 @@ fn account(group: u16) -> GroupAccount {
     GroupAccount { group: GroupId(group), is_read: false }
 }
 
-/// A connection that waits for `mib` MiB, charged to an account.
+/// Returns a connection that waits for `mib` MiB, charged to an account.
 fn limited(serial: u64, account: GroupAccount, mib: usize) -> Waiter {
     Waiter { account: Some(account), ..waiter(0, serial, mib * MIB) }
 }
 
-/// Serials of those whom memory would help, of a server of 64 MiB.
+/// Returns the serial numbers of the connections that could use free memory, on a server of 64 MiB.
 fn contenders(line: &WaitingLine) -> Vec<u64> {
     line.contenders(64 * MIB, None).map(|one| one.serial).collect()
 }

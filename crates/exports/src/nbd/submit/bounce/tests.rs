@@ -1,4 +1,5 @@
-//! Bounces against a plain array of bytes, and which bytes of a volume a ragged request touches.
+//! Compares bounces with writes to a plain array of bytes, and checks which bytes of a volume an
+//! unaligned request touches.
 
 use proptest::prelude::*;
 
@@ -24,7 +25,7 @@ fn ragged_range_knows_its_blocks() {
     assert_eq!(of(512, 1024), ((512, 1024, 0, 0), (false, false), (512, 1024)));
 }
 
-/// Does a write or zeroes step by step on `disk`, with whole blocks only.
+/// Executes a write or a zeroing on `disk` step by step, as a bounce does: with whole blocks only.
 fn bounced(disk: &mut [u8], op: Op, offset: u64, data: &[u8], block_bytes: u32) -> usize {
     let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
     let unaligned = Unaligned::new(offset, data.len() as u64, block_bytes);
@@ -90,7 +91,7 @@ proptest! {
         let blocks = ends[0].then_some(offset / u64::from(block_bytes)).into_iter();
         let blocks = blocks.chain(ends[1].then_some(end / u64::from(block_bytes)));
         let touched: std::collections::BTreeSet<u64> = blocks.collect();
-        prop_assert_eq!(reads, touched.len(), "each block at an end once");
+        prop_assert_eq!(reads, touched.len(), "each partial block is read once");
     }
 }
 

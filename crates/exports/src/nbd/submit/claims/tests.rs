@@ -24,7 +24,7 @@ fn all_writes_in_flight_are_entered_at_the_first_ragged_one() {
     let filling = enter(&mut rig, Op::Write, 30, TicketState::Filling, RangeClaim::None);
     let waits = enter(&mut rig, Op::Write, 40, started, RangeClaim::Waiting);
     rig.core.submitter.follow_ranges_of(0);
-    assert!(!rig.core.submitter.lanes[0].tracks, "nobody has started it");
+    assert!(!rig.core.submitter.lanes[0].tracks, "the range table is not started");
     rig.core.exports.volumes[0].ranges.start();
     rig.core.submitter.follow_ranges_of(0);
     assert!(rig.core.submitter.lanes[0].tracks);

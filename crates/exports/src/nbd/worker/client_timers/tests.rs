@@ -1,4 +1,4 @@
-//! When a thread looks after its clients, and whom it ends, at times that the test makes up.
+//! Tests when a thread checks its clients and which connections it ends. The tests set the time.
 
 use super::*;
 use crate::nbd::connection::ConnectionPhase;
@@ -12,11 +12,14 @@ const S: u64 = 1_000_000_000;
 fn thread_polls_for_its_followers_or_sleeps_until_due() {
     let mut client_timers = ClientTimers::new();
     client_timers.look_ns = 9_000_000;
-    assert_eq!(client_timers.deadline(&[], 0), None, "nobody is there");
+    assert_eq!(client_timers.deadline(&[], 0), None, "there is no connection");
     assert_eq!(client_timers.deadline(&[], 1), Some(9_000_000));
     let (mut conn, _sockets) = connection(1);
     client_timers.watch(&conn);
-    assert!(client_timers.catching.is_empty(), "it does not catch up");
+    assert!(
+        client_timers.catching.is_empty(),
+        "the connection does not wait for its client to catch up"
+    );
     conn.out.catching_ns = 1_000_000;
     client_timers.watch(&conn);
     let mut conns = [Some(conn)];
@@ -25,7 +28,7 @@ fn thread_polls_for_its_followers_or_sleeps_until_due() {
     assert_eq!(client_timers.deadline(&conns, 1), Some(2_500_000));
     conns[0].as_mut().unwrap().out.catching_ns = 2_000_000;
     assert_eq!(client_timers.deadline(&conns, 1), Some(2_500_000));
-    assert!(client_timers.catching.is_empty(), "it waits anew, and has another entry");
+    assert!(client_timers.catching.is_empty(), "the connection waits anew and has another entry");
 }
 
 #[test]
@@ -47,7 +50,7 @@ fn next_look_is_earliest_of_those_that_there_is_reason_for() {
     rig.core.counts.connections = 1;
     assert_eq!(rig.client_timer_deadline(), Some(50));
     let buffer = rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).unwrap();
-    assert_eq!(rig.client_timer_deadline(), Some(50), "none of its memory is unused");
+    assert_eq!(rig.client_timer_deadline(), Some(50), "all memory of the pool is in use");
     rig.core.pool.give(buffer);
     assert_eq!(rig.client_timer_deadline(), Some(40));
     rig.shared.budget.change_line(|line| line.waiters.push_back(waiter(1, 5, 4 * MIB)));
@@ -67,24 +70,25 @@ fn give_back_unused(worker: &mut Worker, now_ns: u64) {
 fn unused_memory_is_looked_at_every_two_seconds() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     give_back_unused(&mut rig, 7 * S);
-    assert_eq!(rig.client_timers.idle_ns, 0, "there is none");
+    assert_eq!(rig.client_timers.idle_ns, 0, "there is no idle memory");
     let buffer = rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).unwrap();
     rig.core.pool.give(buffer);
     let idle = |rig: &mut Rig, now_ns| {
         give_back_unused(rig, now_ns);
         (rig.core.pool.idle_bytes(), rig.client_timers.idle_ns)
     };
-    assert_eq!(idle(&mut rig, 7 * S), (2 * MIB, 9 * S), "it was in use just now");
+    assert_eq!(idle(&mut rig, 7 * S), (2 * MIB, 9 * S), "the memory was in use just now");
     assert_eq!(idle(&mut rig, 9 * S - 1), (2 * MIB, 9 * S));
     assert_eq!(idle(&mut rig, 9 * S), (0, 11 * S));
 }
 
-/// A client that has sent the beginning of a write, which waits for the rest.
+/// Connects a client that has sent the beginning of a write, so that its connection waits for the
+/// rest.
 fn half_a_write(rig: &mut Rig) -> (std::os::unix::net::UnixStream, usize) {
     let (mut client, index) = rig.by_hand("0");
     let write = [header(&request(Command::Write, 0, 4 * MIB as u64)), vec![1; 100]].concat();
     std::io::Write::write_all(&mut client, &write).unwrap();
-    rig.until("it waits for the rest", |rig| {
+    rig.until("the connection waits for the rest", |rig| {
         rig.conns[index].as_ref().is_some_and(|conn| conn.waits_for_client())
     });
     (client, index)
@@ -108,13 +112,13 @@ fn clients_are_checked_four_times_per_timeout_before_their_end() {
         assert_eq!(rig.client_timers.look_ns, start_ns + (look + 1) * 10 * S);
         ended.push(rig.core.counts.stalled);
     }
-    // The first look sees that it moved.
+    // The first check sees that the client transferred data.
     assert_eq!(ended, [0, 0, 0, 0, 1, 1, 1]);
     assert_eq!(
         (phase(&rig, still), phase(&rig, idle)),
         (ConnectionPhase::Dead, ConnectionPhase::Transmission)
     );
-    // A timeout that is shorter from now on brings the next look forward.
+    // A shortened timeout brings the next check forward.
     rig.shared.stall_timeout_ns.store(4 * S, std::sync::atomic::Ordering::Relaxed);
     rig.run_client_timers(start_ns + 61 * S);
     assert_eq!(rig.client_timers.look_ns, start_ns + 62 * S);
@@ -126,7 +130,7 @@ fn slow_client_over_its_window_is_ended_under_pressure() {
         let mut rig = Rig::new(&["ram:size=8m"], |config| {
             (config.memory_max_bytes, config.connections_max) = (memory, 16);
         });
-        // Its write of 4 MiB is above 1 MiB, and below 15 MiB.
+        // The client's write holds 4 MiB, which is more than 1 MiB and less than 15 MiB.
         let (_slow, slow) = half_a_write(&mut rig);
         let from_ns = rig.client_timers.look_ns + 1000 * S;
         rig.end_slow(from_ns);
@@ -140,7 +144,7 @@ fn slow_client_over_its_window_is_ended_under_pressure() {
             ended.push(rig.core.counts.stalled);
         }
         let expected = if ends { [0, 0, 0, 0, 1, 1] } else { [0; 6] };
-        assert_eq!(ended, expected, "four seconds after the first look");
+        assert_eq!(ended, expected, "four seconds after the first check");
         assert_eq!(phase(&rig, slow) == ConnectionPhase::Dead, ends);
         rig.shared.budget.change_line(|line| line.leave(1, 5));
         rig.end_slow(from_ns + 8 * S);
@@ -193,7 +197,11 @@ fn deaf_connection_is_asked_twice_a_second_and_ended_when_gone() {
         assert_eq!(phase(&rig, 0) == ConnectionPhase::Dead, unwatched && leaves);
         rig.client_timers.unwatched.clear();
         rig.end_gone(50 * S);
-        assert_eq!(rig.client_timers.unwatched_ns, 5 * S + S / 2, "nobody is deaf");
+        assert_eq!(
+            rig.client_timers.unwatched_ns,
+            5 * S + S / 2,
+            "every connection has a socket operation"
+        );
     }
     rig.conns.clear();
     rig.touched.clear();
@@ -229,7 +237,7 @@ fn whoever_had_two_milliseconds_to_catch_up_is_heard_all_same() {
     watch(&mut rig);
     rig.conns[0].as_mut().unwrap().input.busy = true;
     rig.run_client_timers(9 * S);
-    assert_eq!(state(&rig), (0, false, 5 * S), "its poll is cancelled");
+    assert_eq!(state(&rig), (0, false, 5 * S), "the poll for catching up is cancelled");
     assert_eq!(rig.ring.pending(), 1);
     rig.conns.clear();
     rig.touched.clear();

@@ -1,4 +1,4 @@
-//! Requests that are overdue at each look, and their further course, without any drive.
+//! Tests which requests are overdue at each search, and how they continue, without a drive.
 
 use millrace_block::Op;
 
@@ -9,7 +9,7 @@ use crate::nbd::submit::overdue::LOOKS;
 use crate::nbd::submit::ticket::{RangeClaim, Ticket, TicketMemory};
 use crate::nbd::tests::{Rig, connection, ticket, waiter};
 
-/// Two volumes, and connection 0 of serial 1.
+/// Creates a server with two volumes, and connection 0 with serial number 1.
 fn rig() -> (Rig, [std::os::unix::net::UnixStream; 2]) {
     let mut rig = Rig::new(&["null:size=1m", "null:size=1m"], |_| ());
     let (mut conn, sockets) = connection(1);
@@ -36,7 +36,7 @@ fn drop_waiting_of(rig: &mut Rig, serial: u64) {
     core.submitter.drop_waiting_of(serial, &mut core.pool);
 }
 
-/// A read of a client that the block layer has.
+/// Creates the ticket of a client's read that is in the block layer.
 fn started(rig: &mut Rig, lane: u32, serial: u64) -> u32 {
     let buffer = rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).unwrap();
     let ticket = ticket(Op::Read, serial, TicketMemory::Buffer(buffer));
@@ -125,7 +125,7 @@ fn request_is_overdue_one_look_after_its_timeout() {
     assert_eq!(rig.core.submitter.tickets.get(filling).state, TicketState::Filling);
     let faults =
         |rig: &Rig, export: usize| rig.shared.exports().list[export].faults.report("").count;
-    assert_eq!((faults(&rig, 0), faults(&rig, 1)), (0, 0), "no export was granted to it");
+    assert_eq!((faults(&rig, 0), faults(&rig, 1)), (0, 0), "the client was granted no export");
     rig.look_for_overdue(0);
     assert_eq!(rig.core.submitter.lanes[0].overdue, 1, "once");
     [id, other].into_iter().for_each(|id| forget(&mut rig, id));
@@ -145,7 +145,7 @@ fn nobody_is_tried_again_while_nothing_is_overdue() {
     rig.look_for_overdue(0);
     assert!(rig.core.submitter.retry.is_empty());
     forget(&mut rig, id);
-    assert_eq!(rig.core.submitter.retry, [5], "now there is room");
+    assert_eq!(rig.core.submitter.retry, [5], "the lane has room now");
     end(rig);
 }
 
@@ -156,7 +156,7 @@ fn overdue_leftovers_count_for_the_first_export_of_a_volume() {
     rig.give_up(id);
     let faults = |export: usize| rig.shared.exports().list[export].faults.report("").count;
     assert_eq!((faults(0), faults(1)), (0, 1));
-    assert_eq!(rig.core.counts.errors, 0, "nobody was answered");
+    assert_eq!(rig.core.counts.errors, 0, "no client was answered");
     let conn = rig.conns[0].as_ref().unwrap();
     assert!(!conn.out.has_gathered() && rig.touched.is_empty());
     forget(&mut rig, id);
@@ -206,8 +206,8 @@ fn what_no_drive_has_goes_with_its_connection_and_rest_stays() {
 #[test]
 fn unowned_requests_are_dropped_when_overdue_and_rest_kept() {
     let (mut rig, _sockets) = rig();
-    // Each is overdue at the next look, or not for long; and is with the drive, waits for room in
-    // the channel, or for its range.
+    // Each ticket is overdue at the next search, or still has time; it is at the drive, waits for
+    // room in the channel, or waits for its range.
     let mut all = Vec::new();
     for looks in [LOOKS, 0] {
         let ids = [(); 3].map(|()| started(&mut rig, 0, 99));
@@ -217,7 +217,7 @@ fn unowned_requests_are_dropped_when_overdue_and_rest_kept() {
         rig.core.submitter.tickets.get(ids[2]).waits.claim = RangeClaim::Waiting;
         all.extend(ids);
     }
-    // A ticket of another volume is not part of this look.
+    // This search does not include a ticket of another volume.
     let other = started(&mut rig, 1, 99);
     rig.core.submitter.tickets.get(other).state = TicketState::Started(LOOKS);
     rig.core.submitter.lanes[1].waiting.push_back(other);

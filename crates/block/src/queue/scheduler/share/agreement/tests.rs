@@ -1,4 +1,4 @@
-//! The shared allocation for made-up reports of queues.
+//! Tests of the shared allocation with made-up reports of queues.
 
 use alloc::sync::Arc;
 
@@ -29,8 +29,8 @@ impl Rig {
         Rig { shared, groups: ids, now_ns: 1_000_000_000 }
     }
 
-    /// These queues send the cost that they may, at most half of the drive's rate, and report.
-    /// Returns the cost that each sent.
+    /// Lets these queues dispatch as much cost as they may, at most half of the drive's rate each,
+    /// and report. Returns the cost that each dispatched.
     fn step(&mut self, queues: &[usize]) -> [u64; 2] {
         self.now_ns += STEP_NS;
         let mut sent = [0; 2];

@@ -1,4 +1,4 @@
-//! The depth for made-up reports of queues.
+//! Tests of the depth with made-up reports of queues.
 
 use super::*;
 use crate::bio::group_id::GroupId;
@@ -7,7 +7,7 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 
 const STEP_NS: u64 = 500_000;
 
-/// The queues' reports on a drive that is kept busy.
+/// Returns the queues' reports on a drive that is kept busy.
 fn busy(queues: u32, in_flight: u32) -> QueueReports {
     let mut seen = QueueReports { queues, served: 500_000, in_flight, ..QueueReports::default() };
     seen.counts.full = true;
@@ -15,7 +15,7 @@ fn busy(queues: u32, in_flight: u32) -> QueueReports {
     seen
 }
 
-/// The depth after `steps` steps.
+/// Returns the depth after `steps` steps.
 fn after(steps: u64, depth: &mut DriveDepth, seen: impl Fn() -> QueueReports) -> u32 {
     let at = |step| depth.next(&seen(), Policy::Weights, 1_000_000 + step * STEP_NS)[0] / REQUEST;
     (0..steps).map(at).last().unwrap_or(0)
@@ -25,7 +25,7 @@ fn after(steps: u64, depth: &mut DriveDepth, seen: impl Fn() -> QueueReports) ->
 fn search_for_shortest_times_ends_despite_hangs_and_many_queues() {
     for (queues, in_flight) in [(2, 3), (32, 32), (64, 64)] {
         let mut depth = DriveDepth::new(DriveTags { queues: queues as usize, tags: 1024 });
-        // 600 ms, in which the first look falls; the next one comes after 5 s.
+        // The steps take 600 ms, which includes the first probe; the next probe comes after 5 s.
         let found = after(1_200, &mut depth, || busy(queues, in_flight));
         assert!(depth.probing.is_none() && found > 2, "{queues} queues: {found}");
     }

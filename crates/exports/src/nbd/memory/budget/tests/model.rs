@@ -2,7 +2,7 @@
 //!
 //! A client asks for memory, waits in the line, gives memory back, leaves, or has its memory kept
 //! by a stuck drive. A thread looks at its clients when its bell rings, as a worker does. Once no
-//! thread has to look, no client may wait that the rules would let go on.
+//! thread has to check its clients, no client may still wait that the rules would serve.
 
 use millrace_block::GroupId;
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ enum Client {
 struct World {
     budget: Arc<MemoryBudget>,
     clients: [Client; CLIENTS],
-    /// Clients that wait, in the order in which they came.
+    /// Waiting clients in the order in which they joined the line.
     order: Vec<usize>,
     is_rung: [bool; THREADS],
 }
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// Bytes of regions of a class that clients hold and no drive keeps.
+    /// Returns the bytes of regions of a size class that clients hold and no stuck drive keeps.
     fn held(&self, class: usize) -> usize {
         let held = self.clients.iter().filter_map(|client| match client {
             Client::Holds(waiter) if waiter.class() == class => Some(region(waiter)),
@@ -86,7 +86,7 @@ impl World {
         (is_free || own, is_free || fits(held(&|_| true), 2))
     }
 
-    /// Is it a client's turn, given all that came before it in the line?
+    /// Returns true if a client is the next to get memory, given all clients before it in the line.
     fn is_turn(&self, waiter: &Waiter, before: &[usize]) -> bool {
         if self.account_room(waiter) != (true, true) {
             return false;
@@ -129,7 +129,7 @@ impl World {
         needed <= MAX
     }
 
-    /// A client's request is tried, as `WorkerContext::buffer` does it.
+    /// Tries a client's request, as `WorkerContext::buffer` does.
     fn attempt(&mut self, client: usize, waiter: Waiter) {
         let place = self.order.iter().position(|one| *one == client);
         let before = &self.order[..place.unwrap_or(self.order.len())];
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// A thread looks at its clients in the line, as `Worker::retry_memory_waits` does it.
+    /// Lets a thread retry its clients in the line, as `Worker::retry_memory_waits` does.
     fn look(&mut self, thread: usize) {
         for class in 0..SIZE_CLASSES {
             while let Some(turn) = self.budget.next(class)
@@ -248,14 +248,14 @@ proptest! {
         let mut world = World::new();
         for (number, step) in steps.into_iter().enumerate() {
             world.step(step);
-            // A thread that is rung looks soon, or some steps later.
+            // A thread that is rung checks its clients at once, or some steps later.
             let thread = (number + (looks >> (number % 64)) as usize % 7) % THREADS;
             if std::mem::take(&mut world.is_rung[thread]) {
                 world.look(thread);
             }
             world.check();
         }
-        // All memory comes back, and with it everybody's turn.
+        // Finally all memory is freed, so every waiting client must be served.
         for round in 0.. {
             while let Some(thread) = world.is_rung.iter().position(|is_rung| *is_rung) {
                 world.is_rung[thread] = false;
