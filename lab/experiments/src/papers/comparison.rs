@@ -1,8 +1,8 @@
-//! Page of a run with all mechanisms, next to a run without some of them.
+//! Page that compares a run with all mechanisms and a run without some of them.
 //!
-//! Pure data out of two pages of the same parts: a check gets what it measured in the second run, a
-//! panel its lines where they differ, and a table that differs comes a second time. Called by
-//! `repeat`.
+//! Merges two pages of the same parts. A check gets the second run's result, a panel gets those
+//! lines of the second run that differ, and a table that differs is shown a second time. `repeat`
+//! calls this file.
 
 use super::mechanism::{Mechanism, words};
 use crate::page::{
@@ -59,7 +59,7 @@ fn both(table: DataTable, other: DataTable, left_out: &str) -> Vec<DataTable> {
     let other = DataTable {
         id: format!("{}-without", other.id),
         title: format!("{}, without {left_out}", other.title),
-        caption: "The table above, of the second run.".into(),
+        caption: "The table above, from the second run.".into(),
         ..other
     };
     vec![table, other]

@@ -1,9 +1,8 @@
-//! `BounceDriver`: a drive whose data all goes through bounce buffers, as far as the block layer
-//! sees.
+//! `BounceDriver`: reports to the block layer that all data of a drive goes through bounce buffers.
 //!
-//! Wraps a drive's driver in rows with bounce buffers: reports each request with data as bounced,
-//! so that traces have its B event. raw_job.rs makes the copies, and linux24.rs charges a simulated
-//! machine for them. Called by run.rs.
+//! run.rs wraps a drive's driver with this one in rows with bounce buffers. The wrapper reports
+//! each request with data as bounced, so that traces contain its B event. raw_job.rs makes the
+//! copies, and linux24.rs charges a simulated machine for the copies.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,

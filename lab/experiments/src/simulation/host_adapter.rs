@@ -1,4 +1,4 @@
-//! `HostAdapter`: state besides tags that drives behind a SCSI host shared in the kernel.
+//! `HostAdapter`: state that the drives behind one SCSI host shared in the kernel, apart from tags.
 //!
 //! Each part can be left out. For the HBA (mpt3sas, 4.4) two things that every command of every
 //! drive wrote: the table that maps a command's number (smid) to the command (`Lookup`), and the
@@ -103,7 +103,7 @@ impl<M: Machine> HostAdapter<M> {
         })
     }
 
-    /// Begins a command: counts it and takes a number.
+    /// Begins a command: increments the counts and takes a free number.
     fn begin(&self, device_busy: &M::Word) {
         self.count(1, device_busy);
         if let Some(lookup) = &self.lookup {
@@ -119,7 +119,8 @@ impl<M: Machine> HostAdapter<M> {
         }
     }
 
-    /// Ends a command: looks it up by its number, returns the number, and uncounts the command.
+    /// Ends a command: looks up the command by its number, frees the number, and decrements the
+    /// counts.
     fn end(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
             lookup.beside.read_pointer();
@@ -130,7 +131,8 @@ impl<M: Machine> HostAdapter<M> {
         self.take_back(device_busy);
     }
 
-    /// Returns the number of a command that was not sent or has been looked up, and uncounts it.
+    /// Frees the number of a command that was not sent or has been looked up, and decrements the
+    /// counts.
     fn take_back(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
             let _taken = lookup.lock.lock();
@@ -184,7 +186,7 @@ struct AdapterQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     adapter: Arc<HostAdapter<M>>,
     device_busy: Arc<M::Word>,
-    /// View of the adapter's interrupts, if these are coalesced.
+    /// The queue's view of the adapter's interrupts, if these are coalesced.
     gate: Option<QueueInterrupts>,
 }
 

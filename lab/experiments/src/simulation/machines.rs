@@ -1,8 +1,8 @@
 //! Machine models that benchmarks run on: by name, from the built-in files in `machines/`, or from
 //! a file.
 //!
-//! An unknown name is an error that lists the names and suggests the nearest. Every constant and
-//! its origin is in the file; this code adds nothing to it.
+//! The error for an unknown name lists the known names and suggests the nearest. A machine's file
+//! has all constants with their origins; the code adds no constant.
 
 use std::path::Path;
 
@@ -35,9 +35,9 @@ pub enum MachineError {
         names()
     )]
     Unknown {
-        /// Name asked for.
+        /// Unknown name.
         name: String,
-        /// Nearest known name, as a question, or empty.
+        /// Question whether the nearest known name was meant, or empty if no name is near.
         hint: String,
     },
     /// The file cannot be read.
@@ -99,7 +99,7 @@ fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
 /// Checks that each origin in a file of constants begins with one of the known words.
 ///
 /// # Errors
-/// Names the first key whose origin does not, and the words.
+/// Names the first key whose origin begins with another word, and the known words.
 pub(crate) fn check_origins(text: &str) -> Result<(), String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     check_table(&table, "")

@@ -208,7 +208,10 @@ impl IoThreadState<'_> {
         bio.set_op(if request.op == Op::Write { Op::Write } else { Op::Read });
         bio.set_user_data(place as u64);
         let accepted = self.channel.submit(bio);
-        assert!(accepted.is_ok(), "a channel for all slots, and sectors of this drive");
+        assert!(
+            accepted.is_ok(),
+            "the channel has room for all slots, and the request's sectors lie within the drive"
+        );
         self.in_hand += 1;
     }
 
