@@ -1,7 +1,7 @@
 //! `VmBench`: a virtual machine on a simulated host, for `millrace-lab bench --vm`.
 //!
-//! Converts plain settings to a plan, runs it with `run_vm`, and returns a plain report. The modes
-//! are those that `paper msst15` compares. Called by the verb.
+//! Converts the command line's settings to a plan, runs the plan with `run_vm`, and returns a
+//! report. The modes are those that `paper msst15` compares. The verb `bench` calls this file.
 
 use millrace_drives::Spec;
 use millrace_simulator::Model;
@@ -168,7 +168,7 @@ pub struct VmReport {
     pub bw_bytes: f64,
     /// Mean latency from submission in the guest to reaping, in nanoseconds.
     pub lat_mean_ns: f64,
-    /// Costs of an I/O.
+    /// Events and waits per I/O.
     #[serde(flatten)]
     pub cost: VmIoCost,
     /// Fraction of the host's CPU time that was not idle, 0 to 1.
@@ -218,7 +218,7 @@ pub struct VmWork {
     pub seed: u64,
 }
 
-/// Costs of an I/O, and of a submission.
+/// Events and waits per I/O, and the size of submissions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmIoCost {
@@ -238,12 +238,12 @@ pub struct VmIoCost {
     pub interrupts_per_io: f64,
     /// Mean number of requests per submission.
     pub batch: f64,
-    /// Fraction of submissions that were held back at least once, 0 to 1.
+    /// Fraction of submissions that workload-aware batching delayed at least once, 0 to 1.
     pub held_share: f64,
     /// Time spent waiting for the queues' locks, in nanoseconds per I/O.
     pub lock_wait_ns_per_io: f64,
-    /// Number of times that the holder of a queue's lock, or the next in line, had no CPU for
-    /// longer than 100 us.
+    /// Number of times that the holder of a queue's lock, or the next vCPU to get the lock, had no
+    /// CPU for longer than 100 us.
     pub lock_lost: u64,
 }
 
@@ -266,8 +266,8 @@ pub fn run_vm_bench(
     if !(1..=setting.vcpus).contains(processes) {
         let vcpus = setting.vcpus;
         return Err(refused(format!(
-            "--numjobs {processes}: each process has a vCPU, and there are {vcpus}; write fewer, or \
-             vcpus={processes}"
+            "--numjobs {processes}: each process has a vCPU, and there are {vcpus}; write fewer, \
+             or vcpus={processes}"
         )));
     }
     if model.hyper_threads.is_none() && setting.without.contains(&Effect::Sharing) {
@@ -275,7 +275,10 @@ pub fn run_vm_bench(
         return Err(refused(format!("without=sharing: machine {name} has no hyper-threads")));
     }
     if workload.verify || drive.driver == "file" {
-        return Err(refused("nothing is verified, and drives are null, ram or model".to_owned()));
+        return Err(refused(
+            "--verify and file drives are not possible with --vm; use a null, ram or model drive"
+                .to_owned(),
+        ));
     }
     let plan = VmPlan {
         vcpus: setting.vcpus,

@@ -20,10 +20,10 @@ use super::lock;
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
 
-/// Look-ups of a request of one page: the indirect table's entry and the buffer of each of header,
-/// data and status.
+/// Look-ups for a request of one page: two for each of header, data and status, namely the entry of
+/// the indirect table and the buffer.
 const LOOKUPS: u32 = 6;
-/// Look-ups of each further page: an entry and a buffer.
+/// Look-ups for each further page: an entry of the indirect table and a buffer.
 const PAGE_LOOKUPS: u32 = 2;
 
 /// A glibc mutex with its waiters.
