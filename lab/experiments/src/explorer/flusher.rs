@@ -14,7 +14,7 @@ use super::oracle_lock::lock_oracle;
 use super::scenario::Scenario;
 use super::submitter::RunState;
 
-/// The flusher keeps few writes in flight, so that further writes have to wait for them.
+/// The flusher keeps few writes in flight, so that further writes often have to wait.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 4, lists: WriteLists::PerDrive };
 
 type SimWord = <Simulated as Machine>::Word;

@@ -77,7 +77,7 @@ pub(super) enum LineKind {
     End,
 }
 
-/// Description of what is wrong with a line.
+/// Description of the problem with a line.
 pub(super) type Problem = String;
 
 /// Parser of the lines of a text format.
@@ -149,7 +149,7 @@ impl TraceParser for LineReader {
     }
 }
 
-/// Largest number of fields of a line that are looked at.
+/// Largest number of fields of a line that are parsed; further fields are ignored.
 const FIELDS_MAX: usize = 8;
 
 /// First fields of a line, trimmed.
@@ -179,7 +179,7 @@ impl<'a> Fields<'a> {
         self.at_least(N).map(|()| std::array::from_fn(|place| self.fields[place]))
     }
 
-    /// Returns the field at a place.
+    /// Returns the field with this index.
     ///
     /// # Errors
     /// If the line has fewer fields.
