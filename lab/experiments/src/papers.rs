@@ -279,9 +279,9 @@ mod tests {
             told.push(step.task.to_owned());
             if step.task == "point 4" { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let ran = run_points(&names, |index| Ok(index * 10), &mut tell).expect("none fails");
+        let ran = run_points(&names, |index| Ok(index * 10), &mut tell).expect("no row may fail");
         assert!(told.len() == 6 && ran[0] == Some(0) && ran[4].is_none(), "{told:?} {ran:?}");
-        // Part a shares point 1 with b; c needs what was left out.
+        // Parts a and b share point 1; part c needs a point that was left out.
         let points_of = |part: char| match part {
             'a' => vec![0, 1],
             'b' => vec![1, 2],

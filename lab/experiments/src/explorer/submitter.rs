@@ -122,7 +122,7 @@ impl Submitter {
         }
     }
 
-    /// Runs the thread: submits the workload, then ends or serves the others.
+    /// Runs the thread: submits the workload, then ends, or serves its queues for other threads.
     pub(super) fn run(mut self) {
         if self.bell.is_some() {
             self.bring_up();

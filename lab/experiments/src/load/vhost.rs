@@ -28,8 +28,8 @@ const RING: u16 = 256;
 /// Runs one row against the server that listens on the Unix socket `path`.
 ///
 /// # Errors
-/// If the server cannot be reached, lacks what is needed or breaks the protocol, or the workload
-/// does not fit its disk.
+/// If the server cannot be reached, lacks a required feature or breaks the protocol, or the
+/// workload does not fit its disk.
 pub fn run_vhost_row(
     path: &Path,
     wait: Wait,

@@ -267,7 +267,7 @@ impl Point {
         let seed = seed.wrapping_add(self.draw);
         let workload = Workload { rw: self.rw, bs_bytes: self.bs, iodepth, verify: false, seed };
         SimPlan {
-            drives: vec![drive.parse().expect("a preset of the model"); drives as usize],
+            drives: vec![drive.parse().expect("the preset must exist"); drives as usize],
             layout: Layout::Stripe { chunk_sectors: self.chunk * 2 },
             service,
             stack: Stack::Mq,
@@ -390,11 +390,12 @@ mod tests {
 
     #[test]
     fn writes_of_all_drives_hold_workers_back_not_a_submitter() {
-        let model = machine("e5-2620").expect("a known machine");
+        let model = machine("e5-2620").expect("the machine must exist");
         let gain = |serving, without: &[Mechanism]| {
             let point = Point { serving, ..Point::default() };
-            let iops =
-                |without| run_without(&point, &model, (1, without)).expect("it runs").row.iops;
+            let iops = |without| {
+                run_without(&point, &model, (1, without)).expect("the run must succeed").row.iops
+            };
             iops(without) / iops(&[])
         };
         let lock = gain(Serving::PerDrive, &[Mechanism::LookupLock]);
@@ -406,13 +407,14 @@ mod tests {
 
     #[test]
     fn waiting_interrupts_drain_drives_of_a_sequential_reader() {
-        let model = machine("e5-2620").expect("a known machine");
+        let model = machine("e5-2620").expect("the machine must exist");
         let gain = |rw, bs| {
             let serving = Serving::PerVolume;
             let depth = Depth::Few;
             let point = Point { rig: Rig::Scu, serving, depth, rw, bs, ..Point::default() };
-            let iops =
-                |without| run_without(&point, &model, (1, without)).expect("it runs").row.iops;
+            let iops = |without| {
+                run_without(&point, &model, (1, without)).expect("the run must succeed").row.iops
+            };
             iops(&[Mechanism::Coalescing]) / iops(&[])
         };
         let (sequential, random) = (gain(Rw::Read, 65_536), gain(Rw::RandRead, 4096));
@@ -421,10 +423,10 @@ mod tests {
 
     #[test]
     fn scu_takes_its_lock_twice_for_command_and_once_for_interrupt() {
-        let model = machine("e5-2620").expect("a known machine");
+        let model = machine("e5-2620").expect("the machine must exist");
         let mut plan = Point { rig: Rig::Scu, depth: Depth::Few, ..Point::default() }.plan(1);
         plan.watch.locks = true;
-        let seen = run_observed(&model, &plan).expect("it runs");
+        let seen = run_observed(&model, &plan).expect("the run must succeed");
         let locks = seen.row.machine.and_then(|machine| machine.locks).expect("asked for");
         let taken = |name| {
             let of_all = locks.iter().find(|line| line.name == name && line.site.is_none());
@@ -437,11 +439,11 @@ mod tests {
 
     #[test]
     fn a_flusher_that_only_batches_lets_one_writer_write_faster() {
-        let model = machine("e5-2620").expect("a known machine");
+        let model = machine("e5-2620").expect("the machine must exist");
         let run = |serving| {
             let task = Some(Program::Named("copy to".into()));
             let point = Point { task, serving, ..Point::default() };
-            papers::Point::run(&point, &model, 1).expect("it runs")
+            papers::Point::run(&point, &model, 1).expect("the run must succeed")
         };
         let [linux, ours] = [Serving::PerVolume, Serving::PerDrive].map(run);
         assert!(ours.row.iops > 1.3 * linux.row.iops, "{} {}", ours.row.iops, linux.row.iops);
@@ -453,21 +455,21 @@ mod tests {
 
     #[test]
     fn a_program_gives_the_same_numbers_again() {
-        let model = machine("e5-2620").expect("a known machine");
+        let model = machine("e5-2620").expect("the machine must exist");
         let serving = Serving::PerVolume;
         let point = Point { task: Some(Program::Graph(8)), serving, ..Point::default() };
-        let run = || papers::Point::run(&point, &model, 1).expect("it runs").row;
+        let run = || papers::Point::run(&point, &model, 1).expect("the run must succeed").row;
         assert_eq!(run(), run());
     }
 
     #[test]
     fn dies_hold_back_a_drive_with_as_many_reads_as_dies() {
-        let model = machine("e5-2620-nvme").expect("a known machine");
+        let model = machine("e5-2620-nvme").expect("the machine must exist");
         let gain = |depth| {
             let iops = |point: Point| {
                 let mut plan = point.plan(1);
                 plan.workload.iodepth = depth;
-                run_observed(&model, &plan).expect("it runs").row.iops
+                run_observed(&model, &plan).expect("the run must succeed").row.iops
             };
             let point = Point { rig: Rig::Nvme, ..Point::default() };
             iops(papers::Point::without(point.clone(), Mechanism::Dies)) / iops(point)

@@ -96,7 +96,7 @@ mod tests {
         let without = [Mechanism::Lines, Mechanism::Links];
         let both = merged(page(4.0), page(2.0), &without);
         let check = &both.checks[0];
-        let second = check.without.as_ref().expect("a second run");
+        let second = check.without.as_ref().expect("the check must have a second run");
         assert_eq!((check.holds, second.holds), (Verdict::Yes, Verdict::No));
         assert_eq!((second.change, second.deviation), (Some(-0.5), Some(-0.6)));
         assert_eq!(second.mechanisms, "lines,links");

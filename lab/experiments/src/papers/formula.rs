@@ -90,7 +90,7 @@ impl<'a> Parser<'a> {
                 self.run(|c| c.is_ascii_digit() || c == '-')
             });
             let text = power.map_or(number.to_owned(), |power| format!("{number}e{power}"));
-            return Formula::Number(text.parse().expect("a number"));
+            return Formula::Number(text.parse().expect("the value must be a number"));
         }
         let name = self.run(is_of_name).to_owned();
         assert!(!name.is_empty(), "a formula must begin at '{}'", self.rest);
@@ -329,7 +329,7 @@ mod tests {
 
         fn metric(&self, name: &str, settings: &Table) -> Option<Vec<f64>> {
             assert_eq!(name, "square");
-            let x = settings["x"].as_integer().expect("a number") as f64;
+            let x = settings["x"].as_integer().expect("the value must be a number") as f64;
             (x < 4.0).then(|| vec![x * x])
         }
     }

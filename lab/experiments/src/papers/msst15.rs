@@ -135,7 +135,7 @@ impl Point {
             served: self.served(mode),
             effects: self.effects,
             workload: self.workload(seed),
-            drive: self.drive().parse().expect("a drive of the model's"),
+            drive: self.drive().parse().expect("the drive's spec must be valid"),
             interrupts: self.device == Device::Nvme,
             length: Length::Time(LENGTH_NS),
         }
@@ -144,7 +144,7 @@ impl Point {
     /// Returns the plan of the host that does the I/O itself.
     fn host_plan(&self, seed: u64) -> SimPlan {
         SimPlan {
-            drives: vec![self.drive().parse().expect("a drive of the model's")],
+            drives: vec![self.drive().parse().expect("the drive's spec must be valid")],
             layout: Layout::Linear,
             service: Service::default(),
             stack: Stack::Mq,
@@ -272,15 +272,15 @@ mod tests {
             "device = '{device}'\nmode = '{mode}'\nrw = 'randread'\nbs = 4096\nprocesses = 8"
         );
         let point: Point = toml::from_str(&settings).expect("settings in order");
-        let model = machine(papers::Point::machine(&point)).expect("a known machine");
-        run_without(&point, &model, (1, without)).expect("it runs")
+        let model = machine(papers::Point::machine(&point)).expect("the machine must exist");
+        run_without(&point, &model, (1, without)).expect("the run must succeed")
     }
 
     #[test]
     fn part_gives_same_page_each_time_and_more_threads_do_more() {
         let page = || {
             let wanted = PartSelection::new(&["threads"], 7);
-            paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("it runs")
+            paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("the run must succeed")
         };
         let (first, second) = (page(), page());
         assert_eq!((first.html(), first.json()), (second.html(), second.json()));

@@ -164,7 +164,7 @@ impl Point {
                 "model:preset=ultrastar-36lzx,depth=64,controller={mark}-{adapter},\
                  controller-command={command},controller-bandwidth={rate}"
             );
-            text.parse().expect("a preset and keys of the model")
+            text.parse().expect("the drive's spec must be valid")
         };
         let count = if self.has(Mechanism::Crowd) { adapters * DISKS } else { 7 };
         (0..count).map(drive).collect()
@@ -333,7 +333,7 @@ mod tests {
     fn page(part: &'static str) -> Page {
         let parts = [part];
         let wanted = PartSelection::new(&parts, 7);
-        paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("it runs")
+        paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("the run must succeed")
     }
 
     #[test]
@@ -360,13 +360,13 @@ mod tests {
 
     #[test]
     fn copies_take_time_of_bottom_half_and_adapters_bound_rate() {
-        let model = machine("p3-8way").expect("a known machine");
+        let model = machine("p3-8way").expect("the machine must exist");
         let case = |step: &str| {
             let of = |point: &Point| point.step.name == step;
             SHEET.points::<Point>("dm").into_iter().find(of).expect("a step of the file")
         };
         let seen = |step, without: &[Mechanism]| {
-            run_without(&case(step), &model, (1, without)).expect("it runs")
+            run_without(&case(step), &model, (1, without)).expect("the run must succeed")
         };
         let idle = |without| {
             let cpus = seen("Baseline", without).cpus;

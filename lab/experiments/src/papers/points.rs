@@ -126,7 +126,7 @@ impl<P: Point> Results<P> {
         let times = if without.is_empty() { 1 } else { 2 };
         let run = |at: usize| {
             let point = &points[at / times];
-            let model = of(point.machine()).expect("loaded above");
+            let model = of(point.machine()).expect("the machine was loaded above");
             match at % times {
                 0 => point.run(model, seed),
                 _ => run_without(point, model, (seed, without)),
@@ -265,7 +265,7 @@ mod tests {
 
         fn run(&self, model: &Model, seed: u64) -> Result<f64, BenchError> {
             let plan = SimPlan {
-                drives: vec!["null:size=1t".parse().expect("a drive in order")],
+                drives: vec!["null:size=1t".parse().expect("the drive's spec must be valid")],
                 layout: Layout::Linear,
                 service: Service { inside: Inside::Each, ..Service::default() },
                 stack: self.0,
@@ -308,10 +308,10 @@ mod tests {
         let parts = [stack.word()];
         let wanted = PartSelection { parts: &parts, seed: 1, without: &[mechanism] };
         let run = Results::<TestPoint>::run(wanted, &mut |_| ControlFlow::Continue(()));
-        let (PairedResults { with, without }, parts) = run.expect("it runs");
+        let (PairedResults { with, without }, parts) = run.expect("the run must succeed");
         assert_eq!(parts, [stack.word()]);
         let of = |results: &Results<TestPoint>| *results.at(TestPoint(stack)).expect("it was run");
-        of(&without.expect("a second run")) / of(&with)
+        of(&without.expect("the check must have a second run")) / of(&with)
     }
 
     #[test]
@@ -335,8 +335,8 @@ mod tests {
     fn run_without_omissions_is_one_run_with_its_mechanisms() {
         let wanted = PartSelection::new(&["mq"], 1);
         let run = Results::<TestPoint>::run(wanted, &mut |_| ControlFlow::Continue(()));
-        assert!(run.expect("it runs").0.without.is_none());
-        let known = mechanisms::<TestPoint>(&["mq"]).expect("a known machine");
+        assert!(run.expect("the run must succeed").0.without.is_none());
+        let known = mechanisms::<TestPoint>(&["mq"]).expect("the machine must exist");
         let machine = ["spinners", "distance", "queueing", "lines", "copies"];
         assert_eq!(known.iter().map(|one| one.word()).collect::<Vec<_>>(), machine);
         assert!(mechanisms::<TestPoint>(&[]).expect("no machine").is_empty());

@@ -235,7 +235,7 @@ impl Point {
             }
         }
         ContentionPlan {
-            drives: vec![spec.parse().expect("a drive in order")],
+            drives: vec![spec.parse().expect("the drive's spec must be valid")],
             layout: Layout::Linear,
             scheduler: self.scheduler,
             queues: (Spread::Core, Spread::Core),
@@ -329,7 +329,8 @@ mod tests {
     #[test]
     fn run_part_has_its_checks_judged_against_expectations() {
         let wanted = PartSelection::new(&["disk"], 1);
-        let page = paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("it runs");
+        let page =
+            paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("the run must succeed");
         let judged = page.checks.iter().filter(|check| check.holds != Verdict::NotYet);
         assert_eq!(judged.map(|check| check.id.as_str()).collect::<Vec<_>>(), ["disk.sorted"]);
         assert_eq!(page.figures.len(), 1);

@@ -104,7 +104,7 @@ impl Point {
             noise_ns: if maxima && self.has(Mechanism::Noise) { slice_ns } else { 0 },
         };
         SimPlan {
-            drives: vec!["null:size=1t".parse().expect("a drive in order")],
+            drives: vec!["null:size=1t".parse().expect("the drive's spec must be valid")],
             layout: Layout::Linear,
             service: Service { inside: self.inside(), linux3, ..Service::default() },
             stack: self.stack,
@@ -213,8 +213,8 @@ mod tests {
     }
 
     fn run(on: &Point) -> Row {
-        let model = machine(&on.machine).expect("a known machine");
-        on.run(&model, 1).expect("it runs")
+        let model = machine(&on.machine).expect("the machine must exist");
+        on.run(&model, 1).expect("the run must succeed")
     }
 
     #[test]

@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_file_is_whole_and_a_write_takes_more_than_a_read() {
-        let costs = FileCosts::linux_4_4().expect("it comes with the program");
+        let costs = FileCosts::linux_4_4().expect("the built-in file must be valid");
         assert_eq!((costs.name.as_str(), costs.entries().len()), ("linux-4.4", 6));
         assert!(costs.direct_ns(Op::Write) > costs.direct_ns(Op::Read));
         assert_eq!(costs.pages_ns(2), 2 * costs.pages_ns(1));

@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn the_file_is_whole_and_every_entry_has_an_origin() {
-        let costs = KernelCosts::linux_2_4().expect("it comes with the program");
+        let costs = KernelCosts::linux_2_4().expect("the built-in file must be valid");
         let known = ["published:", "counted:", "input:", "assumption:"];
         for (name, cost) in costs.entries() {
             let origin = cost.origin.trim();

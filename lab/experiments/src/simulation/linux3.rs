@@ -265,7 +265,7 @@ mod tests {
     fn count_by_another_cpu_moves_line_and_one_by_same_does_not() {
         let took = Arc::new([const { AtomicU64::new(0) }; 2]);
         let seen = Arc::clone(&took);
-        let simulation = Simulation::new(&Model::plain(1, 2), 1).expect("a good model");
+        let simulation = Simulation::new(&Model::plain(1, 2), 1).expect("the model must be valid");
         let main = move || {
             let counters = QueueCounters::<Simulated>::new(Spread::One, &Simulated::topology());
             let moved = Arc::clone(&counters);
@@ -278,7 +278,7 @@ mod tests {
                 took.store(Simulated::now() - start_ns, Relaxed);
             }
         };
-        simulation.run(main).expect("it ends");
+        simulation.run(main).expect("the run must end");
         let [first, second] = [took[0].load(Relaxed), took[1].load(Relaxed)];
         // A plain machine: 40 ns from core to core, 2 at home, 10 for the clock.
         assert_eq!((first, second), (50, 12));

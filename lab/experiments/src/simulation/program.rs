@@ -177,7 +177,7 @@ fn play<M: Host, P: Program>(
         let body = Box::new(move || {
             let thread = thread::<M>(number);
             shared.volume.disks().iter().for_each(|disk| {
-                disk.bring_up(thread.number, &thread).expect("each thread has a queue of its own");
+                disk.bring_up(thread.number, &thread).expect("every thread has a queue of its own");
             });
             let mut access = Access::new(&shared, &thread);
             program.run(number, &mut access);
@@ -251,7 +251,7 @@ fn flush<M: Host>(
     (stop, costs): (&M::Word, &FileCosts),
 ) {
     for disk in cache.below().disks() {
-        disk.bring_up(thread.number, thread).expect("each thread has a queue of its own");
+        disk.bring_up(thread.number, thread).expect("every thread has a queue of its own");
     }
     let depth = FLUSHER.channel_depth(cache.below().disks().len());
     let config = ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };

@@ -63,7 +63,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(5 * (3 - index as u64)));
             Ok(Row { ios: index as u64, ..Row::default() })
         };
-        let rows = run_rows(4, run, |_| ended += 1).expect("none fails");
+        let rows = run_rows(4, run, |_| ended += 1).expect("no row may fail");
         assert_eq!(rows.iter().map(|row| row.ios).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!(ended, 4);
     }

@@ -196,7 +196,7 @@ fn action(name: &str, text: &str, words: &[(&'static str, Action)]) -> Result<Ac
             word => word,
         };
         let all: Vec<&str> = words.iter().map(named).collect();
-        let (last, first) = all.split_last().expect("a format has operations");
+        let (last, first) = all.split_last().expect("every format has operations");
         format!("{name} is {}; {} or {last} is expected", shown(text), first.join(", "))
     })
 }

@@ -1,4 +1,5 @@
-//! `TraceParser`: the interface of a format's reader; `LineParser`: that of a text format.
+//! `TraceParser`: the interface of a format's reader. `LineParser`: the interface of a text
+//! format's parser.
 //!
 //! A reader takes a line or record at a time and holds I/Os back until they may be output: at once
 //! in formats with one I/O per line, after the completion record in others. `LineReader` reads the

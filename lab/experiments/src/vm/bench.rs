@@ -351,7 +351,7 @@ mod tests {
 
     fn run(setting: VmSetting, processes: u32) -> Result<VmReport, BenchError> {
         let report = run_until(setting, processes, &Interrupt::default())?;
-        Ok(report.expect("nobody interrupts it"))
+        Ok(report.expect("the run is not interrupted"))
     }
 
     fn run_until(
@@ -361,7 +361,7 @@ mod tests {
     ) -> Result<Option<VmReport>, BenchError> {
         let workload =
             Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 32, verify: false, seed: 1 };
-        let drive = "null".parse().expect("a drive");
+        let drive = "null".parse().expect("the drive's spec must be valid");
         let length = Length::Ios(400);
         let bench = VmBench { setting, processes, workload, drive, length };
         run_vm_bench(&machine("miot").expect("there"), &bench, interrupt)
@@ -372,7 +372,7 @@ mod tests {
         let interrupt = Interrupt::default();
         interrupt.set();
         let report = run_until(VmSetting::new(Mode::Baseline), 3, &interrupt);
-        assert_eq!(report.expect("it ends"), None);
+        assert_eq!(report.expect("the run must end"), None);
     }
 
     /// Little's law: 128 slots, and of each of eight processes the request that waits for one.
@@ -384,12 +384,13 @@ mod tests {
             setting: VmSetting::new(Mode::Baseline),
             processes: 8,
             workload,
-            drive: "model:preset=850evo".parse().expect("a drive"),
+            drive: "model:preset=850evo".parse().expect("the drive's spec must be valid"),
             length: Length::Ios(2_000),
         };
         let model = machine("miot").expect("there");
-        let report = run_vm_bench(&model, &bench, &Interrupt::default()).expect("it runs");
-        let report = report.expect("nobody interrupts it");
+        let report =
+            run_vm_bench(&model, &bench, &Interrupt::default()).expect("the run must succeed");
+        let report = report.expect("the run is not interrupted");
         let in_flight = report.iops * report.lat_mean_ns / 1e9;
         assert!((134.0..138.0).contains(&in_flight), "{in_flight}");
     }
@@ -398,7 +399,7 @@ mod tests {
     fn a_mode_has_the_papers_queues_and_threads_and_can_have_others() {
         let of = |mode| VmSetting::new(mode);
         let shape = |setting| {
-            let report = run(setting, 2).expect("it runs");
+            let report = run(setting, 2).expect("the run must succeed");
             (report.guest.queues, report.guest.threads, report.guest.batching_ns)
         };
         assert_eq!(shape(of(Mode::Baseline)), (1, 1, 0));
@@ -416,7 +417,7 @@ mod tests {
         let one = VmSetting { threads: Some(1), ..long.clone() };
         let mut most: f64 = 0.0;
         for (setting, processes) in [(unbound, 1), (long.clone(), 1), (long, 3), (one, 3)] {
-            let held = run(setting, processes).expect("it runs").cost.held_share;
+            let held = run(setting, processes).expect("the run must succeed").cost.held_share;
             most = most.max(held);
         }
         assert!(most > 0.5 && most <= 1.0, "{most}");

@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_file_is_whole_and_every_entry_has_an_origin() {
-        let costs = VmCosts::kvm_2015().expect("it comes with the program");
+        let costs = VmCosts::kvm_2015().expect("the built-in file must be valid");
         assert_eq!(costs.name, "kvm-2015");
         assert!(costs.entries().iter().all(|(_, cost)| cost.ns > 0.0));
         let dearer = costs.with_guest_times(3);

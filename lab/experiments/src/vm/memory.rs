@@ -143,8 +143,12 @@ mod tests {
             assert_eq!(memory.mutex.word.load(Order::Relaxed), 0);
             assert_eq!(memory.references.load(Order::Relaxed), 1);
         };
-        let model = machine("miot").expect("a known machine");
-        Simulation::new(&model, 1).expect("a model").first_cpu(7).run(main).expect("it ends");
+        let model = machine("miot").expect("the machine must exist");
+        Simulation::new(&model, 1)
+            .expect("the model must be valid")
+            .first_cpu(7)
+            .run(main)
+            .expect("the run must end");
         let seen = lock(&seen);
         *seen
     }

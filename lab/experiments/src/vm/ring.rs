@@ -125,7 +125,8 @@ impl Ring {
             let used = self.used_idx.load(Order::Acquire);
             while driver.taken < used {
                 self.used_line(driver.taken).read();
-                let request = lock(&self.used).pop_front().expect("published before the index");
+                let request =
+                    lock(&self.used).pop_front().expect("requests are published before the index");
                 driver.taken += 1;
                 driver.free.push(request.slot);
                 freed += 1;
@@ -151,7 +152,7 @@ impl Ring {
 
     /// Takes the next request for the device; the index says that there is one.
     pub(super) fn pop(&self) -> VmRequest {
-        let request = lock(&self.avail).pop_front().expect("added before the index");
+        let request = lock(&self.avail).pop_front().expect("requests are added before the index");
         self.descriptors[request.slot as usize].read();
         request
     }

@@ -157,12 +157,12 @@ mod tests {
                 verify: false,
                 seed: 1,
             },
-            drive: drive.parse().expect("a drive"),
+            drive: drive.parse().expect("the drive's spec must be valid"),
             interrupts: drive != "null",
             length: Length::Ios(400),
         };
         let (costs, model) = (costs.expect("there"), model.expect("there"));
-        run_vm(&model, &costs, &plan).expect("it runs")
+        run_vm(&model, &costs, &plan).expect("the run must succeed")
     }
 
     #[test]

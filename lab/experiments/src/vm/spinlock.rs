@@ -256,7 +256,11 @@ mod tests {
             parker.unpark();
             threads.into_iter().for_each(|thread| assert!(thread.join()));
         };
-        Simulation::new(&model, 1).expect("a model").first_cpu(2).run(main).expect("it ends");
+        Simulation::new(&model, 1)
+            .expect("the model must be valid")
+            .first_cpu(2)
+            .run(main)
+            .expect("the run must end");
         let result = lock(&result);
         *result
     }

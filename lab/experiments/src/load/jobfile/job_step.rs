@@ -71,7 +71,7 @@ impl Worker<'_> {
                 if due(job.flow.fsync) { FlushAccounting::Yes } else { FlushAccounting::No };
             return JobStep::Flush(counted);
         }
-        let io = self.held[0].expect("drawn above");
+        let io = self.held[0].expect("the I/O was drawn above");
         let due_ns = self.pace.due_ns(io.direction);
         if due_ns > now_ns {
             return self.other_way(io.direction, due_ns, now_ns);

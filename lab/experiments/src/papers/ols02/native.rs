@@ -58,7 +58,7 @@ const HISTORY: Linux24 = Linux24 {
 
 fn plan(drive: &str, history: Linux24, (bs_bytes, length): (u32, Length)) -> SimPlan {
     SimPlan {
-        drives: vec![drive.parse().expect("a drive of this program")],
+        drives: vec![drive.parse().expect("the drive's spec must be valid")],
         layout: Layout::Linear,
         service: Service {
             serving: ServingConfig { plug_high: 1_024, ..ServingConfig::default() },
