@@ -195,7 +195,7 @@ mod tests {
         let without = complete().replace("_lock_lock", "_lock_locks");
         assert_eq!(
             message(without),
-            "the example 'primitives' has no pair for 'lock_lock'; add one"
+            "the example 'primitives' lacks native_lock_lock and plain_lock_lock; add them"
         );
         let alone = complete() + "plain_cpu_twice:\n\tretq\n.Lfunc_end9:\n";
         assert_eq!(message(alone), "the assembly has no function 'native_cpu_twice'");

@@ -224,13 +224,11 @@ impl SimPlan {
         }
         let mut used = self.cpus.iter().chain(&self.service.worker_cpus);
         if let Some(cpu) = used.find(|cpu| **cpu >= cpus) {
-            return wrong(format!("CPU {cpu} does not exist: the machine has {cpus} CPUs"));
+            return wrong(format!("CPU {cpu}: the machine has {cpus}"));
         }
         if self.interface == InterfaceKind::Sync && self.workload.iodepth != 1 {
             let depth = self.workload.iodepth;
-            return wrong(format!(
-                "interface sync has one I/O in flight: iodepth is {depth}, use 1"
-            ));
+            return wrong(format!("interface sync has one I/O in flight: iodepth is {depth}"));
         }
         self.service.history.check(self.workload.bs_bytes, self.workload.iodepth)?;
         if self.workload.verify {

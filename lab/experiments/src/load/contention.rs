@@ -95,12 +95,10 @@ impl ContentionPlan {
         let wrong = |text: String| Err(BenchError::Workload(text));
         let count = self.clients.len();
         if !(1..=CLIENTS_MAX).contains(&count) {
-            return wrong(format!(
-                "{count} clients: the number of clients must be 1 to {CLIENTS_MAX}"
-            ));
+            return wrong(format!("{count} clients: 1 to {CLIENTS_MAX} are possible"));
         }
         if self.phases.length_ns == 0 || self.phases.step_ns == Some(0) {
-            return wrong("the measured time is 0; give 1 ns or more".into());
+            return wrong("the plan has a time of 0 to measure; give 1 ns or more".into());
         }
         for (number, client) in self.clients.iter().enumerate() {
             let (name, cpu) = (&client.name, self.cpu_of(number));

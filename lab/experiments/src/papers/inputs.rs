@@ -61,8 +61,8 @@ fn drive(preset: &ModelPreset, of: &DriveOrigins) -> [Constant; 4] {
             us(disk.average_seek_ns.0)
         ),
         None => format!(
-            "{} dies; a page of {} KiB is read in {} us and written in {} us; each I/O takes {} us \
-             more; the write buffer has {} MiB",
+            "{} dies, a page of {} KiB read in {} us, written in {} us; each I/O takes {} us more; \
+             write buffer of {} MiB",
             timing.units,
             timing.page_bytes >> 10,
             us(timing.read_ns),

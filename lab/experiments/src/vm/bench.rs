@@ -276,8 +276,7 @@ pub fn run_vm_bench(
     }
     if workload.verify || drive.driver == "file" {
         return Err(refused(
-            "--verify and file drives are not possible with --vm; use a null, ram or model drive"
-                .to_owned(),
+            "a virtual machine verifies nothing, and its drives are null, ram or model".to_owned(),
         ));
     }
     let plan = VmPlan {

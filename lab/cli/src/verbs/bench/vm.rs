@@ -257,7 +257,7 @@ mod tests {
             ("--machine miot --vm mq --drive null --drive null", "--drive: a virtual machine has"),
             ("--machine miott --vm mq", "did you mean miot?"),
             ("--machine p3-8way --vm mq,without=sharing", "machine p3-8way has no hyper-threads"),
-            ("--machine miot --vm mq --bs 100", "--bs 100: 512 bytes to 1m"),
+            ("--machine miot --vm mq --bs 100", "--bs 100: write 512 bytes to 1m"),
             ("--machine miot --vm mq --drive file:path=/x", "drives are null, ram or model"),
         ] {
             let error = format!("{:#}", run(&format!("{text} --ios 10")).expect_err(text));
