@@ -2,12 +2,12 @@
 //!
 //! `machines` names the machine models; `interface` models the submission interface; `irq` and
 //! `poller` model the handling of interrupts; `host_adapter` models state that drives behind a SCSI
-//! host shared; `linux24` models raw I/O of Linux 2.4, `linux3` what kernels of 2013 did outside of
-//! the block layer, `bounce` a drive whose data is copied. `window` selects the measured part of a
-//! run; `job` and `raw_job` are submitters; `workers` serve drives; `file_costs` is the extra cost
-//! of files; `program` has threads that do I/O like programs, through a cache or directly; `tags`
-//! samples the tags in use; `run` runs one row, `rows` many. Everything below a job is the
-//! production code of the block layer and the drives. Called by the binary's verbs.
+//! host shared; `linux24` models raw I/O of Linux 2.4, `linux3` shared state of kernels of 2013
+//! outside of the block layer, and `bounce` a drive whose data is copied. `window` selects the
+//! measured part of a run; `job` and `raw_job` are submitters; `workers` serve drives; `file_costs`
+//! is the extra cost of files; `program` has threads that do I/O like programs, through a cache or
+//! directly; `tags` samples the tags in use; `run` runs one row, `rows` many. Everything below a
+//! job is the production code of the block layer and the drives. Called by the binary's verbs.
 
 mod bounce;
 mod coalescing;

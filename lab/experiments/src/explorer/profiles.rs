@@ -14,7 +14,7 @@
 //! - One in 580,000: a drive whose queue belongs to its thread, without timeouts, that refuses the
 //!   last request of a batch after it has completed all the others.
 //!
-//! Called by generator.rs. Invariant: as there, a scenario is a pure function of its seed.
+//! generator.rs calls this file. Invariant: a scenario is a pure function of its seed.
 
 use super::random::Random;
 use super::scenario::{DisturbanceKind, FaultSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec};

@@ -1,19 +1,22 @@
 //! `HostAdapter`: state that the drives behind one SCSI host shared in the kernel, apart from tags.
 //!
-//! Each part can be left out. For the HBA (mpt3sas, 4.4) two things that every command of every
-//! drive wrote: the table that maps a command's number (smid) to the command (`Lookup`), and the
-//! command count of the SCSI mid-layer, `host_busy`, which `scsi_host_queue_ready` increments and
-//! `scsi_device_unbusy` decrements. Commit 6eb045e092ef (5.5) removed it. The count of each device,
-//! `device_busy`, is modelled with it; the count of the target is kept only for targets with a
-//! limit of their own, which these do not have. For the SCU, whose driver (isci, 4.4) is a SCSI
-//! host, too: `scic_lock` around everything that the driver does, taken twice to send a command
+//! Each kind of state can be switched off. On the HBA (driver mpt3sas of Linux 4.4) every command
+//! of every drive writes two: the table that maps a command's number (smid) to the command
+//! (`Lookup`), and the command count of the SCSI mid-layer, `host_busy`, which
+//! `scsi_host_queue_ready` increments and `scsi_device_unbusy` decrements. Commit 6eb045e092ef
+//! (5.5) removed `host_busy`. The count of each device, `device_busy`, is modelled together with
+//! `host_busy`. The count of the target is not modelled, because the kernel keeps it only for
+//! targets with a limit of their own, which these drives do not have. The SCU (driver isci of 4.4)
+//! is a SCSI host, too, with two kinds of state: the lock `scic_lock`, and coalesced interrupts
+//! (coalescing.rs). The driver holds `scic_lock` in all its functions: twice to send a command
 //! (`isci_task_execute_task`, and where the request is started) and once per interrupt for all its
-//! completions (`isci_host_completion_routine`); and coalesced interrupts (coalescing.rs).
+//! completions (`isci_host_completion_routine`).
 //!
-//! Created by run.rs for a row; wraps a drive's driver, outside of `PollerDriver`, since the
-//! interrupt handler is entered before any command is looked up. Other work under the locks is part
-//! of the machine's `driver` and `complete` costs. The chain buffers of commands with many segments
-//! are not modelled: each took the lock once more (`_base_get_chain_buffer_tracker`).
+//! run.rs creates a `HostAdapter` for a row. `AdapterDriver` wraps a drive's driver, outside of
+//! `PollerDriver`, because the interrupt handler is entered before any command is looked up. Other
+//! work under the locks is part of the machine's `driver` and `complete` costs. Chain buffers of
+//! commands with many segments are not modelled; each chain buffer took the lock once more
+//! (`_base_get_chain_buffer_tracker`).
 
 use std::sync::Arc;
 
@@ -40,7 +43,8 @@ pub struct HostAdapterConfig {
     pub coalescing: bool,
 }
 
-/// Free entries written when an entry is taken or put back: that entry and its neighbour.
+/// Free entries that are written when an entry is taken or put back: the entry itself and its
+/// neighbour.
 type FreeEntries = [[u64; 8]; 2];
 
 /// State shared by the drivers of a host's drives.

@@ -17,12 +17,12 @@
 //!
 //! Every request costs `Stage::Interface` once, with any interface. \[MQ\] does not say that the
 //! fixed kernel no longer counts direct I/Os of block devices, only that shared counters became
-//! atomics. The model assumes it for three reasons. The patch that removed the count was part of
-//! the blk-mq series, as an author of both wrote when he sent the patch again (Axboe, LKML, 15
-//! April 2015). The count is the only state that programs share on this path. And the count would
-//! limit two sockets to 2.5 million I/Os a second, where \[MQ\] measured ten and fifteen million. A
-//! process's own locks are never contended, because each process has one submitter here. Source:
-//! \[MQ\] point 8.
+//! atomics. The model assumes that the fixed kernel does not count them, for three reasons. The
+//! patch that removed the count was part of the blk-mq series, as an author of both wrote when he
+//! sent the patch again (Axboe, LKML, 15 April 2015). The count is the only state that programs
+//! share on this path. And the count would limit two sockets to 2.5 million I/Os a second, where
+//! \[MQ\] measured ten and fifteen million. A process's own locks are never contended, because each
+//! process has one submitter here. Source: \[MQ\] point 8.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -62,7 +62,7 @@ pub(super) struct PauseLoop {
 pub(super) enum GuestLock<T: Send> {
     /// The host may preempt the holder.
     Preempted(TicketLock<T>),
-    /// The host does not preempt holders.
+    /// The host does not preempt the holder, so this is a lock of the simulated machine.
     Left(SimLock<T>),
 }
 
