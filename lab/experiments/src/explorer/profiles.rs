@@ -9,8 +9,8 @@
 //! - One in 120,000: discards or write-zeroes with more parts than a channel had slots, on a drive
 //!   that stalled, beside split bios for other drives. It needs a serving mode other than inline,
 //!   the only one with stalls, and small limits for these two operations only.
-//! - One in 150,000: a bug in the explorer itself, which needed a time slice to end between two of
-//!   its instructions.
+//! - One in 150,000: a time slice that ended between two particular instructions of the explorer
+//!   itself.
 //! - One in 580,000: a drive whose queue belongs to its thread, without timeouts, that refuses the
 //!   last request of a batch after it has completed all the others.
 //!
