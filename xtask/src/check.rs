@@ -11,12 +11,12 @@ use anyhow::{Context, Result};
 
 use crate::{primitives, tidy, tree};
 
-/// Selects if the tests and `tidy` are part of the check; CI has run them before.
+/// Selects whether the check includes the tests and `tidy`; CI runs these in earlier steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TestSelection {
-    /// Run them.
+    /// Run the tests and `tidy`.
     Run,
-    /// Leave them out.
+    /// Skip the tests and `tidy`.
     Skip,
 }
 

@@ -1,8 +1,8 @@
 //! `cargo xtask programs`, `schedulers` and `matrix`: comparisons with other programs.
 //!
-//! Runs the example of that name in millrace-tests, and passes it this command's arguments. A
-//! separate process, because it needs other dependencies than the checks. Called by `main`; calls
-//! cargo as a child process.
+//! Runs the example of the command's name in millrace-tests, with this command's arguments. The
+//! example is a separate process, because it needs other dependencies than the checks. `main` calls
+//! this file, which runs cargo as a child process.
 
 use std::path::Path;
 

@@ -1,9 +1,10 @@
-//! `cargo xtask deb`: a Debian package of the build with profile `dist`.
+//! `cargo xtask deb`: builds a Debian package of the program, with profile `dist`.
 //!
-//! Makes the files that the repository does not have: the program, completions and manual pages
-//! (manual.rs makes the configuration's page). cargo-deb packs them with the documents, units and
-//! scripts that crates/cli/Cargo.toml lists, into `target/deb`; root is not needed. Called by
-//! `main`; calls cargo, the program, gzip and cargo-deb.
+//! Generates the files that are not in the repository: the program, completions and manual pages
+//! (manual.rs generates the page of the configuration). cargo-deb packs these files, and the
+//! documents, units and scripts that crates/cli/Cargo.toml lists, into a package in `target/deb`.
+//! The command does not need root. `main` calls this file, which runs cargo, the program, gzip and
+//! cargo-deb.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ mod manual;
 
 const REFERENCE: [&str; 2] = ["docs/configuration.md", "docs/test-drives.md"];
 
-/// Packs `binary`, or builds the program first if it is None; returns true if there is a package.
+/// Packs `binary`; with `None`, builds the program first. Returns true if the package was created.
 pub fn run(root: &Path, binary: Option<&str>) -> Result<bool> {
     if Command::new("cargo-deb").arg("--version").output().is_err() {
         bail!("cargo-deb is missing; install it with: cargo install cargo-deb --locked");

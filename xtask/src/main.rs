@@ -1,7 +1,7 @@
 //! `cargo xtask`: the checks of this repository, run the same way by people and by CI.
 //!
-//! Owns only the choice of the verb; each verb is one function in one file. Exit status: 0 clean, 1
-//! a check found something, 2 a check could not be made.
+//! This file only selects the verb; each verb is one function in one file. Exit status: 0 if the
+//! check found no problem, 1 if it found problems, 2 if the check could not be made.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A tool for people: it talks to them.
 

@@ -1,9 +1,10 @@
 //! `cargo xtask models`: checks the lock-free code under every interleaving and memory order.
 //!
-//! Runs the litmus tests of the checked machine, and on it the models of the block layer and of
-//! vhost-user. Their output says how many executions each took, and after how many executions each
-//! seeded bug was found. They are built from the patched copy of `planted`, which has hooks for
-//! bugs. Called by `main` and by CI; calls cargo as a child process.
+//! Runs the litmus tests of the checked machine, and the models of the block layer and of
+//! vhost-user on this machine. The output says how many executions each model took, and after how
+//! many executions each seeded bug was found. The models are built from the patched copy of
+//! `planted`, which has hooks for bugs. `main` and CI call this file, which runs cargo as a child
+//! process.
 
 use std::path::Path;
 
@@ -12,8 +13,8 @@ use anyhow::Result;
 use crate::check::{CargoStep, cargo, step, timed};
 use crate::planted;
 
-/// Builds outside the copy of the tree, because the copy is cleared of all files that git does not
-/// know.
+/// The build folder is outside the copy of the tree, because every file in the copy that git does
+/// not know is deleted.
 const TARGET: Option<(&str, &str)> = Some(("CARGO_TARGET_DIR", ".."));
 
 const STEPS: [CargoStep; 2] = [
@@ -21,8 +22,8 @@ const STEPS: [CargoStep; 2] = [
         "litmus tests of the checked machine",
         "test --config=xtask/models.toml --package=millrace-checker --lib --tests -- --nocapture",
     ),
-    // The program has no library; it and tls are selected for the features that they give the
-    // dependencies.
+    // millrace-cli and millrace-tls are selected only because they enable features of shared
+    // dependencies; millrace-cli has no library to test.
     step(
         "models of the block layer and of vhost-user",
         "test --config=xtask/models.toml --package=millrace-block --package=millrace-exports \

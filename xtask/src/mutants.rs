@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use crate::tree;
 use list::{MutantEntry, MutantKey};
 
-/// Share of mutants that the tests must find, for a whole crate or an even sample.
+/// Fraction of mutants that the tests must find, of a whole crate or of an even sample.
 const KILLED_PERCENT_MIN: f64 = 90.0;
 
 const USAGE: &str =
@@ -130,8 +130,8 @@ fn plant(
     }
     command.args(wanted.iter().map(|entry| format!("--re={}", entry.key.pattern())));
     // `--cargo-arg` applies to building, too; arguments after `--` apply to running only. These two
-    // packages are selected for the features that they give the dependencies: with the same ones as
-    // for `cargo test`, CI can copy the dependencies from target/debug.
+    // packages are selected only because they enable features of shared dependencies. With the same
+    // features as for `cargo test`, CI can copy the built dependencies from target/debug.
     command.args(["--cargo-arg=--package=millrace-cli", "--cargo-arg=--package=millrace-tls"]);
     command.args(group.words("tests").iter().map(|target| format!("--cargo-arg={target}")));
     command.args(["--", "--"]);
@@ -155,8 +155,8 @@ fn plant(
     }
 }
 
-/// Prints unknown survivors, and wanted mutants that do not exist. Returns true if there are
-/// neither.
+/// Prints surviving mutants that are not listed as known, and listed mutants that no longer exist.
+/// Returns true if there are neither.
 fn judge(
     group: &MutantGroup,
     outcome: &MutantOutcome,
@@ -169,7 +169,7 @@ fn judge(
             Some(entry) => println!("mutants: known: {name}: {}", entry.reason),
             None => {
                 println!(
-                    "mutants: NO TEST FAILS WITH {name}: write one, or list the mutant in \
+                    "mutants: NO TEST FAILS WITH {name}: write a test, or list the mutant in \
                      xtask/mutants/known.txt with a reason"
                 );
                 clean = false;
@@ -284,8 +284,8 @@ impl MutantOutcome {
         self.caught.iter().chain(&self.missed).chain(&self.timeout)
     }
 
-    /// A test that hangs finds the bug just like one that fails; a mutant that does not build is no
-    /// bug.
+    /// A hanging test counts as a found bug, like a failing test. A mutant that does not build does
+    /// not count.
     fn killed_percent(&self) -> f64 {
         let killed = self.caught.len() + self.timeout.len();
         let tested = killed + self.missed.len();

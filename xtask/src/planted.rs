@@ -1,10 +1,10 @@
 //! `cargo xtask planted`: checks that `millrace-lab explore` finds every seeded bug, and counts the
 //! seeds that it needs.
 //!
-//! Copies the tree to `target/planted/tree`, patches hooks for bugs into the copy, builds the
-//! program there with the feature `planted`, runs it with each bug and without any, and prints a
-//! row for each. Called by `main`; `models` uses the copy, too. Calls cargo and the program as
-//! child processes. The check fails if 1,000 seeds do not find a bug.
+//! Copies the tree to `target/planted/tree`, patches hooks for bugs into the copy, and builds
+//! `millrace-lab` there with the feature `planted`. Then runs `explore` without a bug and with each
+//! bug, and prints a table row for each bug. The check fails if `explore` does not find a bug
+//! within 1,000 seeds. `main` calls this file; `models` uses the copy, too.
 
 pub mod patch;
 
@@ -42,14 +42,15 @@ pub fn target(root: &Path) -> PathBuf {
     root.join(TARGET)
 }
 
-/// Runs the program with each bug; returns true if all were found, and nothing was found without a
-/// bug.
+/// Runs the explorer with each seeded bug and without a bug. Returns true if the explorer found
+/// every seeded bug and reported no bug without one.
 pub fn run(root: &Path) -> Result<bool> {
     let (tree, target) = (patched_tree(root)?, target(root));
     let lists = patch::read(root, patch::PLANTED)?;
     let built = tree::cargo()
         .args(["build", PROFILE, "--bin=millrace-lab", "--package=millrace-lab"])
-        // Selected for the features that they give the dependencies.
+        // The build includes these packages only because they enable features of shared
+        // dependencies.
         .args(["--package=millrace-cli", "--package=millrace-tls"])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(tree)
@@ -63,7 +64,7 @@ pub fn run(root: &Path) -> Result<bool> {
     for (subject, more) in [("the layer", &[][..]), ("the cache", CACHE)] {
         let clean = explore(&program, more)?;
         let said = String::from_utf8_lossy(&clean.stdout).trim().to_owned();
-        println!("planted: {subject} without a bug: {said}");
+        println!("planted: the explorer ran {subject} without a seeded bug: {said}");
         all &= clean.status.success();
     }
     println!("| planted bug | where | found as | seeds |\n|---|---|---|---|");

@@ -25,11 +25,12 @@ const PRIMITIVES: &str = "counter_add counter_get counter_raise cpu fence line_h
                           line_write lock_lock lock_try_lock word_compare_exchange word_fetch_add \
                           word_fetch_and word_fetch_or word_load word_store word_swap work";
 
-/// Primitives that may have more instructions than the plain operation, and the limit, which
-/// includes code off the fast path: a lock checks if it must count, when taken and when released.
+/// Primitives that may have more instructions than the plain operation, with the limit on the
+/// additional instructions. The limit includes code off the fast path: a lock checks whether it
+/// must collect statistics, when it is taken and when it is released.
 const MORE: [(&str, usize); 2] = [("lock_lock", 30), ("lock_try_lock", 22)];
 
-/// One primitive, compiled both ways.
+/// One primitive and the plain operation that it is compared with, as compiled.
 #[derive(Debug, PartialEq, Eq)]
 struct PrimitivePair {
     name: String,
@@ -38,7 +39,8 @@ struct PrimitivePair {
 }
 
 impl PrimitivePair {
-    /// Returns how many more instructions than the plain operation it may have.
+    /// Returns the number of instructions that the primitive may have beyond those of the plain
+    /// operation.
     fn more_max(&self) -> usize {
         MORE.iter().find(|(name, _)| *name == self.name).map_or(0, |(_, more)| *more)
     }
@@ -97,7 +99,9 @@ fn pairs(assembly: &Assembly) -> Result<Vec<PrimitivePair>> {
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
         };
         if !names.iter().any(|name| is_form(name)) {
-            bail!("the example 'primitives' has no pair for '{primitive}'; add one");
+            bail!(
+                "the example 'primitives' lacks native_{primitive} and plain_{primitive}; add them"
+            );
         }
     }
     let body = |name: String| {
@@ -191,7 +195,7 @@ mod tests {
         let without = complete().replace("_lock_lock", "_lock_locks");
         assert_eq!(
             message(without),
-            "the example 'primitives' has no pair for 'lock_lock'; add one"
+            "the example 'primitives' lacks native_lock_lock and plain_lock_lock; add them"
         );
         let alone = complete() + "plain_cpu_twice:\n\tretq\n.Lfunc_end9:\n";
         assert_eq!(message(alone), "the assembly has no function 'native_cpu_twice'");

@@ -1,9 +1,10 @@
-//! `cargo xtask seams`: how many files a new drive type, scheduler, counter or key touches.
+//! `cargo xtask seams`: checks the number of files that a new drive type, scheduler, counter or
+//! configuration key changes.
 //!
-//! `xtask/seams/*.patch` are four small changes in the form of `planted::patch`, each with the most
-//! files that it may touch in its first line (`# files: 3`). Each is applied to a copy of the tree,
-//! which has to pass `cargo check`. Called by `main`; not part of CI, where tidy
-//! checks that the patches still fit.
+//! `xtask/seams/*.patch` are four small changes in the form of `planted::patch`. The first line of
+//! each is the largest number of files that it may change (`# files: 3`). Each is applied to a copy
+//! of the tree, which must pass `cargo check`. `main` calls this file. CI does not run it; there,
+//! tidy checks that the patches still apply.
 
 use std::path::Path;
 
@@ -15,7 +16,8 @@ use crate::tree;
 pub const PATCHES: &str = "xtask/seams";
 const TARGET: &str = "target/seams";
 
-/// Applies and builds each patch, and prints a row for each; true if none touches too many files.
+/// Applies and builds each patch, and prints a row for each. Returns true if no patch changes too
+/// many files and all builds pass.
 pub fn run(root: &Path) -> Result<bool> {
     let (target, copy) = (root.join(TARGET), root.join(TARGET).join("tree"));
     let mut all = true;

@@ -40,7 +40,7 @@ use source::Source;
 /// Folders whose Rust files are checked; `fuzz` is a workspace of its own.
 const RUST_ROOTS: [&str; 4] = ["crates", "lab", "xtask", "tests"];
 
-/// One violation: its place, and what to do about it.
+/// One violation of a rule: its place in the tree, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Path from the root of the repository, with `/`.

@@ -1,9 +1,9 @@
 //! `cargo xtask times`: measures how long builds and tests of this repository take.
 //!
-//! Builds and tests a copy of the tree in a target folder of its own, which is emptied before each
-//! step that stands for a fresh clone, and prints for each step its wall and CPU time and the load
-//! of the machine before it. Called by `main`; calls git through `tree`, and cargo as a child
-//! process. Downloads happen before the first step and do not count.
+//! Builds and tests a copy of the tree in a target folder of its own. The folder is emptied before
+//! each step that measures a fresh clone. For each step, prints the wall time, the CPU time and the
+//! load of the machine before the step. Downloads happen before the first step and do not count.
+//! `main` calls this file, which runs git (through `tree`) and cargo as child processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ struct TimedStep {
     args: &'static [&'static str],
     /// State of the target folder before the step.
     before: TargetState,
-    /// Targets for wall time and CPU time, in seconds.
+    /// Targets (maximum) for wall time and CPU time, in seconds.
     wall_max: Option<u64>,
     cpu_max: Option<u64>,
 }
@@ -40,7 +40,7 @@ enum TargetState {
     Empty,
     /// Left as it was after the previous step.
     Kept,
-    /// Built and tested once, and then one line added at the top of [`CHANGED`].
+    /// Built and tested once; then one line was added at the top of [`CHANGED`].
     OneLineChanged,
 }
 

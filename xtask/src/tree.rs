@@ -1,9 +1,9 @@
 //! Copies of the tree in which mutants are tested and bugs are seeded.
 //!
-//! cargo-mutants changes files while it runs, and a killed run leaves them changed; seeded bugs are
-//! patched in. So each works on a copy that only it uses. A copy is kept from run to run, and
-//! unchanged files are not touched, so that cargo builds only what is new. Called by `mutants` and
-//! `planted`; calls git.
+//! cargo-mutants changes files while it runs, and a killed run leaves the changes behind; `planted`
+//! patches seeded bugs into files. So each command works on a copy of its own. The copy is kept
+//! between runs, and unchanged files are not written again, so that cargo builds only changed
+//! crates. `mutants` and `planted` call this file, which runs git.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 /// Makes `copy` equal to the files of `root` that git knows or would add; `changed` has replacement
 /// texts for some files.
 pub fn mirror(root: &Path, copy: &Path, changed: &BTreeMap<PathBuf, String>) -> Result<()> {
-    fs::create_dir_all(copy).with_context(|| format!("cannot make {}", copy.display()))?;
+    fs::create_dir_all(copy).with_context(|| format!("cannot create {}", copy.display()))?;
     let mut wanted = listed(root)?;
     wanted.extend(changed.keys().cloned());
     for path in &wanted {
@@ -25,7 +25,8 @@ pub fn mirror(root: &Path, copy: &Path, changed: &BTreeMap<PathBuf, String>) -> 
     remove_others(copy, copy, &wanted)
 }
 
-/// Returns a command for cargo: under `cargo xtask` the one that was called, with its toolchain.
+/// Returns a command that runs cargo. Under `cargo xtask` this is the calling cargo, with the same
+/// toolchain.
 pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
@@ -52,11 +53,12 @@ fn copy_changed(from: &Path, text: Option<&[u8]>, to: &Path) -> Result<()> {
     if fs::read(to).is_ok_and(|old| old == bytes) {
         return Ok(());
     }
-    let folder = to.parent().context("a file of the tree lies in a folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // Not `fs::copy`: the new file must be newer than the build output of the old one.
+    let folder = to.parent().context("a file of the copy must be in a folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    // `fs::copy` is not used, because the new file must be newer than the build output of the old
+    // file.
     fs::write(to, bytes).with_context(|| format!("cannot write {}", to.display()))?;
-    // A file that a patch adds has nothing to take permissions from.
+    // A file that a patch adds does not exist in the tree, so there are no permissions to copy.
     let Ok(metadata) = fs::metadata(from) else { return Ok(()) };
     fs::set_permissions(to, metadata.permissions())
         .with_context(|| format!("cannot mark {}", to.display()))

@@ -86,8 +86,8 @@ impl Explorer {
         }
     }
 
-    /// Sets the maximum number of preemptions in one execution. A preemption is a turn that a
-    /// runnable thread loses.
+    /// Sets the maximum number of preemptions in one execution. A preemption takes the CPU from a
+    /// thread that could continue.
     #[must_use]
     pub fn preemptions(mut self, count: u32) -> Self {
         self.bounds.preemptions = count;
@@ -100,14 +100,15 @@ impl Explorer {
         self.preemptions(u32::MAX)
     }
 
-    /// Sets the maximum number of executions. More are an error.
+    /// Sets the maximum number of executions. An exploration that needs more ends with an error.
     #[must_use]
     pub fn max_executions(mut self, count: u64) -> Self {
         self.executions_max = count;
         self
     }
 
-    /// Sets the maximum number of steps of one execution. More are a failure.
+    /// Sets the maximum number of steps of one execution. An execution with more steps is a
+    /// failure.
     #[must_use]
     pub fn max_steps(mut self, count: u32) -> Self {
         self.bounds.steps = count;

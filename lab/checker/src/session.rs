@@ -117,7 +117,7 @@ pub(super) fn is_exploring() -> bool {
     !SESSION.get().is_null()
 }
 
-/// Guard that makes a session the current one of the calling thread. Dropping it ends that.
+/// Guard that makes a session the current session of the calling thread until the guard is dropped.
 pub(super) struct EnteredSession(());
 
 impl EnteredSession {
@@ -164,7 +164,7 @@ pub(super) fn turn() {
     }
 }
 
-/// Waits until the reason `wait` has ended. On return it is the thread's turn.
+/// Waits until the reason `wait` has ended and the scheduler has picked the calling thread.
 pub(super) fn wait(wait: WaitReason) {
     if let Some(turns) = with(|session| session.wait(wait)) {
         suspend(turns);
@@ -220,8 +220,8 @@ impl Session {
         index
     }
 
-    /// Starts a thread that knows what the current one knows. Returns `None` if there are too many
-    /// threads.
+    /// Starts a thread with the knowledge of the current thread. Returns `None` if there are too
+    /// many threads.
     pub(super) fn spawn(
         &mut self,
         name: &str,

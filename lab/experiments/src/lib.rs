@@ -1,4 +1,4 @@
-//! Workloads, experiments and reports: what measures millrace, and nothing that production needs.
+//! Workloads, experiments and reports that measure millrace; production does not need this crate.
 //!
 //! Folders are layers, of which each stands on those before it. `filter` has drivers around a
 //! driver, `page` figures, tables and checks as HTML and text. `load` is the load generator with

@@ -1,12 +1,13 @@
-//! The load generator: workloads, the loops that run them, and the rows that they give.
+//! The load generator: workloads, the loops that run them, and the rows with their results.
 //!
-//! `workload` is a job's work in fio's words, `job` its loop, `verify` its pattern; `channel` is a
-//! volume as a job's target, `client` a server. `bench` runs a row of jobs on a volume, `nbd`,
-//! `vhost` and `virtqueue` run one against a server, `row` is the result. `jobfile` runs fio's job
-//! files, `contention` clients unlike each other at the same drives, `calibration` measures a drive
-//! for schedulers that share its time. `sleeper` is how threads wait, `drain_barrier` ends the
-//! threads of a run, `overwrite` refuses to write over data. Called by the binary's verbs, by
-//! papers and by tests.
+//! `workload` has the settings of a job in fio's terms, `job` the loop of a job, and `verify` the
+//! pattern for verification. The target of a job is a volume (`channel`) or a server (`client`).
+//! `bench` runs a row of jobs on a volume; `nbd`, `vhost` and `virtqueue` run a row against a
+//! server; `row` is the result. `jobfile` runs fio's job files, `contention` runs clients with
+//! different workloads on the same drives, and `calibration` measures a drive for schedulers that
+//! share its time. `sleeper` has the ways in which threads sleep, `drain_barrier` ends the threads
+//! of a run, and `overwrite` protects existing data. The binary's verbs, papers and tests call this
+//! module.
 
 pub(crate) mod bench;
 pub mod calibration;

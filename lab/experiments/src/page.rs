@@ -22,13 +22,13 @@ use serde::{Deserialize, Serialize, Serializer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckKind {
-    /// A value given to the model; not counted.
+    /// A value given to the model as an input; not counted.
     Input,
     /// A statement that must hold.
     Qualitative,
-    /// Numbers that ours must be near to.
+    /// Numbers of the paper that our numbers must be close to.
     Quantitative,
-    /// Numbers of which only the order must be right.
+    /// Numbers of the paper of which only the ranking must match: the same one must be the larger.
     #[serde(rename = "order only")]
     OrderOnly,
 }
@@ -53,7 +53,7 @@ pub enum Verdict {
     Yes,
     /// The check does not hold.
     No,
-    /// Something that the check needs is not written, or was not run.
+    /// The check was not made, because a part that it needs was not run or is not implemented.
     NotYet,
 }
 

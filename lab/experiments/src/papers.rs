@@ -1,9 +1,10 @@
-//! Papers' experiments, repeated: the table of all, the frame of a page, and what runs points.
+//! Repetition of papers' experiments: the table of all papers, the frame of a page, and the code
+//! that runs points.
 //!
-//! `papers/NAME.toml` has a paper's points, figures, tables and checks, which `sheet` reads and
-//! shows and whose formulas `formula` works out; a paper's module says what a simulation makes of
-//! its settings. `points` runs them. `spans` measures this machine instead. Called by
-//! `millrace-lab paper`.
+//! `papers/NAME.toml` has a paper's points, figures, tables and checks. `sheet` reads the file and
+//! renders the page, `formula` evaluates the file's formulas, and a paper's module turns the
+//! settings of a point into a simulation. `points` runs the points. Only `spans` simulates nothing:
+//! it measures this machine. `millrace-lab paper` calls this file.
 
 mod atc17;
 mod comparison;
@@ -36,25 +37,26 @@ pub use points::PartSelection;
 pub(crate) use points::run_without;
 pub(crate) use points::{Point, Results, mechanisms, repeat};
 
-/// Told of each point that begins; may have the run end.
+/// Callback that is called when a point begins, and that may end the run.
 pub type Tell<'a> = dyn FnMut(Step<'_>) -> ControlFlow<()> + Send + 'a;
 
 /// A paper, or other experiment, that can be repeated.
 #[derive(Debug)]
 pub struct Paper {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// The page's title.
+    /// Title of the page.
     pub(crate) title: &'static str,
     /// Paragraphs of introduction.
     pub(crate) intro: Vec<&'static str>,
-    /// Names of its parts, in the order of the page; none if it has but one.
+    /// Names of the paper's parts, in the order of the page; empty if the paper is not divided into
+    /// parts.
     pub parts: Vec<&'static str>,
     pub(crate) run: fn(PartSelection<'_>, &mut Tell<'_>) -> Result<Page, BenchError>,
     pub(crate) mechanisms: fn(&[&'static str]) -> Result<Vec<Mechanism>, BenchError>,
 }
 
-/// All, in the order in which they are run.
+/// All papers, in the order in which they are run.
 pub static PAPERS: LazyLock<[Paper; 6]> = LazyLock::new(|| {
     [
         systor13::paper(),
@@ -67,7 +69,7 @@ pub static PAPERS: LazyLock<[Paper; 6]> = LazyLock::new(|| {
 });
 
 impl Paper {
-    /// A paper with a file; `run` makes its page.
+    /// Creates a paper from its file; `run` makes its page.
     fn of_sheet(
         name: &'static str,
         sheet: &'static Sheet,
@@ -78,17 +80,17 @@ impl Paper {
         Paper { name, title: &sheet.title, intro, parts: sheet.parts(), run, mechanisms }
     }
 
-    /// Runs what is wanted and gives what was found; checks that need other parts are listed as not
-    /// there. `tell` is told of each point that begins, and may have the run end: then the page is
-    /// of those parts that were run whole.
+    /// Runs the wanted parts and returns their page. A check that needs a part that is not wanted
+    /// is listed as not made. `tell` is called for each point that begins and may end the run; the
+    /// page then contains the parts of which all points were run.
     ///
     /// # Errors
-    /// If a machine's file or a simulation is wrong, or this machine cannot measure.
+    /// If a machine's file is invalid, a simulation fails, or this machine cannot measure.
     pub fn run(&self, wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
         (self.run)(wanted, tell)
     }
 
-    /// The mechanisms that can be left out of these parts.
+    /// Returns the mechanisms that can be switched off in these parts.
     ///
     /// # Errors
     /// If a machine's file is wrong.
@@ -97,13 +99,12 @@ impl Paper {
     }
 }
 
-/// A repetition of a paper that was run: the content of its page above the checks, figures and
-/// tables.
+/// A finished run of a paper: the data of the page's head, above the checks, figures and tables.
 pub(crate) struct Repetition<'a> {
     pub(crate) paper: &'a Paper,
     /// The seed of all simulations.
     pub(crate) seed: u64,
-    /// Mechanisms that were left out in a second run of each point.
+    /// Mechanisms that were switched off in a second run of each point.
     pub(crate) without: &'a [Mechanism],
     /// Number of points that were run.
     pub(crate) rows: usize,
@@ -114,7 +115,7 @@ pub(crate) struct Repetition<'a> {
 }
 
 impl Repetition<'_> {
-    /// The page of these parts, with neither checks nor figures nor tables.
+    /// Returns the page of these parts, still without checks, figures and tables.
     pub(crate) fn page(&self, parts: &[&str]) -> Page {
         let mut facts = vec![
             ("command", self.command(parts)),
@@ -136,8 +137,8 @@ impl Repetition<'_> {
         page
     }
 
-    /// Returns notes that a reader needs to understand the page: parts not run, mechanisms left
-    /// out.
+    /// Returns notes that a reader needs to understand the page: the parts that were not run, and
+    /// the mechanisms that were switched off.
     fn remarks(&self, parts: &[&str]) -> Vec<String> {
         let Paper { name: paper, parts: names, .. } = self.paper;
         let list = |is_there: bool| {
@@ -146,19 +147,21 @@ impl Repetition<'_> {
         };
         let mut remarks = Vec::new();
         if parts.is_empty() {
-            let all = format!("millrace-lab paper {paper} runs all");
-            remarks.push(format!("Nothing of {paper} was finished; {all}."));
+            let all = format!("millrace-lab paper {paper} runs all parts");
+            remarks.push(format!("No part of {paper} was finished; {all}."));
         } else if parts.len() < names.len() {
             remarks.push(format!(
-                "Shown: {} only, of {paper}. Not run: {}; millrace-lab paper {paper} runs all.",
+                "This page shows only these parts of {paper}: {}. Parts not run: {}; \
+                 millrace-lab paper {paper} runs all parts.",
                 list(true),
                 list(false)
             ));
         }
         if !self.without.is_empty() {
             remarks.push(format!(
-                "Each point was run twice: whole, and without {} ({}). Lines, rows and tables \
-                 marked 'without' are the second run. Verdicts and exit status go by the first.",
+                "Each point was run twice: with all mechanisms, and without {} ({}). Lines, rows \
+                 and tables marked 'without' show the second run. Verdicts and the exit status \
+                 are those of the first.",
                 mechanism::words(self.without),
                 mechanism::in_words(self.without)
             ));
@@ -183,7 +186,7 @@ impl Repetition<'_> {
     }
 }
 
-/// Returns the items that several parts want, each once.
+/// Returns the items in their order, without duplicates.
 pub(crate) fn distinct<P: PartialEq>(wanted: impl Iterator<Item = P>) -> Vec<P> {
     let mut all = Vec::new();
     for one in wanted {
@@ -201,12 +204,12 @@ pub struct Step<'a> {
     pub done: usize,
     /// Number of all tasks.
     pub of: usize,
-    /// The task that has just begun.
+    /// Description of the task that has just begun.
     pub task: &'a str,
 }
 
-/// Runs a point for each name side by side. Before each point, `tell` is told the point's name, and
-/// may end the run: points that have not begun by then are left out.
+/// Runs one point for each name, several in parallel. Before each point, `tell` is called with the
+/// point's name and may end the run; the results of points that have not begun by then are `None`.
 ///
 /// # Errors
 /// Returns the first error of `run`.
@@ -228,8 +231,8 @@ pub(crate) fn run_points<T: Send>(
     run_rows(names.len(), run, |_| told.lock().unwrap_or_else(PoisonError::into_inner).0 += 1)
 }
 
-/// The parts of which every point was run, and those points with what they gave: what would have
-/// come out had only these parts been asked for.
+/// Returns the parts of which every point was run, and these points with their results, as if only
+/// these parts had been wanted.
 pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
     parts: &[P],
     points_of: impl Fn(P) -> Vec<Q>,
@@ -243,10 +246,10 @@ pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
     (parts, kept.filter_map(|(point, seen)| Some((point, seen?))).collect())
 }
 
-/// The models of these machines.
+/// Returns the models of these machines.
 ///
 /// # Errors
-/// If a file is wrong.
+/// If a machine's file is invalid.
 pub(crate) fn models<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<Model>, BenchError> {
     let load =
         |name: &str| machine(name).map_err(|error| BenchError::Machine { text: error.to_string() });
@@ -276,9 +279,9 @@ mod tests {
             told.push(step.task.to_owned());
             if step.task == "point 4" { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let ran = run_points(&names, |index| Ok(index * 10), &mut tell).expect("none fails");
+        let ran = run_points(&names, |index| Ok(index * 10), &mut tell).expect("no row may fail");
         assert!(told.len() == 6 && ran[0] == Some(0) && ran[4].is_none(), "{told:?} {ran:?}");
-        // Part a shares point 1 with b; c needs what was left out.
+        // Parts a and b share point 1; part c needs a point that was left out.
         let points_of = |part: char| match part {
             'a' => vec![0, 1],
             'b' => vec![1, 2],

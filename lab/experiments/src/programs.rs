@@ -1,8 +1,8 @@
-//! The programs of \[FALCON\]'s other half, as threads on the simulated volume.
+//! The application programs of \[FALCON\]'s evaluation, as threads on the simulated volume.
 //!
-//! A `Task` says which program a point runs, on which CPUs and with how many threads; the modules
-//! below say what a thread does. None knows how the volume is served. Called by `atc17`
-//! on the simulated machine, and natively by `bench --program`.
+//! A `Task` is the program of a point, with its CPUs and its number of threads. The modules below
+//! have the code of the threads, which does not depend on the volume's serving mode. `atc17` runs
+//! programs on the simulated machine, and `bench --program` on this machine.
 
 mod files;
 mod graph;
@@ -19,15 +19,16 @@ use crate::load::bench::BenchError;
 use crate::simulation::program::{Program, run_program};
 use crate::simulation::{ObservedRow, SimPlan};
 
-/// CPU of the cache's flusher: on the controller's socket, as the submitter of other points.
+/// CPU of the cache's flusher, on the controller's socket, like the submitter of other points.
 const FLUSHER_CPU: u32 = 0;
 /// CPUs on which no drive's worker runs, with eight drives.
 const FREE_CPUS: [u32; 3] = [9, 10, 11];
 
-/// CPUs of servers, which have more threads than CPUs: all but the flusher's, workers or not, since
-/// the paper's machine runs 24 threads at a time and keeps none free of programs.
+/// CPUs of servers, which have more threads than there are CPUs: all CPUs except the flusher's,
+/// including those of workers, since the paper's machine has 24 hyper-threads and reserves none for
+/// workers.
 const ALL_CPUS: RangeInclusive<u32> = 1..=11;
-/// Number of pieces of one call that are in flight at a time.
+/// Number of pieces of one system call that are in flight at a time.
 const CALLS: u32 = 4;
 
 /// Program to run.
@@ -37,9 +38,9 @@ pub enum Task {
     Writers,
     /// Graph engine that reads edges, with this number of threads.
     Graph(u32),
-    /// A server's mix on files, through the cache.
+    /// A server's mix of file operations, through the cache.
     Server(servers::Kind),
-    /// A utility of one thread, through the cache.
+    /// A utility with one thread, through the cache.
     Utility(utilities::Kind),
 }
 
@@ -81,7 +82,7 @@ impl Task {
         }
     }
 
-    /// Returns the largest number of I/Os that each thread has in flight, if the volume takes
+    /// Returns the largest number of I/Os that each thread has in flight, if the point's depth is
     /// `depth`.
     pub(crate) fn depth(self, depth: u32) -> u32 {
         match self {

@@ -1,10 +1,12 @@
-//! Replay: the I/Os of a trace sent again, at their times or as fast as possible, and measured.
+//! Replay: sends the I/Os of a trace again, at their times or as fast as possible, and measures
+//! them.
 //!
-//! `lane` says what I/Os go to and `route` which ones go where; `fit` is the arithmetic of
-//! addresses, `order` that of I/Os that depend on each other; `feed` reads ahead; `engine` is the
-//! loop, `tally` what it counts, `report` what comes of that; `volumes` and `servers` are targets
-//! (`nbd` and `vhost` connect), `simulated` runs the same on a simulated machine. Memory does not
-//! depend on the trace's length. Called by the verb; calls `traced` for I/Os.
+//! `lane` defines targets, and `route` maps the trace's I/Os to their lanes. `fit` has the
+//! arithmetic of addresses, and `order` the dependencies between I/Os. `feed` reads ahead, `engine`
+//! is the loop, `tally` holds its counts, and `report` is the result. `volumes` and `servers` are
+//! targets (`nbd` and `vhost` connect to servers); `simulated` runs a replay on a simulated
+//! machine. Memory does not depend on the trace's length. The verb calls this module; `trace` reads
+//! the I/Os.
 //!
 //! Source: open loop and lateness as in btreplay and fio's `read_iolog`; as fast as possible with
 //! dependencies kept as in \[FALCON\]'s replay of traces.
@@ -84,7 +86,7 @@ pub struct ReplayProgress {
     pub trace_ns: u64,
 }
 
-/// Callback that is told from time to time how far a replay is.
+/// Callback that is called from time to time with the progress of a replay.
 pub type Progress<'a> = &'a mut dyn FnMut(&ReplayProgress);
 
 /// Targets of a replay, one for each lane.
@@ -100,9 +102,9 @@ pub enum Destination<'a> {
 /// Replays a trace: its devices go to lanes of `destination` as `routes` says.
 ///
 /// # Errors
-/// If a target cannot be set up. What is wrong with a trace, or a target that breaks, ends the
-/// replay, and is said in the report's `stopped`. The calling thread is woken at its times from now
-/// on, and not within 50 us of them.
+/// If a target cannot be set up. An error in the trace, or a target that fails later, ends the
+/// replay; the report's `stopped` has the reason. A side effect: the calling thread keeps a timer
+/// slack of 1 ns, so the kernel no longer delays its wake-ups by up to 50 us.
 pub fn replay<S>(
     source: S,
     (destination, routes, addresses): (&Destination<'_>, Routes, Addresses),
@@ -113,8 +115,9 @@ where
     S: TraceSource + Send + 'static,
 {
     let (iodepth, seed) = (settings.iodepth, settings.seed);
-    // The kernel may wake a thread 50 us late, to wake it together with others. If the kernel does
-    // not let this thread ask for less, I/Os are that much later, and count as late.
+    // By default the kernel may wake a thread up to 50 us late, to wake several threads together
+    // (timer slack). If the kernel refuses a smaller value, I/Os are sent later by this time and
+    // count as late.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let rest = (source, routes, addresses, settings, progress);
     match destination {

@@ -2,12 +2,12 @@
 //!
 //! `machines` names the machine models; `interface` models the submission interface; `irq` and
 //! `poller` model the handling of interrupts; `host_adapter` models state that drives behind a SCSI
-//! host shared; `linux24` models raw I/O of Linux 2.4, `linux3` what kernels of 2013 did outside of
-//! the block layer, `bounce` a drive whose data is copied. `window` selects the measured part of a
-//! run; `job` and `raw_job` are submitters; `workers` serve drives; `file_costs` is the extra cost
-//! of files; `program` has threads that do I/O like programs, through a cache or directly; `tags`
-//! samples the tags in use; `run` runs one row, `rows` many. Everything below a job is the
-//! production code of the block layer and the drives. Called by the binary's verbs.
+//! host shared; `linux24` models raw I/O of Linux 2.4, `linux3` shared state of kernels of 2013
+//! outside of the block layer, and `bounce` a drive whose data is copied. `window` selects the
+//! measured part of a run; `job` and `raw_job` are submitters; `workers` serve drives; `file_costs`
+//! is the extra cost of files; `program` has threads that do I/O like programs, through a cache or
+//! directly; `tags` samples the tags in use; `run` runs one row, `rows` many. Everything below a
+//! job is the production code of the block layer and the drives. Called by the binary's verbs.
 
 mod bounce;
 mod coalescing;
@@ -58,7 +58,7 @@ pub use window::Length;
 pub(crate) use window::{Window, WindowStep};
 pub(crate) use workers::Workers;
 
-/// Thread or CPU that handles the interrupts of drives that complete later.
+/// Thread or CPU that handles the interrupts of drives that complete asynchronously.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Irq {
     /// No interrupts: the submitter polls for completions, on its own core.
@@ -68,9 +68,9 @@ pub enum Irq {
     Core0,
     /// The first CPU of the hardware queue's socket takes the interrupts and forwards them.
     Steered,
-    /// The thread that polls a queue pays for interrupts: one for each poll that finds completions,
-    /// as if the drive had interrupted it. If it was busy elsewhere it finds several completions
-    /// and pays once, where a drive without interrupt coalescing would interrupt for each.
+    /// The thread that polls a queue is charged one interrupt for each poll that finds completions.
+    /// A thread that was busy before the poll finds several completions and is charged once, where
+    /// a drive without interrupt coalescing would raise one interrupt for each.
     Poller,
 }
 
@@ -106,22 +106,23 @@ impl FromStr for Irq {
     }
 }
 
-/// Configuration of a row's drives and of the kernel that is modelled.
+/// Configuration of a row's drives and of the modelled kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Service {
-    /// Controllers that drives may name.
+    /// Controllers that the drives' specifications may name.
     pub controllers: Vec<ControllerConfig>,
     /// Serving mode of the volume.
     pub serving: ServingConfig,
     /// CPUs of the drives' workers; empty for no workers.
     pub worker_cpus: Vec<u32>,
-    /// If true, each drive is a volume of its own; drive i is used by jobs i, i + drives and so on.
+    /// If true, each drive is a volume of its own, and job j uses drive j modulo the number of
+    /// drives.
     pub apart: bool,
     /// I/O scheduler of the drives.
     pub scheduler: SchedulerKind,
     /// If true, adjacent bios are not merged.
     pub nomerges: bool,
-    /// Threads that may be inside a hardware queue.
+    /// Number of threads that may dispatch from a hardware queue at a time.
     pub inside: Inside,
     /// State that the kernel's driver and mid-layer shared between all drives.
     pub adapter: HostAdapterConfig,
@@ -157,20 +158,20 @@ pub struct SimPlan {
     pub workload: Workload,
     /// Length of the measurement.
     pub length: Length,
-    /// Points at which timestamps are taken.
+    /// Steps of an I/O at which timestamps are taken.
     pub stamp: Stamp,
     /// Submission interface of the jobs.
     pub interface: InterfaceKind,
-    /// I/Os submitted together, at least 1, as in fio's `iodepth_batch_submit`; None submits all
-    /// that are free.
+    /// Number of I/Os submitted together, at least 1, as in fio's `iodepth_batch_submit`. `None`
+    /// submits as many as are free.
     pub batch: Option<u32>,
     /// Handler of the drives' interrupts.
     pub irq: Irq,
-    /// Reports besides the row.
+    /// Reports to make in addition to the row.
     pub watch: Watch,
 }
 
-/// Reports besides the row.
+/// Reports to make in addition to the row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watch {
     /// Report lock statistics.
@@ -205,10 +206,10 @@ impl SimPlan {
     fn check(&self, cpus: u32) -> Result<(), BenchError> {
         let wrong = |text: String| Err(BenchError::Workload(text));
         if self.jobs == 0 || self.jobs > 65_535 {
-            return wrong(format!("{} jobs: 1 to 65535", self.jobs));
+            return wrong(format!("{} jobs: the number of jobs must be 1 to 65535", self.jobs));
         }
         if cpus != u32::MAX && self.cpus.is_empty() {
-            return wrong("no CPU to run on".into());
+            return wrong("the plan names no CPU to run jobs on".into());
         }
         // Besides the jobs there are the main thread, one that samples tags, the workers, and at
         // most one interrupt handler per CPU.
@@ -231,7 +232,9 @@ impl SimPlan {
         }
         self.service.history.check(self.workload.bs_bytes, self.workload.iodepth)?;
         if self.workload.verify {
-            return wrong("verify: these drives and buffers hold nothing to read back".into());
+            return wrong(
+                "verify is not possible: the data of these drives and buffers is not kept".into(),
+            );
         }
         Ok(())
     }

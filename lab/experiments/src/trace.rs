@@ -1,10 +1,10 @@
 //! Traces of block I/O in any format, as one stream of I/Os; also the report page of a trace.
 //!
-//! Owns what all formats have in common: an I/O with its time, device, range and, where the format
-//! has it, its latency. An `AnySource` reads any format; `millrace-lab replay`, `trace report` and
-//! `trace convert` use it and know no format. `open` detects the format and merges
-//! the I/Os of one or more files in order of arrival. `report` shows where the I/Os of a recording
-//! spend their time, and `timeline` when. Stands on millrace-trace, which reads blktrace's records.
+//! Owns the common form of all formats: an I/O with its time, device, range and, if the format has
+//! latencies, its latency. An `AnySource` reads any format; `millrace-lab replay`, `trace report`
+//! and `trace convert` use it and know no format. `open` detects the format and merges the I/Os of
+//! one or more files in order of arrival. `report` shows where the I/Os of a recording spend their
+//! time, and `timeline` when. Stands on millrace-trace, which reads blktrace's records.
 
 mod columns;
 mod detect;

@@ -9,8 +9,8 @@
 //! I/O threads are simulated threads that share the host's CPUs. Called by papers' experiments and
 //! by `bench --vm`. Source: \[MIOT\].
 //!
-//! Not modelled: threads that an idle CPU pulls; cache and TLB pollution by exits; nested paging;
-//! timer ticks; directed yields of spinning vCPUs.
+//! Not modelled: idle CPUs that pull threads from busy CPUs; cache and TLB pollution by exits;
+//! nested paging; timer ticks; directed yields of spinning vCPUs.
 
 mod bench;
 mod costs;
@@ -74,13 +74,14 @@ impl QueueService {
         }
     }
 
-    /// Returns the CPU of an I/O thread. Several threads are pinned, one per core, then to the
-    /// siblings. A single thread starts on the last CPU and may move.
+    /// Returns the first CPU of an I/O thread. If there are several I/O threads, each is pinned:
+    /// first one thread per core, then one on each core's second CPU. A single thread starts on the
+    /// last CPU and may move.
     fn thread_cpu(self, thread: u32, model: &Model) -> u32 {
         if self.threads == 1 { model.cpus() - 1 } else { machine::cpu_of(model, thread) }
     }
 
-    /// Returns the vCPU that a queue interrupts.
+    /// Returns the vCPU that gets a queue's interrupts.
     fn target(self, queue: u32) -> u32 {
         if self.steered { queue } else { 0 }
     }
@@ -123,7 +124,7 @@ impl Default for Effects {
     }
 }
 
-/// One row.
+/// Plan of one row.
 #[derive(Debug, Clone)]
 pub(crate) struct VmPlan {
     /// Number of vCPUs, placed one per core first, then on the siblings.
@@ -146,7 +147,8 @@ pub(crate) struct VmPlan {
 /// Counts of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Exits by cause: device notifications, interrupts, halts, IPIs of the guest.
+    /// Exits by cause, in this field and the next three: device notifications, interrupts, halts,
+    /// IPIs of the guest.
     pub(crate) kicks: u64,
     pub(crate) interrupted: u64,
     pub(crate) halts: u64,
@@ -156,7 +158,7 @@ pub(crate) struct Counts {
     /// Calls of `io_submit`, and the requests in them.
     pub(crate) submissions: u64,
     pub(crate) submitted: u64,
-    /// Submissions that were held back at least once, and sleeps of I/O threads.
+    /// Number of submissions that batching delayed at least once.
     pub(crate) held: u64,
     pub(crate) sleeps: u64,
     /// Sum of latencies from submission in the guest to reaping, and their number.
@@ -188,8 +190,9 @@ impl Counts {
     }
 }
 
-/// Locks state of the simulation itself, which costs no virtual time: all threads of a simulation
-/// run on one system thread, and no guard is held across a call to the machine.
+/// Locks bookkeeping of the simulation, which takes no virtual time. The lock is never contended:
+/// all threads of a simulation run on one system thread, and no guard is held across a call to the
+/// machine.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -53,7 +53,7 @@ fn body(shared: &Shared, cpu: usize, rounds: u64, mix: Mix) {
 
 fn run(cpus: u32, rounds: u64, mix: Mix) -> Report {
     let model = Model::plain(cpus.div_ceil(10), 10.min(cpus));
-    let simulation = Simulation::new(&model, 1).expect("a model of round numbers");
+    let simulation = Simulation::new(&model, 1).expect("the model must be valid");
     let main = move || {
         let shared = Arc::new(Shared {
             words: (0..64).map(|_| SimWord::new(0)).collect(),

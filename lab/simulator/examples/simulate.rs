@@ -29,7 +29,7 @@ fn read_blocks<M: Machine>(volume: &Arc<Volume<M>>) {
     while done < READS {
         while sent < READS && sent - done < IN_FLIGHT {
             let bio = Bio::read(sent * 8 % 1024, Buffer::new(512));
-            channel.submit(bio).expect("fewer bios than the channel takes");
+            channel.submit(bio).expect("the channel has room for more bios");
             sent += 1;
         }
         done += channel.wait(1, |completion| assert!(completion.status.is_ok())) as u64;
@@ -38,10 +38,11 @@ fn read_blocks<M: Machine>(volume: &Arc<Volume<M>>) {
 
 /// Runs `read_blocks` on each of `cpus` CPUs of machine `M` at once. Returns reads per second.
 fn measure<M: Machine>(cpus: u32, stack: Stack) -> f64 {
-    let driver = open_on::<M>(&"null:size=1m".parse().expect("a spec")).expect("a drive");
+    let driver = open_on::<M>(&"null:size=1m".parse().expect("the drive's spec must be valid"))
+        .expect("the drive's spec must be valid");
     let config = DiskConfig { name: "d0".into(), baseline: stack.into(), ..DiskConfig::default() };
-    let disk = Disk::new(driver, config).expect("a disk");
-    let volume = Volume::new("v", Layout::Linear, vec![disk]).expect("a volume");
+    let disk = Disk::new(driver, config).expect("the disk must be created");
+    let volume = Volume::new("v", Layout::Linear, vec![disk]).expect("the volume must be created");
     let start_ns = M::now();
     let thread = |cpu| {
         let volume = Arc::clone(&volume);

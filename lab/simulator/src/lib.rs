@@ -101,7 +101,7 @@ unsafe impl Machine for Simulated {
             world.scheduler.charge_system_call();
             world.scheduler.add_thread(name, cpu.map(|cpu| cpu.0 as usize), body)
         });
-        let (thread, ended) = started.expect("checked above: inside a simulation");
+        let (thread, ended) = started.expect("the caller is inside a simulation, as checked above");
         SimThread { thread, ended }
     }
 

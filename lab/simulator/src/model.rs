@@ -124,8 +124,8 @@ pub enum Wiring {
     /// Each socket has links to the two sockets of neighbouring numbers; all others are two hops
     /// away.
     Ring,
-    /// One bus for all sockets: every transfer occupies it, all sockets are one hop apart, and
-    /// [`CacheCosts::link`] is its bandwidth.
+    /// One bus for all sockets: every transfer occupies the bus, all sockets are one hop apart, and
+    /// [`CacheCosts::link`] is the bandwidth of the bus.
     Bus,
 }
 
@@ -191,8 +191,8 @@ pub struct CacheCosts {
     #[cfg_attr(feature = "serde", serde(default = "CacheCosts::in_order"))]
     pub near: Turns,
     /// If true, CPUs that request a line at the same time get it one after the other, as on every
-    /// real machine. If false, each gets it as fast as if it were alone; this is only for
-    /// experiments that measure the effect of queueing.
+    /// real machine. If false, each CPU gets the line as fast as if no other CPU requested it; this
+    /// is only for experiments that measure the effect of queueing.
     #[cfg_attr(feature = "serde", serde(skip, default = "CacheCosts::one_at_a_time"))]
     pub queueing: bool,
 }
@@ -238,8 +238,8 @@ pub struct ThreadCosts {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Fairness {
-    /// A woken thread preempts the current thread if that has run for longer by more than this
-    /// time.
+    /// A woken thread preempts the current thread if the current thread's run time is larger by
+    /// more than this.
     pub granularity: Cost,
     /// Maximum lead in run time over the other threads that a thread can gain by sleeping.
     pub credit: Cost,

@@ -1,4 +1,4 @@
-//! Results of a simulation: times, locks, links; or the reason why it could not end.
+//! Results of a simulation (times, locks, links), or the reason why it could not end.
 //!
 //! Plain data, returned by `Simulation::run`. Times are virtual nanoseconds as `Machine::now` gives
 //! them, and begin at [`BEGIN_NS`].

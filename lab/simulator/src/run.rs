@@ -141,8 +141,8 @@ impl ThreadCoroutines {
     fn reset(&mut self) {
         for mut fiber in self.0.drain(..).flatten() {
             // SAFETY: nothing on its stack is ever used again: its thread is not resumed, no other
-            // thread of the simulation runs any more, and what others may still reach is on the
-            // heap and leaks.
+            // thread of the simulation runs any more, and memory that other threads may still reach
+            // is on the heap and leaks.
             unsafe { fiber.force_reset() };
             keep_stack(fiber);
         }

@@ -57,7 +57,8 @@ std::thread_local! {
     static CURRENT: Cell<*const RefCell<World>> = const { Cell::new(ptr::null()) };
 }
 
-/// Guard that makes a world the running one of this system thread. Dropping it ends that.
+/// Guard that makes a world the running simulation of this system thread until the guard is
+/// dropped.
 pub(super) struct EnteredWorld;
 
 impl EnteredWorld {

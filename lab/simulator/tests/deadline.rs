@@ -9,8 +9,8 @@ use millrace_simulator::{Model, Simulated, Simulation};
 const MS: u64 = 1_000_000;
 
 fn simulated(body: impl FnOnce() + Send + 'static) {
-    let simulation = Simulation::new(&Model::plain(1, 1), 1).expect("a machine of one CPU");
-    simulation.run(body).expect("the body ends");
+    let simulation = Simulation::new(&Model::plain(1, 1), 1).expect("the model must be valid");
+    simulation.run(body).expect("the thread's body must end");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use syn::Item;
 
 use crate::syntax::{is_test, leaves};
 
-/// Longest chain of `use` lines that is followed, which also ends circles of globs.
+/// Largest number of `use` lines followed in a chain; the limit also ends cycles of glob imports.
 const USES_MAX: usize = 16;
 
 /// A crate: the items of its modules, by path with `::`; the root's path is empty.

@@ -33,7 +33,8 @@ pub struct Hunk {
 }
 
 impl Hunk {
-    /// Returns the position of the production lines in `text`; its end if the hunk has none.
+    /// Returns the position of the production lines in `text`; the end of `text` if the hunk has no
+    /// production lines.
     pub fn place(&self, text: &str) -> Result<Range<usize>, String> {
         if self.before.is_empty() {
             return Ok(text.len()..text.len());
@@ -100,7 +101,7 @@ pub fn apply_all<'a>(
     let mut changed = BTreeMap::new();
     for patch in patches {
         let file = root.join(&patch.path);
-        // Lines for the end of a file that does not exist make it.
+        // A file that does not exist is created from the lines that the patch appends.
         let is_new = !file.exists() && patch.hunks.iter().all(|hunk| hunk.before.is_empty());
         let text = if is_new { Ok(String::new()) } else { fs::read_to_string(&file) };
         let text = text.with_context(|| format!("cannot read {}", patch.path))?;
@@ -130,7 +131,8 @@ pub fn parse(text: &str) -> Result<Vec<Patch>> {
             patch.hunks.push(Hunk { name, line: number, ..Hunk::default() });
             continue;
         }
-        let hunk = patch.hunks.last_mut().expect("a patch begins with a hunk for the end");
+        let hunk =
+            patch.hunks.last_mut().expect("every patch has a first hunk, for the end of the file");
         let (stays, goes) = (line.starts_with(' '), line.starts_with('-'));
         if !(stays || goes || line.starts_with('+')) {
             bail!("line {number}: must begin with `--- `, `@@ `, a blank, `-` or `+`");

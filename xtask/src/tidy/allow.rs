@@ -14,10 +14,10 @@ use anyhow::{Context, Result, bail};
 use super::Finding;
 use super::source::Source;
 
-/// A violation that a list may allow, with its amount and its key in the list.
+/// Violation of a rule that a list may allow, with its amount and its key in the list.
 pub struct Excess {
     pub key: String,
-    /// Amount above the rule's limit; the amounts of one key are added up.
+    /// Amount by which the rule's limit is exceeded. Amounts with the same key are added up.
     pub amount: usize,
     /// Finding to report if the list does not allow it.
     pub finding: Finding,

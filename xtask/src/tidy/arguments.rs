@@ -1,4 +1,4 @@
-//! Rule: at most four arguments besides `self`, and none of them a bare `bool`.
+//! Rule: a function has at most four arguments besides `self`, and none of them is a bare `bool`.
 //!
 //! More than four arguments belong together in a type, and `true` at a call site says nothing where
 //! an enum names the meaning. Functions that a trait demands, closures and tests are exempt.

@@ -71,7 +71,7 @@ fn paragraphs(source: &Source) -> Vec<Vec<(usize, &str)>> {
         }
         before = slashes;
         let text = text.trim_start_matches(['-', '*', '#', ' ']);
-        all.last_mut().expect("made above").push((line, text));
+        all.last_mut().expect("the list has an entry, made above").push((line, text));
     }
     all
 }

@@ -14,7 +14,7 @@ const VERBS: &str = include_str!("../../verbs.txt");
 /// Option of `git log` that limits the number of commits, newest first.
 const NEWEST: &str = "-50";
 const SUBJECT_MAX: usize = 72;
-/// Separators of `git log` output: between the parts of a commit, and after each commit.
+/// Separators in the output of `git log`: between the fields of a commit, and after each commit.
 const PART: char = '\u{1f}';
 const END: char = '\u{1e}';
 

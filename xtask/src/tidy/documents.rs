@@ -48,7 +48,7 @@ pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
 /// Checks ARCHITECTURE.md, also against the workspace's manifest.
 fn check_architecture(text: &str, manifest: &str) -> Vec<Finding> {
     let mut findings = check_columns(ARCHITECTURE, text);
-    // As `wc -w` counts.
+    // Words are counted like `wc -w` does.
     let words = text.split_whitespace().count();
     if words > ARCHITECTURE_WORDS_MAX {
         let message =

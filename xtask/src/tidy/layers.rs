@@ -13,18 +13,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Finding;
 use super::source::Source;
 
-/// A crate's source folder and its layers, lowest first; without layers any file may import any
-/// other.
+/// A crate's source folder and its layers, lowest first. In a crate without layers, any file may
+/// import any other file.
 struct CrateLayers<'a> {
     src: &'a str,
     layers: Vec<&'a str>,
 }
 
-/// Layers of each crate that has some, in words: a source folder, which ends with a slash, and its
-/// layers.
+/// Layers of each crate that has layers, as words: the source folder, which ends with a slash, and
+/// then its layers.
 const LAYERS: &str = include_str!("../../layers.txt");
 
-/// Largest number of files of a crate without layers.
+/// Largest number of files in a crate that may have no layers.
 const FLAT_FILES_MAX: usize = 12;
 
 /// Largest number of files that import each other in a circle.

@@ -13,7 +13,7 @@ use super::source::Source;
 const METHODS_MAX: usize = 40;
 
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
-    // By crate and type: number of methods, and file and line of the first.
+    // For each crate and type: the number of methods, and file and line of the first method.
     let mut types: BTreeMap<String, (usize, &str, usize)> = BTreeMap::new();
     for source in sources {
         for definition in

@@ -1,4 +1,4 @@
-//! Rule: bugs are seeded by patches that fit, not by hooks in production sources.
+//! Rule: seeded bugs are patches that apply to the sources, not hooks in the production sources.
 //!
 //! The production lines of each hunk of `xtask/planted/*.patch` must occur exactly once in the file
 //! that it changes, so that a patch cannot become outdated; and no file calls `planted` or `weaker`

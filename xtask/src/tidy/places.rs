@@ -66,8 +66,8 @@ fn check_text(path: &str, text: &str, words: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// Returns the folder of the checkout and those beside it, unless its parent is a common folder
-/// such as /tmp.
+/// Returns the folder of the checkout and the folders beside it. Returns nothing if the parent is a
+/// common folder such as /tmp.
 fn neighbours(root: &Path) -> Vec<String> {
     let Some(parent) = root.parent().filter(|parent| is_of_one_project(parent)) else {
         return Vec::new();

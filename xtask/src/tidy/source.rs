@@ -1,4 +1,5 @@
-//! A Rust file as the rules see it: its text, its code without comments, its comments without code.
+//! `Source`: a Rust file as the rules see it, with its text, its code without comments, and its
+//! comments without code.
 //!
 //! Each view has the same lines and columns as the text, with everything else blanked, so a rule
 //! about code cannot be misled by a string or a comment. The syntax tree tells which lines are test

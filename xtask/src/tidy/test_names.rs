@@ -1,7 +1,8 @@
 //! Rule: a test's name is a short sentence of at most 60 letters.
 //!
-//! A story in the name is neither read in the output of a failed run nor kept true when the test
-//! changes; its details belong in the assertions. Underscores count. Called by `tidy::run`.
+//! Nobody reads a long name in the output of a failed run, and its details become wrong when the
+//! test changes; details belong in the assertions. Underscores count as letters. `tidy::run` calls
+//! this file.
 
 use super::Finding;
 use super::source::{Source, numbered};

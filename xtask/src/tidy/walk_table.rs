@@ -30,7 +30,7 @@ pub fn check(path: &str, text: &str, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Returns what is wrong with the names in two cells of a row.
+/// Returns the problems with the names in two cells of a row.
 fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut of_row: Vec<&Source> = Vec::new();

@@ -125,7 +125,7 @@ impl FromStr for PaperSelection {
                 paper => format!("there is no paper {paper}"),
             };
             let names: Vec<&str> = PAPERS.iter().map(|known| known.name).collect();
-            let (last, others) = names.split_last().expect("six papers");
+            let (last, others) = names.split_last().expect("there are several papers");
             return Err(format!("{no}; choose {} or {last}", others.join(", ")));
         };
         match parts.is_empty() {

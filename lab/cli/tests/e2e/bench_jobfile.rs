@@ -55,7 +55,7 @@ fn engine() -> &'static str {
 
 /// Returns each job's name, group, I/Os and bytes of each direction, and flushes.
 fn done(run: &Value) -> Vec<String> {
-    let jobs = run["jobs"].as_array().expect("an array of jobs");
+    let jobs = run["jobs"].as_array().expect("the report must have an array of jobs");
     let of = |job: &Value| {
         let flow = |name: &str| format!("{}/{}", job[name]["total_ios"], job[name]["io_bytes"]);
         let sync = &job["sync"]["total_ios"];
@@ -132,7 +132,9 @@ fn jobs_bound_by_their_size_do_the_ios_of_fio() {
         "[a]\nrw=randrw\nsize=4m\nrate_iops=2000",
     ] {
         let bytes = both(dir.path(), text, "json").map(|run| {
-            let of = |flow: &str| run["jobs"][0][flow]["io_bytes"].as_u64().expect("a number");
+            let of = |flow: &str| {
+                run["jobs"][0][flow]["io_bytes"].as_u64().expect("the value must be a number")
+            };
             (of("read") + of("write"), of("read"))
         });
         assert_eq!(bytes[0].0, bytes[1].0, "{text}");
@@ -146,7 +148,9 @@ fn jobs_bound_by_their_size_do_the_ios_of_fio() {
                 format!("[a]\nrw=randwrite\nnorandommap\n{word}={split}\nio_size=80m\n{rate}");
             let sizes = both(dir.path(), &text, "json");
             let sizes = sizes.map(|run| {
-                let number = |key: &str| run["jobs"][0]["write"][key].as_f64().expect("a number");
+                let number = |key: &str| {
+                    run["jobs"][0]["write"][key].as_f64().expect("the value must be a number")
+                };
                 number("io_bytes") / number("total_ios")
             });
             assert!((sizes[1] / sizes[0] - 1.0).abs() < 0.05, "{text}: {sizes:?}");
@@ -157,7 +161,9 @@ fn jobs_bound_by_their_size_do_the_ios_of_fio() {
         ["[a]\nrw=read\nsize=4m\nbsrange=4k-32k", "[a]\nrw=write\nsize=4m\nbssplit=4k/50:64k/"]
     {
         let bytes = both(dir.path(), text, "json").map(|run| {
-            let of = |flow: &str| run["jobs"][0][flow]["io_bytes"].as_u64().expect("a number");
+            let of = |flow: &str| {
+                run["jobs"][0][flow]["io_bytes"].as_u64().expect("the value must be a number")
+            };
             of("read") + of("write")
         });
         assert_eq!(bytes[0], bytes[1], "{text}");
@@ -258,7 +264,7 @@ fn every_key_of_the_json_is_fios_with_its_type() {
     }
     // Every key of fio's jobs is there, too.
     let keys = |run: &Value| -> Vec<String> {
-        run["jobs"][0].as_object().expect("a job").keys().cloned().collect()
+        run["jobs"][0].as_object().expect("the report must have a job").keys().cloned().collect()
     };
     assert_eq!(keys(&ours), keys(&fio));
 }
@@ -382,7 +388,7 @@ fn jobs_share_a_file_through_and_past_the_page_cache() {
         let mut bench = millrace_lab();
         bench.current_dir(dir.path()).args(["bench", "--output-format", "json", "--overwrite"]);
         let output = bench.arg("--jobfile").arg(&job).output().unwrap();
-        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let found: Value = serde_json::from_slice(&output.stdout).expect("the text must be JSON");
         let writes = [0, 1].map(|job| found["jobs"][job]["write"]["total_ios"].clone());
         assert_eq!(writes, [256, 256], "{first} {second}: {output:?}");
     }

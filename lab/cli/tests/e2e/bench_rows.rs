@@ -33,7 +33,8 @@ fn rows_are_printed_though_a_later_one_cannot_open_its_drive() {
         errors.contains("the report above covers") && errors.contains("a directory"),
         "{errors}"
     );
-    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an array of rows");
+    let rows: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("the report must be an array of rows");
     assert_eq!(rows.as_array().map(Vec::len), Some(1), "{rows}");
 }
 

@@ -107,7 +107,7 @@ fn replay(trace: &Trace, arguments: &[&str]) -> Output {
 fn report(output: &Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}{said}", String::from_utf8_lossy(&output.stdout));
-    serde_json::from_slice(&output.stdout).expect("a report as JSON")
+    serde_json::from_slice(&output.stdout).expect("the report must be JSON")
 }
 
 fn refused(output: &Output) -> String {
@@ -226,7 +226,7 @@ fn server_disk_with_a_far_byte_is_refused_and_zeroes_are_not() {
     for (byte, is_empty) in [(1, false), (0, true)] {
         let file = trace.file(&format!("d{byte}"));
         let image = std::fs::File::create(&file).expect("the directory is writable");
-        image.set_len(256 << 20).expect("a sparse file");
+        image.set_len(256 << 20).expect("the sparse file must be created");
         let written = [vec![0; 1 << 20], vec![byte; 1], vec![0; 1 << 20]].concat();
         std::os::unix::fs::FileExt::write_all_at(&image, &written, 100 << 20).expect("room");
         image.sync_all().expect("room");
@@ -262,7 +262,7 @@ fn stripe_is_served_as_told_and_one_list_waits_for_large_writes() {
         let rest = ["--chunk", "4k", "--speed", "afap", "--iodepth", "256", "--serving", serving];
         let report = report(&replay(&trace, &[&drives, &rest[..], machine].concat()));
         assert_eq!((&report["ios"], &report["errors"]), (&64.into(), &0.into()), "{serving}");
-        report["seconds"].as_f64().expect("a number")
+        report["seconds"].as_f64().expect("the value must be a number")
     };
     for serving in ["inline", "per-drive", "per-volume", "auto"] {
         on(&[], serving);
@@ -288,7 +288,7 @@ fn addresses_behind_the_end_are_an_error_or_what_fit_says() {
     // The message names the trace and refers to the report of earlier I/Os.
     let said = format!("trace {}: ram:size=1m: I/O ", trace.path().display());
     assert!(text.contains(&said) && text.contains("the report above covers"), "{text}");
-    let before: Value = serde_json::from_slice(&with(&[]).stdout).expect("a report as JSON");
+    let before: Value = serde_json::from_slice(&with(&[]).stdout).expect("the report must be JSON");
     assert!(before["ios"].as_u64() > Some(0) && before["stopped"].is_object(), "{before}");
     let skipped = report(&with(&["--fit", "skip"]));
     assert_eq!((&skipped["ios"], &skipped["skipped"]["outside"]), (&4.into(), &3.into()));

@@ -28,7 +28,7 @@ fn bench(socket: &Path, arguments: &[&str]) -> Output {
 fn row(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    let rows: Value = serde_json::from_str(&text).expect("rows as JSON");
+    let rows: Value = serde_json::from_str(&text).expect("the rows must be JSON");
     rows[0].clone()
 }
 
@@ -72,19 +72,29 @@ fn what_one_queue_writes_is_in_image_and_another_queue_reads_it() {
                     event_idx,
                     ..Options::default()
                 };
-                let client = Client::connect(&server.socket(), options).expect("a server");
+                let client = Client::connect(&server.socket(), options)
+                    .expect("the client must connect to the server");
                 assert_eq!(client.disk().size_bytes(), SIZE);
                 assert_eq!((client.disk().block_bytes, client.disk().queues), (512, 2));
                 let [mut first, mut second] = two(client);
                 let bytes = vec![round; 4096];
                 first.write_data(0, &bytes);
-                assert_eq!(first.call(Request::write(8, 4096)).expect("an answer"), Status::OK);
-                assert_eq!(first.call(Request::flush()).expect("an answer"), Status::OK);
+                assert_eq!(
+                    first.call(Request::write(8, 4096)).expect("the server must answer"),
+                    Status::OK
+                );
+                assert_eq!(
+                    first.call(Request::flush()).expect("the server must answer"),
+                    Status::OK
+                );
                 let mut found = vec![0; 4096];
                 image.read_exact_at(&mut found, 4096).expect("the image is readable");
                 assert!(found == bytes, "{options:?}");
                 second.write_data(0, &[0; 4096]);
-                assert_eq!(second.call(Request::read(8, 4096)).expect("an answer"), Status::OK);
+                assert_eq!(
+                    second.call(Request::read(8, 4096)).expect("the server must answer"),
+                    Status::OK
+                );
                 second.read_data(0, &mut found);
                 assert!(found == bytes, "{options:?}");
             }
@@ -101,22 +111,29 @@ fn discards_zeroes_and_identity_work_within_the_disk_only() {
     require_clients!("qemu-storage-daemon");
     let server = StorageDaemon::start(SIZE);
     let options = Options { wait: Wait::Events, ..Options::default() };
-    let client = Client::connect(&server.socket(), options).expect("a server");
+    let client =
+        Client::connect(&server.socket(), options).expect("the client must connect to the server");
     assert!(client.disk().discard_sectors_max > 0 && client.disk().write_zeroes_sectors_max > 0);
     let mut queue = client.into_queues().remove(0);
-    let (status, id) = queue.identity().expect("an answer");
+    let (status, id) = queue.identity().expect("the server must answer");
     assert_eq!((status, id.as_slice()), (Status::OK, &b"vhost_user_blk"[..]));
     for zeroes in [true, false] {
         queue.write_data(0, &[7; 4096]);
-        assert_eq!(queue.call(Request::write(16, 4096)).expect("an answer"), Status::OK);
+        assert_eq!(
+            queue.call(Request::write(16, 4096)).expect("the server must answer"),
+            Status::OK
+        );
         let done = if zeroes { queue.write_zeroes(16, 8) } else { queue.discard(16, 8) };
-        assert_eq!(done.expect("an answer"), Status::OK);
-        assert_eq!(queue.call(Request::read(16, 4096)).expect("an answer"), Status::OK);
+        assert_eq!(done.expect("the server must answer"), Status::OK);
+        assert_eq!(
+            queue.call(Request::read(16, 4096)).expect("the server must answer"),
+            Status::OK
+        );
         let mut found = [7; 4096];
         queue.read_data(0, &mut found);
         assert_eq!(found, [0; 4096]);
     }
-    let outside = queue.call(Request::read(SIZE >> 9, 4096)).expect("an answer");
+    let outside = queue.call(Request::read(SIZE >> 9, 4096)).expect("the server must answer");
     assert_eq!(outside, Status::IO_ERROR);
 }
 
@@ -126,9 +143,10 @@ fn server_that_dies_ends_wait_with_error_polling_and_sleeping() {
     for wait in WAITS {
         let mut server = StorageDaemon::start(SIZE);
         let options = Options { wait, ..Options::default() };
-        let client = Client::connect(&server.socket(), options).expect("a server");
+        let client = Client::connect(&server.socket(), options)
+            .expect("the client must connect to the server");
         let mut queue = client.into_queues().remove(0);
-        assert_eq!(queue.call(Request::flush()).expect("an answer"), Status::OK);
+        assert_eq!(queue.call(Request::flush()).expect("the server must answer"), Status::OK);
         server.kill();
         let error = queue.call(Request::read(0, 4096)).expect_err("nobody is there");
         assert!(matches!(error, ClientError::Gone { queue: 0, in_flight: 1, .. }), "{error}");

@@ -1,4 +1,4 @@
-//! One queue of a client: its ring, its eventfds, and its method of waiting.
+//! `Queue`: one queue of a client, with its ring, its eventfds, and its method of waiting.
 //!
 //! A queue owns the ring and the eventfds; it shares memory and connection with the client's other
 //! queues. One thread at a time uses it; the benchmark and tests do. It calls the kernel only for

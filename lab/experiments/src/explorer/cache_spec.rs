@@ -1,16 +1,19 @@
-//! `CacheSpec`: the page cache of a scenario, as plain data.
+//! `CacheSpec`: settings of the page cache in a scenario of the explorer, as plain data.
 //!
-//! caching.rs draws it and holds its effect on checks; flusher.rs puts the cache over the volume.
+//! caching.rs draws the settings at random and adapts the scenario's checks to the cache.
+//! flusher.rs creates the cache on top of the volume.
 
 use std::time::Duration;
 
 use millrace_cache::{CacheConfig, CacheMode};
 use serde::{Deserialize, Serialize};
 
-/// Longest time that a write may wait beside a drive that hangs, in nanoseconds: the cache needs
-/// one to two seconds to notice the drive, and one more for pages given to it meanwhile.
+/// Longest time, in nanoseconds, that the cache may delay a write while one drive hangs: the cache
+/// needs one to two seconds to notice that the drive hangs, and one more second for the pages that
+/// it sent to the drive until then.
 const HELD_NS: u64 = 4_000_000_000;
-/// Flushes at the end of a channel's workload. Each may report an earlier failure.
+/// Number of flushes at the end of a channel's workload with a cache. More than one, because each
+/// flush may fail only to report an earlier failed write.
 const CLOSING_FLUSHES: u32 = 3;
 
 /// Settings of the page cache between the channels and the volume.
@@ -19,13 +22,13 @@ const CLOSING_FLUSHES: u32 = 3;
 pub struct CacheSpec {
     /// Memory for pages, in KiB.
     pub size_kib: u32,
-    /// Most dirty data, in KiB.
+    /// Largest amount of dirty data, in KiB.
     pub dirty_kib: u32,
     /// Age at which the flusher writes a dirty page, in microseconds.
     pub dirty_age_us: u32,
     /// Longest read-ahead, in KiB.
     pub read_ahead_kib: u32,
-    /// If true, writes are acknowledged when they are on the volume.
+    /// If true, a write is acknowledged after the volume has completed it (write-through).
     pub through: bool,
     /// CPU that the flusher runs on.
     pub cpu: u32,

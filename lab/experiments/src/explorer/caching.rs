@@ -1,9 +1,9 @@
 //! The page cache in scenarios: its settings, faults and workloads that strain it, and the rules
 //! that it changes.
 //!
-//! A cache acknowledges writes from memory, so a failing drive fails other bios than those whose
-//! requests it fails, and a bio may wait for memory that other bios fill. Called by generator.rs,
-//! scenario.rs, submitter.rs and the oracle.
+//! A cache acknowledges writes before they reach a drive. So the failure of a request may be
+//! reported to another bio than the one that wrote the data, and a bio may wait for memory that
+//! other bios' data fills. generator.rs, scenario.rs, submitter.rs and the oracle call this file.
 
 use super::cache_spec::CacheSpec;
 use super::random::Random;
@@ -25,7 +25,7 @@ impl Scenario {
         scenario
     }
 
-    /// Puts a cache over the volume, which grows to several times the cache's size.
+    /// Adds a cache to the scenario, and enlarges the volume to several times the cache's size.
     pub(super) fn be_cached(&mut self, random: &mut Random) {
         (self.fair, self.layer.each, self.layer.stack) = (false, false, StackSpec::Mq);
         self.channels.truncate(4);
@@ -78,7 +78,7 @@ impl Scenario {
         u64::from(latest_us) * NS_PER_US
     }
 
-    /// Returns true if pages may rightly be dirty after the closing flushes.
+    /// Returns true if pages may correctly be dirty after the closing flushes.
     pub(super) fn may_stay_dirty(&self) -> bool {
         let drops = |d: &Disturbance| {
             matches!(d.what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown)
@@ -110,7 +110,7 @@ fn size_drives(scenario: &mut Scenario, random: &mut Random) {
     }
 }
 
-/// Keeps the faults that a cache survives, or draws one that strains it.
+/// Keeps only the faults that a cache tolerates, or draws a fault that a cache handles specially.
 fn strain_drives(scenario: &mut Scenario, random: &mut Random) {
     let mut dead = 0;
     for drive in &mut scenario.drives {
@@ -144,13 +144,13 @@ fn strain_drives(scenario: &mut Scenario, random: &mut Random) {
     }
 }
 
-/// Makes one drive hang, and leaves nothing else that may hold up writers to other drives.
+/// Makes one drive hang, and removes every other cause of delay for writers to other drives.
 fn write_beside_a_stall(scenario: &mut Scenario, random: &mut Random) {
     let plain = ServingSpec::default();
     if let Some(cache) = &mut scenario.cache {
         (cache.through, cache.read_ahead_kib) = (false, 0);
     }
-    // Above a pressure point the volume takes nothing, whatever drive it is for.
+    // Above a pressure point the volume accepts no I/O for any drive.
     (scenario.serving.plug, scenario.serving.pressure) = (plain.plug, plain.pressure);
     let block = scenario.block_sectors();
     for channel in &mut scenario.channels {

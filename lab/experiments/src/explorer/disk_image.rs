@@ -3,8 +3,8 @@
 //!
 //! Part of the oracle; changed by the drive's queues (drive.rs). The drive behaves as badly as the
 //! specification allows: a flush makes durable only the writes completed before the flush was
-//! submitted, and a request takes effect when it completes. Each sector keeps the changes of which
-//! a power cut would leave one.
+//! submitted, and a request takes effect when it completes. Each sector keeps all changes that a
+//! power cut might leave as the sector's content.
 
 use millrace_block::{Op, OpFlags, Status};
 
@@ -30,7 +30,8 @@ impl SectorCell {
 pub(super) struct RequestOutcome {
     pub(super) status: Status,
     pub(super) takes_ns: u64,
-    /// The drive does not wake its poller for this request, so it is found late or times out.
+    /// The drive does not wake its poller when this request completes, so the completion is found
+    /// late or the request times out.
     pub(super) stuck: bool,
 }
 

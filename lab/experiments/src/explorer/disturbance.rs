@@ -19,7 +19,7 @@ use super::sharing::regroup;
 use super::submitter::RunState;
 use super::time::NS_PER_US;
 
-/// Bound on the wait for drives that may rightly never drain, in nanoseconds.
+/// Bound on the wait for drives that may correctly never drain, in nanoseconds.
 const ABANDONED_NS: u64 = 10_000_000_000;
 
 /// Sleeps until the disturbance's time, then carries it out.
@@ -146,7 +146,7 @@ fn stop(state: &RunState, channels: std::ops::Range<usize>) {
 /// Checks periodically that no I/O exceeds its bound, until all submitters are done.
 ///
 /// # Panics
-/// If an I/O does: threads that wait for each other by polling would never end by themselves.
+/// If an I/O exceeds its bound: threads that wait for each other by polling would never end.
 pub(super) fn watch(state: &RunState) {
     let bound_ns = state.scenario.bound_ns();
     while state.busy() > 0 {

@@ -14,7 +14,7 @@ use super::oracle_lock::lock_oracle;
 use super::scenario::Scenario;
 use super::submitter::RunState;
 
-/// The flusher keeps few writes in flight, so that further writes have to wait for them.
+/// The flusher keeps few writes in flight, so that further writes often have to wait.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 4, lists: WriteLists::PerDrive };
 
 type SimWord = <Simulated as Machine>::Word;
@@ -33,7 +33,8 @@ pub(super) fn cached(scenario: &Scenario, below: Arc<Volume<Simulated>>) -> Mayb
         timeout_ns: 0,
         ..DiskConfig::default()
     };
-    let disk = Disk::new(Box::new(CacheDriver::new(&cache)), config).expect("a valid drive");
+    let disk =
+        Disk::new(Box::new(CacheDriver::new(&cache)), config).expect("the drive must be valid");
     (Volume::over(below, disk).expect("a volume of one disk is valid"), Some(cache))
 }
 
@@ -78,7 +79,7 @@ impl FlusherThread {
 
 fn flush(cache: &Arc<Cache<Simulated>>, on: &IoThread<Simulated>, over: &SimWord, up: &SimWord) {
     for disk in cache.below().disks() {
-        disk.bring_up(on.number, on).expect("each thread has a queue of its own");
+        disk.bring_up(on.number, on).expect("every thread has a queue of its own");
     }
     let config = ChannelConfig { thread: Some(on.clone()), ..ChannelConfig::default() };
     let below = Channel::open(cache.below(), config).expect("all queues of the volume are served");

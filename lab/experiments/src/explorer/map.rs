@@ -14,7 +14,7 @@ pub(super) struct SectorMap {
     used: Vec<u64>,
     /// Size of the volume in sectors when all drives have grown.
     pub(super) capacity: u64,
-    /// Current size of the volume in sectors, as last announced by the block layer.
+    /// Current size of the volume in sectors, as the block layer last announced.
     pub(super) told: u64,
     /// Block size of the volume, in sectors.
     pub(super) block: u64,

@@ -1,13 +1,14 @@
-//! `Oracle`: the model of a correct run; it is told of every event and records the first violation.
+//! `Oracle`: the model of a correct run. It checks every event of a run and records the first
+//! violation.
 //!
-//! Holds the plain model: every bio, the writes of each sector in order, the drives' content, and
-//! the part that would survive a power cut. Submitters report bios (before submission and on
-//! completion), drives report requests. One simulated thread runs at a time, and the order of calls
-//! is the order of events. The oracle lies behind a plain mutex that must never be held across a
-//! call to the machine, so it costs no virtual time: such a call may switch to another simulated
-//! thread, which would wait for the mutex on the same system thread for ever. Builds with debug
-//! assertions stop at the first such call, other builds where a thread would wait. Invariants
-//! checked: ARCHITECTURE.md, "Invariants"; design rules 1 to 3.
+//! The model holds every bio, the writes of each sector in order, the drives' content, and the part
+//! of it that would survive a power cut. Submitters report bios (before submission and on
+//! completion), and drives report requests. One simulated thread runs at a time, and the order of
+//! calls is the order of events. The oracle is behind a plain mutex, so it takes no virtual time.
+//! No thread may hold this mutex across a call to the machine: the call may switch to another
+//! simulated thread, which would then wait for the mutex on the same system thread for ever. Builds
+//! with debug assertions panic at the first such call; other builds panic when a thread would wait.
+//! The checked invariants are in ARCHITECTURE.md, "Invariants".
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -29,7 +30,7 @@ pub struct Violation {
     pub detail: String,
 }
 
-/// Address range of a piece of memory: first byte, and the byte past its end.
+/// Address range of memory: first byte, and the byte past its end.
 pub(super) type MemoryRange = (usize, usize);
 
 /// A bio as its submitter sees it.
@@ -85,7 +86,8 @@ struct Leftovers {
 
 /// Drives that fail, or complete nothing for a while, and the I/O that they hold up.
 struct FaultPlan {
-    /// True if a cache answers I/O: failures and stalls reach bios by other ways, too.
+    /// True if a cache answers I/O. Failures and stalls then also reach bios whose own requests are
+    /// not affected.
     cached: bool,
     /// For each drive, true if it fails at some time.
     failing: Vec<bool>,
@@ -530,7 +532,7 @@ impl BioRecord {
     }
 }
 
-/// Fate of a completed bio's memory.
+/// Owner of a completed bio's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemoryFate {
     /// The bio came back with its memory, or had none.

@@ -1,8 +1,9 @@
 //! `OracleGuard`: exclusive access to an exploration's oracle by one simulated thread.
 //!
-//! The oracle lies in a system mutex, which knows nothing of simulated threads. All of them run on
-//! one system thread, so a simulated thread that called the machine while holding the oracle would
-//! make the next one wait for ever. Used by both explorations.
+//! The oracle is in a system mutex, which does not know simulated threads. All simulated threads
+//! run on one system thread. If a simulated thread called the machine while it holds the oracle,
+//! the next simulated thread that locks the oracle would wait for ever. Both explorations use this
+//! file.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -40,7 +41,7 @@ pub(crate) fn lock_oracle<O>(shared: &Mutex<O>) -> OracleGuard<'_, O> {
         Ok(oracle) => oracle,
         Err(TryLockError::Poisoned(oracle)) => oracle.into_inner(),
         Err(TryLockError::WouldBlock) => {
-            panic!("explore itself: the oracle was held across a call to the machine")
+            panic!("bug in the explorer: a thread held the oracle across a call to the machine")
         }
     };
     OracleGuard { oracle, _still: Simulated::hold_still() }

@@ -9,11 +9,12 @@
 //! - One in 120,000: discards or write-zeroes with more parts than a channel had slots, on a drive
 //!   that stalled, beside split bios for other drives. It needs a serving mode other than inline,
 //!   the only one with stalls, and small limits for these two operations only.
-//! - One in 150,000: a time slice that ended between two instructions of the explorer itself.
+//! - One in 150,000: a time slice that ended between two particular instructions of the explorer
+//!   itself.
 //! - One in 580,000: a drive whose queue belongs to its thread, without timeouts, that refuses the
 //!   last request of a batch after it has completed all the others.
 //!
-//! Called by generator.rs. Invariant: as there, a scenario is a pure function of its seed.
+//! generator.rs calls this file. Invariant: a scenario is a pure function of its seed.
 
 use super::random::Random;
 use super::scenario::{DisturbanceKind, FaultSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec};
@@ -96,8 +97,8 @@ impl Scenario {
         }
     }
 
-    /// Profile: one of several drives answers nothing for long, in the midst of bios with many
-    /// parts.
+    /// Profile: one of several drives completes nothing for a long time, while bios with many parts
+    /// are in flight.
     fn be_stalled(&mut self, random: &mut Random) {
         let moves = |what: DisturbanceKind| {
             matches!(what, DisturbanceKind::Switch(_) | DisturbanceKind::Grow(..))
@@ -126,8 +127,9 @@ impl Scenario {
         self.stall_one(random);
     }
 
-    /// Profile: the process is stopped for longer than the timeout. Its drives go on meanwhile, or
-    /// stop with it and need a little longer. No request is at fault, so none may time out.
+    /// Profile: the process is stopped for longer than the request timeout. Its drives continue, or
+    /// stop with the process and need a little longer. The stop is not the fault of any request, so
+    /// no request may time out.
     fn be_stopped(&mut self, random: &mut Random) {
         self.layer.timeout_us = random.pick(&[1_000_000, 3_000_000, 30_000_000]);
         let for_us = random.within(self.layer.timeout_us, 3 * self.layer.timeout_us);
@@ -141,7 +143,7 @@ impl Scenario {
         }
         self.disturb(random, &[20, 100, 500], DisturbanceKind::Stop(for_us));
         if stops_all {
-            // Nothing may drain the drives during their pause.
+            // No disturbance may drain the drives during their pause.
             let drains = |what: DisturbanceKind| {
                 matches!(what, DisturbanceKind::Switch(_) | DisturbanceKind::Freeze(..))
             };

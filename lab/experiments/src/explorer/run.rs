@@ -1,9 +1,9 @@
 //! `run`: runs a scenario on the simulated machine, from building the volume to the last check.
 //!
-//! Builds the volume inside the simulation, starts submitters, disturbances and the watchdog, joins
-//! them, collects requests that timed out from the drives, and asks the oracle. Called by workers,
-//! one scenario after the other on one thread. Invariant: the outcome is a function of the
-//! scenario.
+//! Creates the volume inside the simulation, starts submitters, disturbances and the watchdog, and
+//! joins them. It then collects requests that timed out from the drives, and gets the verdict of
+//! the oracle. The explorer's worker processes call `run`, one scenario after the other on one
+//! thread. Invariant: the outcome is a function of the scenario.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,7 +63,8 @@ pub fn run(scenario: &Scenario) -> Result<ScenarioOutcome, String> {
     scenario.check()?;
     let simulation = Simulation::new(&scenario.machine.model(), scenario.seed);
     let simulation = simulation.map_err(|error| error.to_string())?;
-    // The watchdog acts long before this limit, which ends runs that even the watchdog cannot see.
+    // The watchdog ends a run long before this limit. The limit ends runs in which the watchdog
+    // itself no longer runs.
     let simulation = simulation.time_limit_ns(scenario.bound_ns().saturating_mul(200));
     let shared: SharedOracle = Arc::new(Mutex::new(Oracle::new(scenario)));
     CURRENT.set(Some(Arc::clone(&shared)));

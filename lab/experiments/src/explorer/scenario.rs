@@ -78,7 +78,7 @@ pub enum StackSpec {
     Mq,
     /// Single-queue.
     Sq,
-    /// Raw: past the block layer.
+    /// Raw: bypasses the block layer.
     Raw,
 }
 
@@ -162,7 +162,7 @@ pub struct LimitSpec {
     pub block: u32,
     /// Longest read or write, in sectors.
     pub max_sectors: u32,
-    /// Most memory segments per request.
+    /// Largest number of memory segments per request.
     pub max_segments: u16,
     /// Longest memory segment in bytes; 0 for no limit.
     pub segment_bytes: u32,
@@ -186,7 +186,7 @@ pub struct LimitSpec {
 pub struct FaultSpec {
     /// Requests that fail, per thousand.
     pub errors: u32,
-    /// Range of bad sectors: first, and the one past the end.
+    /// Range of bad sectors: the first, and the sector past the last.
     pub bad: Option<[u32; 2]>,
     /// Requests that are delayed, per thousand.
     pub slow: u32,
@@ -234,7 +234,7 @@ impl FaultSpec {
 pub struct ChannelSpec {
     /// CPU that the thread runs on.
     pub cpu: u32,
-    /// Most I/Os in flight.
+    /// Largest number of I/Os in flight.
     pub depth: u32,
     /// Total number of I/Os.
     pub ios: u32,
@@ -292,8 +292,8 @@ pub enum DisturbanceKind {
     Switch(ModeSpec),
     /// Ends a worker's thread; a new one replaces it after this many microseconds, or never if 0.
     Leave(u32, u32),
-    /// Grows a drive and its volume: drive, and eighths of its sectors that it has before. At most
-    /// one per scenario, and in a linear layout only of the last drive.
+    /// Grows a drive and its volume: drive, and the initial size in eighths of its final size. A
+    /// scenario has at most one such disturbance; in a linear layout only the last drive may grow.
     Grow(u32, u32),
     /// Changes a drive's scheduler: drive, scheduler. Only with the mq design.
     Schedule(u32, SchedulerSpec),
@@ -377,28 +377,32 @@ impl Scenario {
         serde_json::to_string(self).expect("plain data always serializes")
     }
 
-    /// Adds a disturbance on some CPU, up to one of these times in microseconds.
+    /// Adds a disturbance on a random CPU, at a random time up to one of these times in
+    /// microseconds.
     pub(super) fn disturb(&mut self, random: &mut Random, until: &[u32], what: DisturbanceKind) {
         let most = random.pick(until);
         let (at_us, cpu) = (random.within(0, most), random.within(0, self.machine.cpus() - 1));
         self.disturbances.push(Disturbance { at_us, cpu, what });
     }
 
-    /// Checks that the scenario can be run; the error says what it lacks.
+    /// Checks that the scenario can be run; the error names the condition that it does not fulfil.
     pub(super) fn check(&self) -> Result<(), String> {
         let cpus = self.machine.cpus();
         let named = self.channels.iter().map(|c| c.cpu);
         let wrong = [
-            (self.drives.is_empty() || self.drives.len() > 64, "1 to 64 drives"),
-            (self.channels.is_empty() || self.channels.len() > 256, "1 to 256 channels"),
-            (!(1..=256).contains(&cpus), "1 to 256 CPUs"),
+            (self.drives.is_empty() || self.drives.len() > 64, "a number of drives from 1 to 64"),
+            (
+                self.channels.is_empty() || self.channels.len() > 256,
+                "a number of channels from 1 to 256",
+            ),
+            (!(1..=256).contains(&cpus), "a machine with 1 to 256 CPUs"),
             (
                 named.chain(self.disturbances.iter().map(|d| d.cpu)).any(|cpu| cpu >= cpus),
-                "every cpu below the machine's number of CPUs",
+                "every cpu of a channel or disturbance to be below the machine's number of CPUs",
             ),
             (
                 self.channels.iter().any(|c| c.depth == 0 || c.batch == 0 || c.blocks == 0),
-                "depth, batch and blocks above 0",
+                "every channel to have a depth, batch and blocks above 0",
             ),
             (
                 self.disturbances.iter().any(|d| match (d.what, self.layout) {
@@ -408,16 +412,19 @@ impl Scenario {
                     (DisturbanceKind::Grow(drive, _), _) => drive as usize >= self.drives.len(),
                     _ => false,
                 }),
-                "growth only of existing drives, and in a linear layout only of the last one",
+                "a drive that grows to exist, and to be the last one in a linear layout",
             ),
             (
                 self.is_scheduled() && self.layer.stack != StackSpec::Mq,
-                "stack mq if a drive has a scheduler",
+                "stack mq, because a drive has a scheduler",
             ),
-            (!self.has_sound_groups(), "valid groups, and changes of existing groups only"),
+            (
+                !self.has_sound_groups(),
+                "groups with valid settings, and valid changes of existing groups only",
+            ),
             (
                 self.channels.iter().any(|c| c.mix.iter().sum::<u32>() == 0),
-                "at least one share above 0 in every mix",
+                "every channel's mix to have at least one share above 0",
             ),
         ];
         match wrong.iter().find(|(wrong, _)| *wrong) {
@@ -502,9 +509,9 @@ impl Scenario {
         timeout_us > 0 && self.drives.iter().any(|drive| late(&drive.faults))
     }
 
-    /// Returns the longest virtual time that an I/O may take, in nanoseconds: three times the
-    /// service of everything in flight, one request after the other, plus all delays that hold
-    /// everything up, plus the layer's own periods.
+    /// Returns the longest virtual time that an I/O may take, in nanoseconds: three times the time
+    /// to serve all requests in flight one after the other, plus all delays that affect the whole
+    /// volume, plus the block layer's own polling periods.
     #[must_use]
     pub fn bound_ns(&self) -> u64 {
         let requests = self.in_flight_max();
@@ -543,8 +550,8 @@ impl Scenario {
         // Without timeouts an owner polls its queue only once a second, so a stuck request is found
         // late.
         let timeout_ns = if stuck_ns > 0 { 2_000_000_000 } else { 0 };
-        // With a scheduler, each other chain may go before this one, and so may batches that came
-        // later.
+        // With a scheduler, every other chain may overtake this I/O, and so may batches that
+        // arrived later.
         let passes = if self.is_scheduled() { 12 } else { 3 };
         100_000_000
             + passes * requests * each_ns
@@ -580,7 +587,7 @@ impl Scenario {
         };
         let parts: u64 =
             self.channels.iter().map(|c| u64::from(c.depth.min(c.ios)) * parts_max(c)).sum();
-        // Each page of a cache may be a request of its own.
+        // Each page of a cache may become a request of its own.
         parts + self.cache.map_or(0, |cache| u64::from(cache.size_kib / 4))
     }
 }

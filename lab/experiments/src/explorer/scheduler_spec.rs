@@ -1,9 +1,9 @@
 //! `SchedulerSpec`: the scheduler of a drive in a scenario.
 //!
-//! Offers the deadline scheduler with expiries of microseconds, and a test scheduler that holds
-//! each chain back for a while although the drive has room, so that the layer's timers are
-//! exercised. Drawn from a random stream of its own. Called by generator.rs, scenario.rs and
-//! disturbance.rs.
+//! The choices include the deadline scheduler with expiries of microseconds, and a test scheduler
+//! that delays each chain although the drive has room, which exercises the block layer's timers.
+//! The choice uses a random stream of its own. generator.rs, scenario.rs and disturbance.rs call
+//! this file.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ pub enum SchedulerSpec {
     None,
     /// Deadline: reads expire after this many microseconds, writes after four times as many.
     Deadline(u32),
-    /// First come, first served, but each chain is held back for this many microseconds.
+    /// First come, first served, but each chain is delayed by this many microseconds.
     Delay(u32),
     /// Shares the drive by the groups' weights.
     Fair,
@@ -34,8 +34,8 @@ pub enum SchedulerSpec {
 }
 
 impl SchedulerSpec {
-    /// Returns the longest time that the scheduler may hold a chain back or let others pass it, in
-    /// microseconds.
+    /// Returns the longest time that the scheduler may delay a chain or let other chains overtake
+    /// it, in microseconds.
     pub(super) fn longest_us(self) -> u64 {
         match self {
             SchedulerSpec::None => 0,
@@ -79,11 +79,11 @@ impl SchedulerSpec {
                 Box::new(DelayScheduler { chains: VecDeque::new(), delay_ns })
             }),
         };
-        set.expect("the scenario was checked before");
+        set.expect("the scheduler is valid, because the scenario was checked before");
     }
 }
 
-/// Test scheduler: first come, first served, each chain held back for `delay_ns`.
+/// Test scheduler: first come, first served, with each chain delayed by `delay_ns`.
 struct DelayScheduler {
     chains: VecDeque<BioChain<Simulated>>,
     delay_ns: u64,

@@ -21,7 +21,7 @@ pub enum ModeSpec {
     Inline,
     /// One worker per drive.
     PerDrive,
-    /// One list for all drives.
+    /// One list of bios for all drives.
     PerVolume,
     /// The submitting thread or workers, whichever the load favours.
     Auto,
@@ -121,12 +121,12 @@ impl ServingSpec {
 }
 
 impl Scenario {
-    /// Makes one drive stall for longer than any I/O may take, and removes all other faults.
+    /// Makes one drive stall for longer than the bound on any I/O, and removes all other faults.
     pub(super) fn stall_one(&mut self, random: &mut Random) {
         self.drives.iter_mut().for_each(|drive| drive.faults = FaultSpec::default());
         self.layer.timeout_us = 0;
-        // A dropped channel drains: its I/O would be completed all at once, with nobody to check
-        // it.
+        // A dropped channel completes all its I/O at once, and no thread would check these
+        // completions.
         let drops = |what: DisturbanceKind| {
             matches!(what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown)
         };

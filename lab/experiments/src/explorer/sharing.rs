@@ -1,9 +1,9 @@
 //! I/O groups in scenarios: the choice of each bio's group, changes of groups, and the checks.
 //!
-//! Drawn from a random stream of its own, since a group without a scheduler or a limit changes
-//! nothing. Checks: no group completes more I/Os since the start than its limit allows; and where
-//! channels do nothing but share a drive, each group gets its share. Called by generator.rs,
-//! run.rs, submitter.rs and disturbance.rs.
+//! Groups are drawn from a random stream of their own, so that other settings of a seed stay the
+//! same. Checks: no group completes more I/Os since the start than its limit allows; and in
+//! scenarios whose channels only share a drive, each group gets its share. generator.rs, run.rs,
+//! submitter.rs and disturbance.rs call this file.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::scenario::{
 use super::scheduler_spec::SchedulerSpec;
 use super::serving::ServingSpec;
 
-/// Time after which all groups compete, and the tolerance of their shares in I/Os.
+/// Time after which all groups have I/O waiting, and the tolerance of a group's share in I/Os.
 const FAIR_START_NS: u64 = 2_000_000;
 const FAIR_WINDOW_IOS: f64 = 80.0;
 
@@ -52,7 +52,7 @@ impl Scenario {
         }
     }
 
-    /// Turns a few scenarios into channels that do nothing but share one drive by weights.
+    /// Changes a few scenarios so that their channels only share one drive by weights.
     pub(super) fn be_fair(&mut self, random: &mut Random) {
         let cpus = self.machine.cpus().min(4);
         if !random.per_mille(15) || cpus < 2 {

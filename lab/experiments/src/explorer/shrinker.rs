@@ -1,15 +1,16 @@
 //! Shrinker: generates smaller variants of a scenario that fails.
 //!
-//! Pure; the caller runs the candidates and keeps the first that still fails, until none does
-//! (greedy delta debugging; source: Zeller and Hildebrandt, "Simplifying and isolating
-//! failure-inducing input", 2002). A scenario is a tree of JSON: each candidate leaves out one part
-//! of it, or makes one value plainer. Candidates near the root come first, since they remove most.
+//! The caller runs the candidates and continues with the first candidate that still fails, until no
+//! candidate fails (greedy delta debugging; source: Zeller and Hildebrandt, "Simplifying and
+//! isolating failure-inducing input", 2002). A scenario is a tree of JSON: each candidate leaves
+//! out one node of the tree, or replaces one value by a simpler value. Candidates near the root
+//! come first, since they remove most. All functions are pure.
 
 use serde_json::{Map, Value};
 
 use super::scenario::Scenario;
 
-/// Settings that are not simpler for being smaller, with their plain values.
+/// Settings whose simplest value is not the smallest, with their simplest values.
 const PLAIN: [(&str, u32); 10] = [
     ("cache_percent", 100),
     ("work_percent", 100),
@@ -22,7 +23,7 @@ const PLAIN: [(&str, u32); 10] = [
     ("weight", 100),
     ("priority", 1),
 ];
-/// Settings that stay as they are.
+/// Settings that are never changed.
 const FIXED: [&str; 6] = ["seed", "block", "sectors", "size_kib", "dirty_kib", "dirty_age_us"];
 
 /// Returns scenarios with something left out, the largest omissions first. No candidate equals
@@ -68,7 +69,7 @@ fn with_half_the_cores(scenario: &Scenario) -> Scenario {
     half
 }
 
-/// Returns plainer values of a part of a scenario.
+/// Returns simpler values for one node of a scenario.
 fn plainer(place: &str, part: &Value) -> Vec<Value> {
     let key = place.rsplit('/').next().unwrap_or_default();
     match part {

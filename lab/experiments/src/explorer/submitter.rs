@@ -1,9 +1,10 @@
-//! A submitting thread: submits its workload, collects completions, and tells the oracle.
+//! A submitting thread: submits its workload, collects completions, and reports both to the oracle.
 //!
-//! Runs on the simulated machine, on a CPU of its own or shared. Where queues belong to threads the
-//! submitter is an I/O thread: it brings up its own queues, sleeps on its own doorbell, and keeps
-//! serving the others until all submitters are done. When told to stop it drops its channel,
-//! whatever is in flight.
+//! The thread runs on a CPU of the simulated machine, which other threads may share. If drives'
+//! queues belong to threads, the submitter is an I/O thread: it brings up its own queues, sleeps on
+//! its own doorbell, and serves other threads' requests in its queues until all submitters are
+//! done. When a disturbance tells the submitter to stop, it drops its channel with all I/O in
+//! flight.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -121,7 +122,7 @@ impl Submitter {
         }
     }
 
-    /// Runs the thread: submits the workload, then ends or serves the others.
+    /// Runs the thread: submits the workload, then ends, or serves its queues for other threads.
     pub(super) fn run(mut self) {
         if self.bell.is_some() {
             self.bring_up();
@@ -225,7 +226,7 @@ impl Submitter {
         self.workload.left() > 0 || self.refused.is_some()
     }
 
-    /// Returns the bio that was refused before, or else the next one, announced to the oracle.
+    /// Returns the bio that was refused before, or the next bio after reporting it to the oracle.
     fn next(&mut self) -> (u64, Bio) {
         if let Some(refused) = self.refused.take() {
             return refused;
@@ -263,7 +264,8 @@ impl Submitter {
         if refused.reason == Reject::Full && may_be_full && !waits {
             self.refused = Some((id, refused.bio));
             if channel.in_flight() == 0 {
-                // No I/O of this thread is in flight to wait for, so let time pass.
+                // This thread has no I/O in flight whose completion it could wait for, so let time
+                // pass.
                 Simulated::charge(200_000);
             }
             return false;
@@ -294,7 +296,8 @@ impl Submitter {
         }
     }
 
-    /// Keeps an I/O thread that is done serving the others until nobody needs it.
+    /// Keeps an I/O thread that has submitted its workload serving its queues until no thread needs
+    /// them.
     fn serve_others(&mut self, channel: &mut Channel<Simulated>) {
         let Some(bell) = self.bell.clone() else { return };
         let scenario = &self.state.scenario;

@@ -1,8 +1,9 @@
-//! Worker threads of a scenario's drives: they serve for submitters, leave, and come back.
+//! Worker threads of a scenario's drives: they serve the drives for submitters, end, and start
+//! again.
 //!
-//! Started by run.rs before the submitters and stopped after them; told to leave by disturbance.rs.
-//! Drives are assigned to workers round robin, so several share a worker if there are few. Leaving
-//! drops the `Worker`, whatever it has in flight.
+//! run.rs starts the workers before the submitters and stops them afterwards; disturbance.rs tells
+//! a worker to leave. Drives are assigned to workers round robin, so several drives share a worker
+//! if there are fewer workers. A worker that leaves drops its `Worker` with all I/O in flight.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ type SimWord = <Simulated as Machine>::Word;
 /// First owner number of workers; I/O threads use their index plus one.
 const FIRST_OWNER: u64 = 1 << 32;
 
-/// Control block of a worker thread, used by other threads.
+/// Control block of a worker thread, which other threads use to stop or wake it.
 pub(super) struct WorkerHandle {
     cpu: u32,
     /// 0 while the worker serves. Otherwise it must leave, and come back after this many

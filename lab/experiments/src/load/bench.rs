@@ -1,7 +1,8 @@
 //! One row of a benchmark: threads, channels, a measured time, and the sums.
 //!
-//! `run_row` builds nothing itself: it gets a volume, starts a job per thread on its CPU, lets them
-//! run for the time or the number of I/Os, and adds up. Called by the binary's `bench`.
+//! The caller of `run_row` creates the volume. `run_row` starts each job on a thread of its own,
+//! lets the jobs run for the given time or number of I/Os, and adds up their results. `millrace-lab
+//! bench` calls this file.
 
 #![allow(unsafe_code)]
 
@@ -37,13 +38,13 @@ pub struct Plan {
     pub runtime: Duration,
     /// Number of I/Os of each job, which ends the row instead of a time.
     pub ios: Option<u64>,
-    /// Moments at which times are taken: for each batch or for each I/O.
+    /// Granularity of the timestamps: one for each batch or for each I/O.
     pub stamp: Stamp,
     /// Settings of the rings.
     pub reactor: Config,
     /// Number of bytes from the start of the device that are used; `None` uses the whole device.
     pub size_bytes: Option<u64>,
-    /// Flag by which the caller ends the row early, with the results until then.
+    /// Flag by which the caller ends the row early; the row then has the results so far.
     pub interrupt: Interrupt,
 }
 
@@ -57,7 +58,7 @@ impl Interrupt {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the run shall end.
+    /// Returns true if the end of the run was requested.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -84,9 +85,9 @@ pub type Progress<'a> = &'a mut dyn FnMut(f64);
 pub(crate) struct RowState {
     pub(crate) until: StopCondition,
     start: Barrier,
-    /// Number of jobs, plus one for the measuring thread, that are not set up yet.
+    /// Number of threads that are not set up yet: jobs, and the measuring thread.
     missing: AtomicUsize,
-    /// Time at which the last of these was set up, and the processor time until then.
+    /// Time at which the last of these threads was set up, and the processor time until then.
     began: OnceLock<(Instant, u64)>,
     left: AtomicUsize,
     pub(crate) barrier: DrainBarrier,
@@ -109,9 +110,9 @@ impl RowState {
         }
     }
 
-    /// Reports that a job is set up, and waits for the others. The last one takes the time before
-    /// it releases the others: with more jobs than CPUs, some do many I/Os before the measuring
-    /// thread runs again.
+    /// Reports that a job is set up, and waits until all jobs are. The last job takes the start
+    /// time before it releases the others: if there are more jobs than CPUs, some jobs do many I/Os
+    /// before the measuring thread runs again.
     pub(crate) fn ready(&self) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.began.get_or_init(|| (Instant::now(), process_cpu_ns()));
@@ -126,13 +127,15 @@ impl RowState {
 
     /// Records that a job is done, with its result.
     pub(crate) fn finish(&self, result: Result<JobResult, BenchError>) {
-        self.results.lock().expect("no job panics with it").push(result);
+        self.results.lock().expect("no job panics while it holds the results").push(result);
         self.left.fetch_sub(1, Ordering::Release);
     }
 
     /// Returns the results of the jobs, all of which must have been joined.
     pub(crate) fn results(&self) -> Result<Vec<JobResult>, BenchError> {
-        let results = std::mem::take(&mut *self.results.lock().expect("no job panics with it"));
+        let results = std::mem::take(
+            &mut *self.results.lock().expect("no job panics while it holds the results"),
+        );
         results.into_iter().collect()
     }
 }
@@ -149,7 +152,7 @@ pub(crate) struct Times {
 pub(crate) fn measure(shared: &RowState, plan: &Plan, progress: Progress<'_>) -> Times {
     shared.ready();
     let began = shared.began.get();
-    let (start, cpu_start) = *began.expect("whoever was ready last has set it");
+    let (start, cpu_start) = *began.expect("the last thread that became ready has set the time");
     watch(shared, plan, start, progress);
     Times {
         seconds: start.elapsed().as_secs_f64(),
@@ -158,8 +161,8 @@ pub(crate) fn measure(shared: &RowState, plan: &Plan, progress: Progress<'_>) ->
     }
 }
 
-/// Runs one row on a volume made for it (its accounting starts at zero), with the workers that its
-/// disks have places for.
+/// Runs one row on a volume that was created for it, so that the volume's accounting starts at
+/// zero. Starts the workers that the volume's disks expect.
 ///
 /// # Errors
 /// If the workload does not fit the volume, or a thread cannot be set up.
@@ -347,8 +350,8 @@ fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>)
     }
 }
 
-/// Starts jobs that are clients and take latencies themselves, and waits for their end. Returns the
-/// row and each job's result.
+/// Starts jobs that are clients and measure latencies themselves, and waits for their end. Returns
+/// the row and each job's result.
 pub(crate) fn client_row(
     threads: Vec<<Native as Machine>::Thread>,
     shared: &RowState,
@@ -369,7 +372,7 @@ pub(crate) fn client_row(
 pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
     let (ios, errors, bs) = (total(|r| r.ios), total(|r| r.errors), plan.workload.bs_bytes);
-    // I/Os that failed do not count as done.
+    // I/Os that failed do not count as completed.
     let done = ios.saturating_sub(errors) as f64;
     Row {
         jobs: plan.jobs,

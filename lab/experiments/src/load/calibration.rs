@@ -1,9 +1,10 @@
-//! Calibration: what a drive does in a second, by which schedulers share its time.
+//! Calibration: measures the rates of a drive, from which schedulers compute the cost of I/Os.
 //!
-//! Six runs, each of one kind of I/O with enough in flight that the drive is never idle. The first
-//! one writes, so that those that follow find data where a new drive has none. `Target` is a drive
-//! of this machine, whose rows run here; whoever calls runs those of simulated ones. Called by
-//! `bench --calibrate`. Source: the kernel's tools/cgroup/iocost_coef_gen.py.
+//! A calibration has six runs. Each does one kind of I/O, with so many I/Os in flight that the
+//! drive is never idle. The first run writes, because reads from a new drive without data would be
+//! too fast. `Target` is a drive of this machine and does its runs here; the caller does the runs
+//! of simulated drives. `bench --calibrate` calls this file. Source: the kernel's
+//! tools/cgroup/iocost_coef_gen.py.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::load::workload::{Rw, Workload};
 const SMALL_BYTES: u32 = 4 << 10;
 /// Size in bytes of the I/Os of runs that measure bytes a second.
 const LARGE_BYTES: u32 = 1 << 20;
-/// Largest number of large I/Os in flight: as many bytes as keep any drive busy.
+/// Largest number of large I/Os in flight, which is enough to keep any drive busy.
 const LARGE_DEPTH_MAX: u32 = 32;
 
 /// Run of a calibration: one kind of I/O.
@@ -55,8 +56,8 @@ impl Run {
         Workload { rw, bs_bytes, iodepth, verify: false, seed }
     }
 
-    /// Returns true if the run measures bytes a second. Such a run has one job: several jobs would
-    /// not go through the drive in order.
+    /// Returns true if the run measures bytes per second. Such a run has one job, because several
+    /// jobs would not access the drive sequentially.
     #[must_use]
     pub fn is_large(&self) -> bool {
         self.bs_bytes == LARGE_BYTES
@@ -108,7 +109,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Opens a drive for so many I/O threads.
+    /// Opens a drive for `io_threads` I/O threads.
     ///
     /// # Errors
     /// If the drive cannot be examined or opened.
@@ -131,7 +132,8 @@ impl Target {
         Ok(Target { volume, is_new, notes, written_bytes: None })
     }
 
-    /// Does one of the runs, with the rest of a plan. Call it for each of [`RUNS`], in their order.
+    /// Does one run with the other settings of a plan. Call this for each of [`RUNS`], in their
+    /// order.
     ///
     /// # Errors
     /// As [`run_row`].
@@ -147,7 +149,8 @@ impl Target {
         let size_bytes = plan.size_bytes.into_iter().chain(self.written_bytes).min();
         plan.size_bytes = size_bytes;
         let mut row = run_row(&self.volume, &plan, progress)?;
-        // Reads of blocks that were never written would be no work for a drive.
+        // Limit reads to blocks that were written, because a drive answers reads of other blocks
+        // without any work.
         if self.is_new && *run == RUNS[0] && !self.volume.limits().features.no_payload {
             let written = row.ios.saturating_mul(run.bs_bytes.into());
             self.written_bytes = Some(written.min(self.volume.capacity() << 9));

@@ -1,8 +1,8 @@
 //! `ChannelTarget`: a volume of this process as the target of a job.
 //!
-//! Owns the job's channel and its thread's `IoContext` for the time of the run. I/Os are bios with
-//! memory of their own, which the layer hands back where they are, so that one goes off again
-//! without a move. Called by job.rs.
+//! Owns the job's channel and its thread's `IoContext` during the run. I/Os are bios with their own
+//! memory. The block layer lends a completed bio to the job without moving it, and the job can
+//! submit it again at once. job.rs calls this file.
 
 use std::fmt::Display;
 
@@ -19,7 +19,7 @@ pub(crate) struct ChannelTarget<'a> {
     pub(crate) channel: &'a mut Channel<Native>,
     pub(crate) iodepth: u32,
     pub(crate) bs_bytes: u32,
-    /// I/O that the stack has not accepted yet.
+    /// I/O that the block layer has not accepted yet.
     pub(crate) spare: Option<Bio>,
 }
 
@@ -74,7 +74,11 @@ impl Target for ChannelTarget<'_> {
                 bio
             });
             if let Err(rejected) = self.channel.submit(bio) {
-                assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
+                assert_eq!(
+                    rejected.reason,
+                    Reject::Full,
+                    "the job's offsets must lie within the volume"
+                );
                 self.spare = Some(rejected.bio);
                 return Ok(filled);
             }
@@ -94,7 +98,7 @@ impl Target for ChannelTarget<'_> {
         }))
     }
 
-    /// Sleeps in the ring until an I/O completes, or it is time to check for timeouts.
+    /// Sleeps in the ring until an I/O completes, or until the next check for timeouts is due.
     fn wait(&mut self) -> Result<(), BenchError> {
         let deadline_ns = self.channel.sleep_until();
         let channel = &*self.channel;
@@ -112,8 +116,8 @@ impl Target for ChannelTarget<'_> {
     }
 }
 
-/// Gives new memory to a bio that lost its memory: the drive may still write to the old memory, so
-/// the block layer has kept it.
+/// Gives new memory to a bio that timed out. The block layer has kept the bio's old memory, because
+/// the drive may still write to it.
 #[cold]
 fn restore(bio: &mut Bio, bs_bytes: u32) {
     if !bio.op().has_data() || bio.nr_segments() > 0 {

@@ -1,9 +1,9 @@
-//! Jobs that are clients of a server: slots of I/Os in front of a connection or virtqueue.
+//! Jobs that are clients of a server: I/Os in numbered slots on a connection or virtqueue.
 //!
-//! Measures servers with the same loop, workloads and pattern as drives (job.rs): one thread and
-//! one `Client` a job, `iodepth` requests in flight. Latency is that of the client, from the stamp
-//! of a request's batch to that of its completion's. Called by nbd.rs, vhost.rs and virtqueue.rs,
-//! which implement `Client`; replays have the same clients for targets.
+//! Servers are measured with the same loop, workloads and verification pattern as drives (job.rs):
+//! each job has a thread and a `Client`, with `iodepth` requests in flight. Latency is measured in
+//! the client, from the timestamp of a request's batch to the timestamp of its completion's batch.
+//! nbd.rs, vhost.rs and virtqueue.rs implement `Client`; replays use the same clients.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ pub(crate) struct ClientIo {
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u64,
     pub(crate) stamp_ns: u64,
-    /// Data of the request, as far as [`DataMemory`] keeps them here; empty while the client has
-    /// them.
+    /// Data of the request, if [`DataMemory`] keeps data in the I/O; empty while the client has the
+    /// data.
     pub(crate) memory: Vec<u8>,
 }
 
 impl ClientIo {
-    /// Creates a request that has no place on the disk yet.
+    /// Creates a request whose offset on the disk is not set yet.
     pub(crate) fn new(len_bytes: u64, memory: Vec<u8>) -> ClientIo {
         ClientIo { op: Op::Read, fua: false, offset_bytes: 0, len_bytes, stamp_ns: 0, memory }
     }
@@ -39,13 +39,14 @@ impl ClientIo {
 /// Owner of the memory with the requests' data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataMemory {
-    /// The I/O owns the memory, and the client borrows it.
+    /// The I/O owns the memory, and the client borrows the memory.
     OfIo,
-    /// The client owns the memory: I/Os have memory only for data to be written or checked.
+    /// The client owns the memory. An I/O has memory of its own only for data that is written or
+    /// checked.
     OfClient,
 }
 
-/// Slot whose request is done, with its status if the request failed.
+/// Slot whose request has completed, with the status if the request failed.
 pub(crate) type DoneSlot<F> = (u32, Option<F>);
 
 /// Connection to a server, or a virtqueue, which identifies requests by their slots.
@@ -55,18 +56,18 @@ pub(crate) trait Client: Sized {
     type Failure: Copy + Display;
     fn in_flight(&self) -> u32;
     fn submit(&mut self, slot: u32, io: &mut ClientIo) -> Result<(), BenchError>;
-    /// Shows the server the requests that were submitted.
+    /// Sends the submitted requests to the server.
     fn start(&mut self) -> Result<(), BenchError>;
-    /// Appends the slots that are done, and copies data that were read into the memory of their
-    /// I/Os.
+    /// Appends the slots whose requests have completed, and copies the data of reads into the
+    /// memory of their I/Os.
     fn reap(
         &mut self,
         ios: &mut [ClientIo],
         done: &mut Vec<DoneSlot<Self::Failure>>,
     ) -> Result<(), BenchError>;
-    /// Waits until a request may be done.
+    /// Waits until a request may have completed.
     fn wait(&mut self) -> Result<(), BenchError>;
-    /// Waits until a request of one of several clients may be done, for `most` at most.
+    /// Waits until a request of one of several clients may have completed, for at most `most`.
     fn wait_any(clients: &mut [Self], most: Duration) -> Result<(), BenchError>;
     fn counters(&mut self) -> Counters;
 }
@@ -136,8 +137,8 @@ impl<C: Client> Target for ClientTarget<C> {
         let ClientTarget { client, ios, free, done } = self;
         client.reap(ios, done)?;
         let (handed, kept) = (done.len(), free.len());
-        // Slots are reused in the order of their completions, so that a ring's entries stay the
-        // same.
+        // Slots are reused in the order of their completions, so that a ring keeps using the same
+        // entries.
         for (slot, failed) in done.drain(..) {
             let io = &mut ios[slot as usize];
             let after = match &failed {

@@ -1,10 +1,11 @@
-//! Clients that contend for a drive: what each gets of it, and how fairly it is shared.
+//! Clients that contend for a drive: measures each client's share, and the fairness of these
+//! shares.
 //!
-//! Where a row of `simulation` or `bench` has jobs that are all alike, each client here has a
-//! group, a depth, a block size and a kind of I/O of its own. `client` is the loop of one client,
-//! `run` makes the drives and the threads, on a simulated machine or on this one, `result` is what
-//! came of it. Everything below a client is the production code. Called by `millrace-lab bench
-//! --client` and by experiments on schedulers.
+//! The jobs of a row of `simulation` or `bench` all have the same settings; here, each client has
+//! its own group, depth, block size and kind of I/O. `client` is the loop of one client, `run`
+//! creates the drives and the threads, on a simulated machine or on this one, and `result` holds
+//! the results. Below the clients runs the production code. `millrace-lab bench --client` and
+//! experiments on schedulers call this module.
 
 mod client;
 mod result;
@@ -37,12 +38,12 @@ pub struct Client {
     pub bs_bytes: u32,
     /// Number of I/Os in flight, 1 to 65,536.
     pub iodepth: u32,
-    /// CPU that the client runs on; several clients may share one. On a simulated machine, a client
-    /// without a CPU runs on the CPU of its number.
+    /// CPU that the client runs on; several clients may share a CPU. On a simulated machine, client
+    /// number n runs on CPU n if it names no CPU.
     pub cpu: Option<u32>,
     /// Time after the start of the run at which the client begins, in nanoseconds.
     pub start_ns: u64,
-    /// Pause of the client after a completion, before it sends more, in nanoseconds.
+    /// Pause of the client after a completion, before it submits more I/Os, in nanoseconds.
     pub thinktime_ns: u64,
 }
 
@@ -71,7 +72,7 @@ pub struct ContentionPlan {
     pub scheduler: SchedulerKind,
     /// Placement of software queues, and of hardware queues.
     pub queues: (Spread, Spread),
-    /// Cost of I/Os for a drive, which the scheduler and the reported shares use.
+    /// Cost model of a drive's I/Os, which the scheduler and the reported shares use.
     pub cost: CostModel,
     /// Groups of the clients: the first is `GroupId(1)`, and so on.
     pub groups: Vec<GroupConfig>,
@@ -89,15 +90,15 @@ impl ContentionPlan {
         self.clients[number].cpu.unwrap_or(number as u32)
     }
 
-    /// Checks the plan without its drives; `cpus` are those of a simulated machine.
+    /// Checks the plan, except its drives. `cpus` is the number of CPUs of a simulated machine.
     fn check(&self, cpus: Option<u32>) -> Result<(), BenchError> {
         let wrong = |text: String| Err(BenchError::Workload(text));
         let count = self.clients.len();
         if !(1..=CLIENTS_MAX).contains(&count) {
-            return wrong(format!("{count} clients: 1 to {CLIENTS_MAX}"));
+            return wrong(format!("{count} clients: 1 to {CLIENTS_MAX} are possible"));
         }
         if self.phases.length_ns == 0 || self.phases.step_ns == Some(0) {
-            return wrong("a time of 0 to measure: give 1 ns or more".into());
+            return wrong("the plan has a time of 0 to measure; give 1 ns or more".into());
         }
         for (number, client) in self.clients.iter().enumerate() {
             let (name, cpu) = (&client.name, self.cpu_of(number));

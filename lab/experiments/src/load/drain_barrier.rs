@@ -1,9 +1,9 @@
-//! `DrainBarrier`: keeps every thread of a run serving its queues until no thread has I/O.
+//! `DrainBarrier`: makes every thread of a run serve its queues until no thread has I/O in flight.
 //!
-//! Where a drive has fewer hardware queues than there are threads, as on an NBD server with one
-//! connection, the I/O of one thread may wait in the queue of another, which alone serves it. So no
-//! thread closes its channel before the I/O of all threads has completed. Used by jobs, clients and
-//! programs on this machine.
+//! If a drive has fewer hardware queues than there are threads, such as an NBD server with one
+//! connection, the I/O of one thread may wait in a queue that only another thread serves. So no
+//! thread may close its channel before the I/O of all threads has completed. Jobs, clients and
+//! programs on this machine use the barrier.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,8 +11,8 @@ use millrace_block::{Channel, Error};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
-/// First sleep of a thread that has no I/O of its own, and its longest: each is twice as long as
-/// the one before, so that thousands of threads that wait leave the others their CPUs.
+/// First and longest sleep of a thread that has no I/O of its own. Each sleep is twice as long as
+/// the one before, so that thousands of waiting threads do not take the CPUs from busy threads.
 const LOOK_NS: u64 = 5_000_000;
 const LOOK_MAX_NS: u64 = 80_000_000;
 
@@ -28,12 +28,12 @@ pub(crate) struct DrainMember<'a> {
 }
 
 impl DrainBarrier {
-    /// A barrier of `threads` threads, each of which calls `member` once.
+    /// Creates a barrier for `threads` threads, each of which calls `member` once.
     pub(crate) fn new(threads: usize) -> DrainBarrier {
         DrainBarrier { at_work: AtomicUsize::new(threads) }
     }
 
-    /// Membership of the calling thread.
+    /// Returns the membership of the calling thread.
     pub(crate) fn member(&self) -> DrainMember<'_> {
         DrainMember { barrier: self, is_at_work: true }
     }
@@ -42,13 +42,14 @@ impl DrainBarrier {
 impl DrainMember<'_> {
     fn leave(&mut self) {
         if std::mem::take(&mut self.is_at_work) {
-            // Relaxed: it orders nothing; whoever looks too early looks again.
+            // Relaxed: the count orders nothing; a thread that reads an old value reads the count
+            // again.
             self.barrier.at_work.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Serves the I/O that other threads put into this thread's queues until no thread has any.
-    /// The calling thread must have none in flight.
+    /// Serves the I/O that other threads put into this thread's queues until no thread has I/O. The
+    /// calling thread must not have I/O in flight.
     ///
     /// # Errors
     /// `System` if the ring itself fails.

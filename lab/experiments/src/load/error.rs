@@ -1,7 +1,7 @@
-//! `BenchError`: why a row, a replay or an experiment has no result.
+//! `BenchError`: the reason why a row, a replay or an experiment has no result.
 //!
-//! Owns the kinds and their texts, which say what to do where that is known. Made by all of the
-//! load generator and by what stands on it; printed by the binary's verbs.
+//! The texts say what to do if that is known. The load generator and the modules above it return
+//! these errors; the binary's verbs print them.
 
 use millrace_block::ErrorKind;
 use millrace_drives::{Spec, SpecError};
@@ -24,7 +24,8 @@ pub enum BenchError {
         /// Error of the connection or of the protocol.
         source: std::io::Error,
     },
-    /// A vhost-user server could not be reached, lacks something, went away or broke the rules.
+    /// A vhost-user server could not be reached, lacks a required feature, went away or broke the
+    /// protocol.
     #[error("{0}")]
     Vhost(#[from] millrace_clients::vhost::ClientError),
     /// The machine to simulate is invalid, or its simulation did not end.

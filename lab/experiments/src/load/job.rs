@@ -1,10 +1,10 @@
-//! The loop of one job: keep `iodepth` I/Os in flight on a target until told to stop.
+//! The loop of one job: keeps `iodepth` I/Os in flight on a target until the job must stop.
 //!
-//! Runs on its own thread. A target is whatever takes the I/Os: a volume of this process
-//! (channel.rs), or a client's connection or virtqueue (client.rs). The loop does what a good
-//! program would: all that came back goes off again together, and it waits only when nothing is
-//! done. Latency is measured here, by batch, unless the layer's accounting has it. Called by
-//! bench.rs and client.rs.
+//! Each job runs on its own thread. The target of its I/Os is a volume of this process
+//! (channel.rs), or a client's connection or virtqueue (client.rs). As an efficient program would
+//! do, the loop submits all completed I/Os again together, and waits only if no I/O has completed.
+//! This file measures latencies, by batch, unless the block layer's accounting does. bench.rs and
+//! client.rs call it.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub(crate) struct StopCondition {
     pub(crate) ios: Option<u64>,
     /// Flag that stops the jobs when it is set.
     pub(crate) stop: AtomicBool,
-    /// Number of I/Os done so far by all jobs, for a progress bar.
+    /// Number of I/Os that all jobs have completed so far, for a progress bar.
     pub(crate) done: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl JobResult {
 
 /// I/O of a job, with the memory that it keeps for the next one.
 pub(crate) trait JobIo {
-    /// Sets the operation and the place of the next submission.
+    /// Sets the operation and the offset of the next submission.
     fn aim(&mut self, op: Op, sector: Sector, stamp_ns: u64);
     /// Returns the time at which `aim` was called, in nanoseconds.
     fn stamp_ns(&self) -> u64;
@@ -66,8 +66,8 @@ pub(crate) trait JobIo {
     fn failure(&self, status: &dyn Display) -> String;
 }
 
-/// Receiver of a target's completions, which decides what becomes of each I/O. An I/O for which it
-/// returns `Submit`, having aimed it, is submitted again.
+/// Receiver of a target's completions. It decides for each I/O: if it returns `Submit`, after it
+/// has aimed the I/O, the target submits the I/O again.
 pub(crate) trait CompletionHandler<Io> {
     fn done(&mut self, io: &mut Io) -> AfterCompletion;
     /// Handles an I/O that failed with this status.
@@ -77,23 +77,24 @@ pub(crate) trait CompletionHandler<Io> {
 /// Receiver of a job's I/Os, as fio's `ioengine_ops`.
 pub(crate) trait Target {
     type Io: JobIo;
-    /// Returns the number of I/Os that were submitted and have not been handed out.
+    /// Returns the number of I/Os that were submitted and whose completion was not handed out yet.
     fn in_flight(&self) -> u32;
-    /// Aims and submits idle I/Os, `most` at most; returns the number that the target accepted.
+    /// Aims and submits at most `most` idle I/Os. Returns the number that the target accepted.
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
     /// Hands out completions. Returns their number.
     fn turn(&mut self, to: &mut impl CompletionHandler<Self::Io>) -> Result<usize, BenchError>;
-    /// Waits until an I/O may be done.
+    /// Waits until an I/O may have completed.
     fn wait(&mut self) -> Result<(), BenchError>;
     /// Checks for timeouts; called from time to time while I/Os are in flight.
     fn tick(&mut self) {}
-    /// Returns the place of a write that was aimed and not accepted; it will not be submitted.
+    /// Returns the offset of a write that was aimed and not accepted. The write will not be
+    /// submitted.
     fn withdraw(&mut self) -> Option<Sector> {
         None
     }
 }
 
-/// Places that a job's I/Os go to.
+/// Generator of the offsets of a job's I/Os.
 pub(crate) struct Aim {
     /// Sectors of an I/O.
     sectors: u64,
@@ -102,15 +103,15 @@ pub(crate) struct Aim {
 }
 
 impl Aim {
-    /// Creates the aim of job `job` of `jobs`, on a device with `blocks` blocks of the workload's
-    /// size.
+    /// Creates the offsets of job `job` of `jobs`, on a device with `blocks` blocks of the
+    /// workload's size.
     pub(crate) fn new(workload: Workload, blocks: u64, place: (u64, u64)) -> Aim {
         let offsets = Offsets::new(&workload, blocks, place);
         let sectors = u64::from(workload.bs_bytes >> 9);
         Aim { sectors, offsets, written: WrittenBlocks::new(&workload) }
     }
 
-    /// Aims an I/O at the next place, with the operation to do there.
+    /// Sets an I/O to the next offset and operation.
     #[inline(always)]
     fn next(&mut self, io: &mut impl JobIo, now_ns: u64) {
         match &mut self.written {
@@ -128,7 +129,7 @@ impl Aim {
         }
     }
 
-    /// Notes that an I/O is done, if the job verifies.
+    /// Records that an I/O has completed, if the job verifies.
     fn done(&mut self, io: &impl JobIo) {
         if let Some(written) = &mut self.written
             && io.op() == Op::Write
@@ -138,16 +139,17 @@ impl Aim {
     }
 }
 
-/// The completions of a job: their I/Os are aimed and submitted again, turn by turn.
+/// Receiver of a job's completions, which aims each I/O again for another submission.
 struct JobTurn<'a> {
     aim: &'a mut Aim,
     result: &'a mut JobResult,
     measure: bool,
     /// Number of I/Os that may still be submitted.
     left: u64,
-    /// Time of the turn; 0 until it is needed.
+    /// Time of the current round of completions; 0 until it is needed.
     now_ns: u64,
-    /// Stamp and number of the last I/Os with equal stamps, whose latencies are not recorded yet.
+    /// Timestamp and number of the last I/Os with equal timestamps, whose latencies are not
+    /// recorded yet.
     equal: (u64, u64),
 }
 
@@ -164,7 +166,7 @@ impl JobTurn<'_> {
         self.equal.1 += 1;
     }
 
-    /// Aims an I/O anew, if there are any left.
+    /// Aims an I/O again, if the job has I/Os left to submit.
     #[inline(always)]
     fn next(&mut self, io: &mut impl JobIo) -> AfterCompletion {
         let Some(left) = self.left.checked_sub(1) else { return AfterCompletion::Drop };
@@ -186,7 +188,7 @@ impl JobTurn<'_> {
         }
     }
 
-    /// Ends a turn with so many completions.
+    /// Ends a round of `count` completions.
     #[inline(always)]
     fn end(&mut self, handed: usize) {
         self.result.ios += handed as u64;
@@ -196,8 +198,8 @@ impl JobTurn<'_> {
         }
     }
 
-    /// Brings the job up to its depth, as far as the target accepts I/Os. Returns the number of
-    /// I/Os submitted.
+    /// Submits I/Os until the job's depth is reached or the target accepts no more. Returns the
+    /// number of I/Os submitted.
     fn fill(&mut self, target: &mut impl Target) -> Result<u64, BenchError> {
         let aim = &mut *self.aim;
         let filled = target.fill(self.left, |io| aim.next(io, Native::now()))?;
@@ -225,7 +227,7 @@ impl<Io: JobIo> CompletionHandler<Io> for JobTurn<'_> {
     }
 }
 
-/// The completions of reads that verify what a job wrote.
+/// Receiver of completions of the reads that verify a job's writes.
 struct ReadBack<'a> {
     written: &'a WrittenBlocks,
     result: &'a mut JobResult,
@@ -249,12 +251,12 @@ impl<Io: JobIo> CompletionHandler<Io> for ReadBack<'_> {
 pub(crate) struct Job<T> {
     pub(crate) target: T,
     pub(crate) aim: Aim,
-    /// The job measures latencies itself.
+    /// True if the job measures latencies itself.
     pub(crate) measure: bool,
 }
 
 impl<T: Target> Job<T> {
-    /// Runs the job until it is told to stop, and drains it.
+    /// Runs the job until it must stop, then waits for its I/Os in flight.
     pub(crate) fn run(&mut self, until: &StopCondition) -> Result<JobResult, BenchError> {
         let mut result = JobResult::default();
         let Job { target, aim, measure } = self;
@@ -269,7 +271,7 @@ impl<T: Target> Job<T> {
             }
             let handed = target.turn(&mut turn)?;
             turn.end(handed);
-            // I/Os that back pressure kept out may be accepted now.
+            // The target may now accept I/Os that it rejected before.
             if handed == 0 && turn.fill(target)? == 0 {
                 if target.in_flight() == 0 {
                     break;
@@ -296,7 +298,8 @@ impl<T: Target> Job<T> {
         let blocks: Vec<u64> = written.blocks().collect();
         let (mut left, mut submitted) = (blocks.iter(), 0);
         let mut aim = |io: &mut T::Io| {
-            let block = left.next().expect("no more are filled than there are");
+            let block =
+                left.next().expect("the target fills no more I/Os than there are blocks left");
             io.aim(Op::Read, block * sectors, 0);
         };
         loop {

@@ -1,13 +1,13 @@
 //! fio's job files: read, run on drives of this program, and reported with fio's keys.
 //!
-//! `lines` cuts a file into sections of words, with `include` and `${NAME}`; `value` reads what
-//! stands behind a word; `options` says what each word means here; `draft` reads them and
-//! `spec` is a job, checked. `blocks` and `block_distribution` draw the sizes and places of
-//! I/Os, `source` the I/Os themselves; `rate_limit` says when the next may go; `worker` is the
-//! loop of one job's thread, with `job_step`, `flow`, `depth_search`, `io_slots`, `page_cache`
-//! and `verification`, and `tally` what it counts; `run` starts the jobs of a file, `json` and
-//! `summary` report them. Called by `bench --jobfile` and by tests. fio is the measure of what
-//! a word means: its manual and, where that is silent, what fio 3.33 does.
+//! `lines` splits a file into sections of options, and handles `include` and `${NAME}`. `value`
+//! parses values; `words` is the table of supported options, `options` that of ignored and refused
+//! ones. `draft` reads a job's options, and `spec` is the checked job. `blocks` and
+//! `block_distribution` draw sizes and offsets, `source` draws I/Os, and `rate_limit` delays them.
+//! `worker` is the loop of one job's thread, with `job_step`, `flow`, `depth_search`, `io_slots`,
+//! `page_cache` and `verification`; `tally` holds its counts. `run` starts the jobs of a file;
+//! `json` and `summary` report the results. `bench --jobfile` and tests call this module. Options
+//! mean what fio's manual says and, where the manual is silent, what fio 3.33 does.
 
 mod block_distribution;
 mod blocks;

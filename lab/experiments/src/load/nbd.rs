@@ -1,7 +1,8 @@
 //! One row of a benchmark against an NBD server: a connection for each job.
 //!
-//! Owns what such a row needs of the export. The loop is that of job.rs and client.rs; the client
-//! is that of the clients crate. Called by the binary's `bench --connect`.
+//! Checks that the row fits the export, and implements `Client` for a connection. job.rs and
+//! client.rs have the loop; the clients crate has the NBD client. `bench --connect` calls this
+//! file.
 
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ fn check(client: &NbdClient, plan: &Plan) -> Result<(), BenchError> {
     check_verify(plan, size)
 }
 
-/// Longest wait for a reply, after which the client looks again.
+/// Longest sleep while waiting for a reply; after it the client checks for replies again.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// Connection, and the address that errors name.
@@ -117,7 +118,8 @@ impl Client for Connection {
     }
 
     fn wait_any(clients: &mut [Connection], most: Duration) -> Result<(), BenchError> {
-        // A server that hangs up between two requests is found out by the next one.
+        // If the server closes the connection between two requests, the next request reports the
+        // error.
         let busy = clients.iter().filter(|connection| connection.client.in_flight() > 0);
         wait_any(busy.map(|connection| &connection.client), most)
             .map_err(|source| failed(&clients[0].uri, source))

@@ -1,11 +1,11 @@
-//! One rule for all runs that write: a drive or server's disk that is not known to be empty is
-//! written to only with `--overwrite`.
+//! The rule for all runs that write: they write to a drive or to a server's disk that may hold data
+//! only with `--overwrite`.
 //!
-//! Known to be empty are drives that keep their data in memory or nowhere, files that the run is
-//! about to make or that are all holes, and whatever says of all of its blocks that they are zeroes
-//! (Ceph images, NBD servers). Other servers' disks are read (probe.rs); block devices and files
-//! with data never pass. The look comes before the run opens anything, so that data that the run
-//! itself writes are not held against it. Called by the verbs `bench` and `replay`.
+//! These count as empty: drives that keep their data in memory or not at all, files that the run
+//! will create or that consist of holes, and Ceph images and NBD exports that report all their
+//! blocks as zeroes. Other servers' disks are searched for data (probe.rs). Block devices and files
+//! with data never count as empty. The check comes before the run opens its drives, so that it does
+//! not find data that the run itself writes. The verbs `bench` and `replay` call this file.
 
 mod marks;
 mod probe;
@@ -32,15 +32,15 @@ pub enum DiskContents {
     /// The drive is empty, or accepts no writes.
     #[default]
     Empty,
-    /// The drive may hold data; the text continues a message after the drive's name.
+    /// The drive may hold data; the text continues a sentence that begins with the drive's name.
     Data(String),
 }
 
 impl DiskContents {
-    /// Refuses to have what is called `name` written to by `writer`.
+    /// Returns an error if a write by `writer` would destroy data of the drive called `name`.
     ///
     /// # Errors
-    /// If something would be lost; the text says what was found and what to do.
+    /// If the drive may hold data; the text says which, and what to do.
     pub fn check(&self, name: &str, writer: &str) -> Result<(), BenchError> {
         let DiskContents::Data(found) = self else { return Ok(()) };
         Err(BenchError::Workload(format!(
@@ -49,10 +49,11 @@ impl DiskContents {
         )))
     }
 
-    /// Looks at several drives that are one target; a find in one of several has its drive's name.
+    /// Searches several drives that form one target for data. With several drives, the text names
+    /// the drive that holds data.
     ///
     /// # Errors
-    /// If a drive or server cannot be looked at.
+    /// If a drive or server cannot be searched.
     pub fn of_all(drives: &[Spec]) -> Result<DiskContents, BenchError> {
         for spec in drives {
             if let DiskContents::Data(found) = contents_of(spec)? {
@@ -68,15 +69,15 @@ impl DiskContents {
     }
 }
 
-/// Refuses to have drives written to that are not known to be empty.
+/// Returns an error if one of these drives may hold data that `writer` would destroy.
 ///
 /// # Errors
-/// If one of them is not, or cannot be looked at.
+/// If a drive may hold data, or cannot be searched.
 pub fn check_drives(drives: &[Spec], writer: &str) -> Result<(), BenchError> {
     drives.iter().try_for_each(|spec| contents_of(spec)?.check(&format!("drive {spec}"), writer))
 }
 
-/// Refuses to have the export of an NBD server written to that is not known to be empty.
+/// Returns an error if the export of an NBD server may hold data that `writer` would destroy.
 ///
 /// # Errors
 /// If it is not, or the server cannot be asked.
@@ -84,7 +85,8 @@ pub fn check_nbd(uri: &NbdUri, writer: &str) -> Result<(), BenchError> {
     servers::nbd(uri)?.check(&format!("the export of {}", uri.address), writer)
 }
 
-/// Refuses to have the disk of a vhost-user-blk server written to that is not known to be empty.
+/// Returns an error if the disk of a vhost-user-blk server may hold data that `writer` would
+/// destroy.
 ///
 /// # Errors
 /// If it is not, or the server cannot be asked.
@@ -92,10 +94,11 @@ pub fn check_vhost(socket: &Path, writer: &str) -> Result<(), BenchError> {
     servers::vhost(socket)?.check(&format!("the disk of vhost-user:{}", socket.display()), writer)
 }
 
-/// Looks at the drive of a spec, which is not open yet.
+/// Searches the drive of a spec, which is not open yet, for data.
 ///
 /// # Errors
-/// If it is elsewhere and cannot be asked. Mistakes in the spec are left to the opening.
+/// If the drive is on a server or cluster that cannot be reached. Mistakes in the spec are reported
+/// later, when the drive is opened.
 pub fn contents_of(spec: &Spec) -> Result<DiskContents, BenchError> {
     let spec = &spec.innermost();
     if spec.get("read-only").is_some_and(|value| value != "off" && value != "false") {
@@ -109,7 +112,7 @@ pub fn contents_of(spec: &Spec) -> Result<DiskContents, BenchError> {
 }
 
 fn contents_of_file(path: &Path) -> DiskContents {
-    // Of a pipe, to open it would wait.
+    // Do not open a pipe: the open would block.
     let Ok(kind) = fs::metadata(path).map(|meta| meta.file_type()) else {
         return DiskContents::Empty;
     };
@@ -129,7 +132,8 @@ fn contents_of_file(path: &Path) -> DiskContents {
     })
 }
 
-/// Asks the server or cluster of a drive, which is opened for a moment, for reading only.
+/// Asks the server or cluster of a drive for the drive's zeroes. The drive is opened read-only and
+/// closed again.
 fn contents_elsewhere(spec: &Spec) -> Result<DiskContents, BenchError> {
     let mut reader = spec.clone();
     reader.options.retain(|(key, _)| key != "read-only");

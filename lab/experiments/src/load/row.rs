@@ -55,8 +55,8 @@ impl LatencyNs {
 /// Queues that the I/Os of a row went through.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Queues {
-    /// `mq`, `sq` or `raw`; `nbd` for a connection; `vhost-poll` or `vhost-events` for virtqueues,
-    /// by how the client waits.
+    /// `mq`, `sq` or `raw`; `nbd` for a connection; `vhost-poll` or `vhost-events` for virtqueues
+    /// whose client polls or waits for interrupts.
     pub stack: String,
     /// Scheduler of the drives, such as `none` or `deadline`; empty for a server.
     pub scheduler: String,
@@ -95,18 +95,19 @@ pub struct Notifications {
 /// Errors of a row, verified blocks, and counts of its drives.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
-    /// Number of I/Os that failed, and of blocks that did not verify.
+    /// Number of I/Os that failed plus number of blocks that failed verification.
     pub errors: u64,
-    /// Number of blocks read back and found right; 0 without `verify`.
+    /// Number of blocks that passed verification; 0 without `verify`.
     pub verified: u64,
     /// Text of the first error.
     pub first_error: Option<String>,
-    /// I/O counts of each drive, in the order of the volume; empty if not asked for.
+    /// I/O counts of each drive, in the order of the volume; empty if they were not requested.
     pub states: Vec<DriveStates>,
 }
 
-/// Number of I/Os of a drive in each state that \[FALCON\] names, and the latency of two parts of
-/// the stack. Counts up to `merge` and at `complete` are of bios, those between are of requests.
+/// Number of I/Os of a drive in each state that \[FALCON\] names, and the latencies before and
+/// after dispatch. The counts up to `merge` and at `complete` are numbers of bios; the counts
+/// between are numbers of requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DriveStates {
     /// Name of the drive.
@@ -117,7 +118,7 @@ pub struct DriveStates {
     pub split: u64,
     /// Number of these that were merged into another bio's request.
     pub merge: u64,
-    /// Number of bios that are left: a request is created for each.
+    /// Number of bios that were not merged; a request is created for each.
     pub ready: u64,
     /// Number of times that requests waited because the drive had no tag for them.
     pub wait: u64,
@@ -135,10 +136,10 @@ pub struct DriveStates {
     pub device_ns: LatencyNs,
 }
 
-/// Latency of the stages of a bio's way to the driver, by btt's names.
+/// Latencies of the stages of a bio between queueing and the driver, by btt's names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct StackStages {
-    /// Latency before the bio had a place in the block layer.
+    /// Latency until the bio had a slot in the block layer.
     pub q2g_ns: LatencyNs,
     /// Latency in a plug.
     pub g2i_ns: LatencyNs,
@@ -192,8 +193,8 @@ pub struct MachineRow {
     pub machine: String,
     /// Interface by which programs submit: `sync`, `libaio`, `libaio-fixed`, `ring`.
     pub interface: String,
-    /// The taker of interrupts: `submitter`, `core0`, `steered`; nothing on this machine, where
-    /// these drives have none.
+    /// CPU that handled the drives' interrupts: `submitter`, `core0`, `steered`. Empty on this
+    /// machine, where these drives raise no interrupts.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub irq: String,
     /// Largest number of I/Os that a job submitted together, if the user set one.
@@ -207,7 +208,7 @@ pub struct MachineRow {
     /// Number of simulated events: accesses to cache lines, lock hand-overs, sleeps, wake-ups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sim_events: Option<u64>,
-    /// Lock statistics of the whole run, if asked for.
+    /// Lock statistics of the whole run, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locks: Option<Vec<LockLine>>,
 }
@@ -215,7 +216,8 @@ pub struct MachineRow {
 /// Concurrency inside hardware queues, and the units of raw I/O, in the words of `bench`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Linux24Row {
-    /// `one` thread in a hardware queue, or `each` that has work for it.
+    /// Threads that could dispatch from a hardware queue at a time: `one`, or `each` with work for
+    /// the queue.
     pub inside: String,
     /// `512`, `page` or `whole`; `none` if an I/O was no more than its bio.
     pub unit: String,
@@ -250,9 +252,9 @@ pub struct Row {
     pub bs: u32,
     /// Kind of I/O.
     pub rw: Rw,
-    /// Moments at which times were taken: `batch` or `io`.
+    /// Granularity of the timestamps: `batch` or `io`.
     pub stamp: String,
-    /// Number of I/Os done.
+    /// Number of completed I/Os.
     pub ios: u64,
     /// Length of the measured time in seconds.
     pub seconds: f64,

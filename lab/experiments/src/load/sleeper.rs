@@ -1,7 +1,9 @@
-//! `Sleeper`: how a thread opens its channels and waits for them, here or on a simulated machine.
+//! `Sleeper`: opens a thread's channels and waits for their completions, on this machine or a
+//! simulated one.
 //!
-//! Here a thread sleeps in its ring, so that files work; on a simulated machine it looks for a
-//! bounded time, then sleeps in its bell. Used by clients (contention) and by replays.
+//! On this machine a thread sleeps in its io_uring ring, which file drives need. On a simulated
+//! machine a thread polls for a bounded time, then sleeps on its doorbell. Contention clients and
+//! replays use this file.
 
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use millrace_simulator::Simulated;
 /// Time that a simulated thread polls for completions before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 20_000;
 
-/// Way in which a thread waits for its channels.
+/// Strategy by which a thread waits for its channels.
 pub(crate) trait Sleeper: Sized {
     type Machine: Machine;
 
@@ -27,8 +29,8 @@ pub(crate) trait Sleeper: Sized {
         depth: u32,
     ) -> Result<Channel<Self::Machine>, Error>;
 
-    /// Sleeps until `until_ns` by the machine's clock, or until there is work. Returns false if
-    /// there was work at once.
+    /// Sleeps until there is work, or until `until_ns` by the machine's clock. Returns false if
+    /// there was work immediately.
     fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<bool, Error>;
 }
 

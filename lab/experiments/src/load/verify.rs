@@ -1,10 +1,11 @@
-//! `--verify`: the pattern that a job writes, and what it remembers to compare it with.
+//! `--verify`: the pattern that a job writes, and the generations that it keeps to check blocks
+//! that are read back.
 //!
-//! Every block names its place, its generation and its checksum. Layout of a block, little endian:
-//! magic (8), byte offset on the device (8), generation (8), crc32c of the rest of the block (4),
-//! then bytes that depend on the offset and generation. Owned by jobs (job.rs, jobfile): no write
-//! goes to a block that another of the job's is on its way to, as whose data stays there would be
-//! the device's choice.
+//! Every block contains its offset, its generation and its checksum. Layout of a block, little
+//! endian: magic (8), byte offset on the device (8), generation (8), crc32c of the rest of the
+//! block (4), then bytes that depend on the offset and generation. Jobs (job.rs, jobfile) own this
+//! state. A job never has two writes to the same block in flight, because the device could complete
+//! them in any order.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -24,7 +25,7 @@ fn word(block: &[u8], range: Range<usize>) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Blocks that a job wrote, with the last write of each.
+/// Blocks that a job wrote, with the last generation of each.
 #[derive(Debug)]
 pub(crate) struct WrittenBlocks {
     bs_bytes: u32,
@@ -45,7 +46,8 @@ impl WrittenBlocks {
         workload.verify.then_some(WrittenBlocks { bs_bytes, blocks })
     }
 
-    /// Creates the blocks of a job whose blocks may lie anywhere: they are named by byte offsets.
+    /// Creates the state for a job whose blocks may lie at any offset: blocks are identified by
+    /// byte offsets.
     pub(crate) fn by_offset() -> WrittenBlocks {
         WrittenBlocks { bs_bytes: 1, blocks: HashMap::new() }
     }
@@ -85,7 +87,7 @@ impl WrittenBlocks {
         }
     }
 
-    /// Takes back the stamp of a write of `block` that was never submitted.
+    /// Undoes the stamp of a write of `block` that was never submitted.
     #[cold]
     pub(crate) fn unstamp(&mut self, block: u64) {
         if let Some(last) = self.blocks.get_mut(&block) {
@@ -96,7 +98,7 @@ impl WrittenBlocks {
         }
     }
 
-    /// Forgets `block`, whose write found no space: there is nothing to read back.
+    /// Removes `block`, whose write failed for lack of space: there is nothing to read back.
     #[cold]
     pub(crate) fn forget(&mut self, block: u64) {
         self.blocks.remove(&block);
@@ -143,7 +145,7 @@ fn stamp(block: &mut [u8], offset: u64, generation: u64) {
 /// Checks a block that was read. Without a `generation`, the pattern of any write is accepted.
 ///
 /// # Errors
-/// If the block differs from the pattern of a job with `verify`; the text is the difference.
+/// If the block differs from the pattern of a job with `verify`; the text describes the difference.
 pub(crate) fn check(block: &[u8], offset: u64, generation: Option<u64>) -> Result<(), String> {
     let (magic, place, found) = (word(block, 0..8), word(block, 8..16), word(block, 16..24));
     if magic != MAGIC {

@@ -1,8 +1,8 @@
 //! One row of a benchmark against a vhost-user-blk server: a virtqueue for each job.
 //!
-//! Owns what such a row needs of the server's disk, and what a virtqueue is as a `Client`. The loop
-//! is that of job.rs and client.rs; the client plays the guest, all queues on one connection.
-//! Called by the binary's `bench --connect`.
+//! Checks that the row fits the server's disk, and implements `Client` for a virtqueue. job.rs and
+//! client.rs have the loop. The process acts as the guest, with all queues on one connection.
+//! `bench --connect` calls this file.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -22,14 +22,14 @@ use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::job::JobResult;
 use crate::load::row::{Notifications, Queues, Row};
 
-/// Default number of entries of the rings: as many as guests have.
+/// Default number of entries of a ring, as in usual guests.
 const RING: u16 = 256;
 
 /// Runs one row against the server that listens on the Unix socket `path`.
 ///
 /// # Errors
-/// If the server cannot be reached, lacks what is needed or breaks the protocol, or the workload
-/// does not fit its disk.
+/// If the server cannot be reached, lacks a required feature or breaks the protocol, or the
+/// workload does not fit its disk.
 pub fn run_vhost_row(
     path: &Path,
     wait: Wait,
@@ -42,7 +42,7 @@ pub fn run_vhost_row(
     let queues = Mutex::new(client.into_queues().into_iter().map(Some).collect::<Vec<_>>());
     let connect = move |job: u32| {
         let mut queues = queues.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(queues[job as usize].take().expect("each job takes its own"))
+        Ok(queues[job as usize].take().expect("each job takes its own queue, once"))
     };
     let (mut row, results) = run_clients(plan, size_bytes, connect, progress)?;
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>() as f64;
@@ -68,17 +68,22 @@ fn options(plan: &Plan, wait: Wait) -> Result<Options, BenchError> {
     let (depth, ring) = ring_size(plan)?;
     let queues = u16::try_from(plan.jobs).ok().filter(|jobs| *jobs <= QUEUES_MAX);
     let queues = queues.ok_or_else(|| {
-        wrong(format!("{} jobs: each has a queue, and there are {QUEUES_MAX} at most", plan.jobs))
+        wrong(format!(
+            "{} jobs: each job needs a queue, and the protocol allows {QUEUES_MAX} queues",
+            plan.jobs
+        ))
     })?;
     Ok(Options { queues, ring, depth, data_bytes: bs_bytes, wait, ..Options::default() })
 }
 
-/// Returns the number of slots of a job's virtqueue, and of its entries.
+/// Returns the numbers of slots and of ring entries of a job's virtqueue.
 pub(crate) fn ring_size(plan: &Plan) -> Result<(u16, u16), BenchError> {
     let iodepth = plan.workload.iodepth;
     let depth = u16::try_from(iodepth).ok().filter(|depth| *depth <= RING_SIZE_MAX);
     let depth = depth.ok_or_else(|| {
-        BenchError::Workload(format!("iodepth={iodepth}: a virtqueue takes {RING_SIZE_MAX}"))
+        BenchError::Workload(format!(
+            "iodepth={iodepth}: a virtqueue holds at most {RING_SIZE_MAX} requests"
+        ))
     })?;
     Ok((depth, depth.next_power_of_two().max(RING)))
 }
@@ -93,7 +98,7 @@ fn check(disk: &DiskConfig, plan: &Plan) -> Result<(), BenchError> {
     let wrong = |text: String| Err(BenchError::Workload(text));
     if workload.bs_bytes > disk.segment_bytes_max {
         let (bs, most) = (workload.bs_bytes, disk.segment_bytes_max);
-        return wrong(format!("bs={bs}: the server takes {most} bytes in one piece"));
+        return wrong(format!("bs={bs}: the server accepts segments of at most {most} bytes"));
     }
     if workload.rw.writes() && disk.is_read_only() {
         return wrong(format!("rw={}: the server's disk is read-only", workload.rw));
@@ -172,13 +177,14 @@ pub(crate) fn request(io: &ClientIo, mut write: impl FnMut(&[u8])) -> Request {
     }
 }
 
-/// Converts a slot that a ring has handed out.
+/// Converts a completed slot of a ring.
 #[inline(always)]
 pub(crate) fn done_slot(slot: u16, status: Status) -> DoneSlot<Status> {
     (slot.into(), (!status.is_ok()).then_some(status))
 }
 
-/// Copies the data of reads out of a ring's memory, for jobs that verify: only they have memory.
+/// Copies the data of reads out of a ring's memory, for jobs that verify; other jobs' I/Os have no
+/// memory.
 #[inline(always)]
 pub(crate) fn read_all(
     ios: &mut [ClientIo],

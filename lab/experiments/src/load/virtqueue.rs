@@ -1,8 +1,9 @@
 //! One row through virtqueues, with guest and device on the same thread.
 //!
-//! Measures the cost of a vhost-user-blk request without a second core and a second process: each
-//! job plays its guest (vhost.rs) and runs its device in turn. So no thread waits, no cache line
-//! moves between caches, and instructions can be counted. The device is the one that serves guests.
+//! Measures the cost of a vhost-user-blk request without a second core and a second process: the
+//! thread of each job runs the guest (vhost.rs) and the device alternately. So no thread waits, no
+//! cache line moves between caches, and instructions can be counted. The device is the production
+//! code that serves guests.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -27,7 +28,8 @@ use crate::load::vhost::{done_slot, read_all, request, ring_size};
 const GUEST: u64 = 0x4000_0000;
 const USER: u64 = 0x7000_0000_0000;
 
-/// Runs one row on a volume made for it (its accounting starts at zero).
+/// Runs one row on a volume that was created for it, so that the volume's accounting starts at
+/// zero.
 ///
 /// # Errors
 /// If the workload does not fit the volume, or a thread cannot be set up.
@@ -111,7 +113,7 @@ impl Client for LocalQueue {
 
     #[inline(always)]
     fn start(&mut self) -> Result<(), BenchError> {
-        // The device looks at the ring when `wait` is called.
+        // Nothing to do: the device checks the ring when `wait` is called.
         let _wanted = self.ring.publish();
         Ok(())
     }

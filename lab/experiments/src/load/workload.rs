@@ -1,8 +1,9 @@
-//! `Workload`: what a job does, in fio's words, and where its next I/O goes.
+//! `Workload`: kind, size and number of a job's I/Os, in fio's terms, and the generator of their
+//! offsets.
 //!
-//! Plain values made by the command line or by an experiment, read by job.rs. Random offsets come
-//! from a seeded xorshift generator (fio's norandommap: every block may come again), so a run can
-//! be repeated.
+//! The command line or an experiment creates these plain values; job.rs reads them. Random offsets
+//! come from a seeded xorshift generator, so a run can be repeated. A block may be drawn again
+//! before all blocks were drawn, as with fio's norandommap.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,7 +31,7 @@ pub enum Rw {
 }
 
 impl Rw {
-    /// Random reads and writes, half and half: the meaning of `randrw` without a percentage.
+    /// Random reads and writes, half of each: the meaning of `randrw` without a percentage.
     pub const HALF: Rw = Rw::RandRw { read_percent: 50 };
 
     const NAMES: [(Rw, &'static str); 5] = [
@@ -133,7 +134,7 @@ impl Offsets {
     #[inline]
     pub fn next_io(&mut self) -> (u64, Op) {
         if self.rw == Rw::RandRead {
-            // The commonest kind has the shortest way.
+            // The most common kind is checked first.
             return (self.first + self.draw().1, Op::Read);
         }
         if self.rw.is_sequential() {
@@ -151,7 +152,7 @@ impl Offsets {
         (self.first + block, op)
     }
 
-    /// Draws a random number. Returns it, and the block that its high bits choose.
+    /// Draws a random number. Returns the number and the block that its high bits select.
     #[inline]
     fn draw(&mut self) -> (u64, u64) {
         let drawn = self.random.next();

@@ -40,7 +40,7 @@ fn figure(blocks: &mut Vec<String>, figure: &Figure) {
     }
 }
 
-/// The common unit of a panel's numbers.
+/// Unit that all numbers of a panel share.
 struct PanelUnit {
     /// Text after the label, such as `, in us`.
     said: String,
@@ -142,7 +142,7 @@ fn longest(text: &str) -> usize {
 }
 
 /// Renders the checks, each with its verdict first, then both sides, the result of a second run,
-/// and the note. Checks for which nothing was run are grouped by what they need.
+/// and the note. Checks that were not made are grouped by the reason.
 fn checks(page: &Page) -> String {
     let there = |check: &&Check| check.holds != Verdict::NotYet;
     let heads = page.against.heads();

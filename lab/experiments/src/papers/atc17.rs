@@ -1,10 +1,11 @@
 //! `atc17`: the experiments of \[FALCON\] on a machine of its kind, in virtual time.
 //!
-//! A `Rig` is a controller with its drives; a `Point` says what a simulation makes of the settings
-//! in `papers/atc17.toml`, which has everything else. Nothing here knows a result: machines' files
-//! and drives' presets are the only input. One submitting thread through libaio, RAID-0, or a
-//! program of `programs`; served as Linux does (per-volume), by a worker for each drive
-//! (per-drive), and as this layer does besides (inline, auto). Called by `millrace-lab paper`.
+//! A `Rig` is a controller with its drives. A `Point` is one simulation with settings from
+//! `papers/atc17.toml`, which also has the figures, tables and checks. The only inputs are the
+//! machines' files and the drives' presets; no result of the paper is an input. The load is one
+//! thread that submits through libaio to a RAID-0, or a program of `programs`. The volume is served
+//! as in Linux (per-volume), by a worker for each drive (per-drive), or in this layer's other modes
+//! (inline, auto). `millrace-lab paper` calls this file.
 
 use std::sync::LazyLock;
 
@@ -35,7 +36,8 @@ const OF_FILES: [&str; 4] = ["buffered", "ext4", "servers", "utilities"];
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("atc17", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = FileCosts::linux_4_4()?;
-        let about = "Linux 4.4 for files, beside the layer, with the work of the machine";
+        let about =
+            "costs of file I/O in Linux 4.4, in addition to the block layer and the machine's work";
         papers::repeat::<Point>(("atc17", &SHEET), wanted, tell, |mut page, parts| {
             page.add_machines(SHEET.given());
             if parts.iter().any(|part| OF_FILES.contains(part)) {
@@ -46,27 +48,29 @@ pub(super) fn paper() -> Paper {
     })
 }
 
-/// Bytes in flight for each drive: \[FALCON\]'s replayer submits as fast as possible, so that what
-/// bounds it is the layer, by its pressure points or its tags. In chunks of 4 KiB twice the high
-/// point that it has by itself.
+/// Bytes in flight for each drive. \[FALCON\]'s replayer submits as fast as possible, so the block
+/// layer's watermarks or tags limit the rate. With chunks of 4 KiB this is twice the default high
+/// watermark.
 const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
-/// I/Os in flight for each drive where drives are compared, tags watched, or `auto` has to choose.
+/// I/Os in flight for each drive in runs that compare drives, sample the tags in use, or let `auto`
+/// choose a serving mode.
 const FEW: u32 = 64;
 /// Measured virtual time.
 const LENGTH_NS: u64 = 100_000_000;
-/// Virtual time that is measured where `auto` must have tried both ways and settled, and where
-/// drives are compared: how many of the I/Os in flight wait for which drive drifts by steps of one,
-/// and takes (I/Os for a drive) squared of these to forget where it was: 64 x 64 at 80,000 a second
-/// are 50 ms for a drive, half a window of the usual length.
+/// Virtual time that is measured in runs that compare drives, or where `auto` must have tried both
+/// serving modes and settled on one. The number of I/Os in flight at one drive is a random walk,
+/// which forgets its start only after the square of that number of I/Os: for 64 I/Os, 4,096 I/Os at
+/// 80,000 a second are 50 ms. This is half a window of [`LENGTH_NS`], so drives need longer windows
+/// to be compared.
 const LONG_NS: u64 = 1_000_000_000;
 /// CPU that samples the tags in use, and its sampling period in nanoseconds.
 const WATCH: (u32, u64) = (11, 10_000);
-/// Length of the shown part of the tag samples, from the start of the run.
+/// Time from the start of the run for which the page shows the tag samples.
 const TAGS_SHOWN_NS: u64 = 2_000_000;
 /// Number of runs, with different seeds, of a row whose rate depends on the seed.
 const DRAWS: u64 = 5;
 
-/// A controller with its drives.
+/// Controller and its drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Rig {
@@ -136,7 +140,7 @@ enum Program {
 #[serde(default, deny_unknown_fields)]
 struct Point {
     rig: Rig,
-    /// Number of the rig's drives that are used; all if `None`.
+    /// Number of the rig's drives in use; `None` means all of them.
     drives: Option<u32>,
     #[serde(deserialize_with = "parsed")]
     rw: Rw,
@@ -145,7 +149,7 @@ struct Point {
     serving: Serving,
     /// Chunk size of the stripe in KiB.
     chunk: u32,
-    /// High and low watermark for each drive; `None`: the layer's defaults.
+    /// High and low watermark for each drive; `None` means the block layer's defaults.
     marks: Option<[u32; 2]>,
     depth: Depth,
     /// \[FALCON\]'s ideal system: a submitting thread for each drive instead of a volume.
@@ -212,8 +216,9 @@ impl Point {
         })
     }
 
-    /// Returns the runs of a row: several if workers wait for a lock of all drives, because the
-    /// rate then differs by a tenth and more from seed to seed, with any stripe and watermarks.
+    /// Returns the runs of a row: several if workers wait for a lock that all drives share, because
+    /// the rate then differs by a tenth or more between seeds, whatever the chunk size and the
+    /// watermarks.
     fn draws(self) -> impl Iterator<Item = Point> {
         let Point { rw, chunk, marks, file, .. } = self;
         let usual = Point { rw, chunk, marks, file, ..Point::default() }.settled();
@@ -252,8 +257,8 @@ impl Point {
             false => String::new(),
         };
         let drive = format!("model{at}:preset={}{dies}", self.rig.preset());
-        // A thread for each drive runs where the drive's worker would, so that both are as far from
-        // each other's lines.
+        // With a thread for each drive, the thread runs on the CPU of the drive's worker, so that
+        // the cache lines between the threads travel as far as with workers.
         let (jobs, iodepth, cpus) = match self.program() {
             Some(task) => (task.threads(), task.depth(depth), task.cpus()),
             None if self.apart => (drives, depth / drives, (1..=drives).collect()),
@@ -262,7 +267,7 @@ impl Point {
         let seed = seed.wrapping_add(self.draw);
         let workload = Workload { rw: self.rw, bs_bytes: self.bs, iodepth, verify: false, seed };
         SimPlan {
-            drives: vec![drive.parse().expect("a preset of the model"); drives as usize],
+            drives: vec![drive.parse().expect("the preset must exist"); drives as usize],
             layout: Layout::Stripe { chunk_sectors: self.chunk * 2 },
             service,
             stack: Stack::Mq,
@@ -308,7 +313,7 @@ impl papers::Point for Point {
         Mechanism::Coalescing,
         Mechanism::Dies,
     ];
-    /// No single queue is run.
+    /// No point of this paper uses the single-queue stack.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {
@@ -359,7 +364,7 @@ impl papers::Point for Point {
             (runs.iter().sum::<f64>() / runs.len() as f64, runs)
         };
         Some(match name {
-            // The mean of the runs, and how far they lie apart, as a share of it.
+            // The mean of the runs, and the spread of the runs as a fraction of the mean.
             "iops" => vec![mean().0],
             "spread" => {
                 let (mean, runs) = mean();
@@ -367,7 +372,7 @@ impl papers::Point for Point {
                 vec![(most - runs.iter().copied().fold(f64::INFINITY, f64::min)) / mean]
             }
             "lat_ns" => vec![seen.row.lat_ns.mean as f64],
-            // By drive.
+            // One number for each drive.
             "stack_ns" => seen.stack_ns.iter().map(|ns| *ns as f64).collect(),
             "tags_us" => samples().map(|sample| sample.at_ns as f64 / 1e3).collect(),
             "tags_1" => in_use(0),
@@ -385,11 +390,12 @@ mod tests {
 
     #[test]
     fn writes_of_all_drives_hold_workers_back_not_a_submitter() {
-        let model = machine("e5-2620").expect("a known machine");
+        let model = machine("e5-2620").expect("the machine must exist");
         let gain = |serving, without: &[Mechanism]| {
             let point = Point { serving, ..Point::default() };
-            let iops =
-                |without| run_without(&point, &model, (1, without)).expect("it runs").row.iops;
+            let iops = |without| {
+                run_without(&point, &model, (1, without)).expect("the run must succeed").row.iops
+            };
             iops(without) / iops(&[])
         };
         let lock = gain(Serving::PerDrive, &[Mechanism::LookupLock]);
@@ -401,13 +407,14 @@ mod tests {
 
     #[test]
     fn waiting_interrupts_drain_drives_of_a_sequential_reader() {
-        let model = machine("e5-2620").expect("a known machine");
+        let model = machine("e5-2620").expect("the machine must exist");
         let gain = |rw, bs| {
             let serving = Serving::PerVolume;
             let depth = Depth::Few;
             let point = Point { rig: Rig::Scu, serving, depth, rw, bs, ..Point::default() };
-            let iops =
-                |without| run_without(&point, &model, (1, without)).expect("it runs").row.iops;
+            let iops = |without| {
+                run_without(&point, &model, (1, without)).expect("the run must succeed").row.iops
+            };
             iops(&[Mechanism::Coalescing]) / iops(&[])
         };
         let (sequential, random) = (gain(Rw::Read, 65_536), gain(Rw::RandRead, 4096));
@@ -416,10 +423,10 @@ mod tests {
 
     #[test]
     fn scu_takes_its_lock_twice_for_command_and_once_for_interrupt() {
-        let model = machine("e5-2620").expect("a known machine");
+        let model = machine("e5-2620").expect("the machine must exist");
         let mut plan = Point { rig: Rig::Scu, depth: Depth::Few, ..Point::default() }.plan(1);
         plan.watch.locks = true;
-        let seen = run_observed(&model, &plan).expect("it runs");
+        let seen = run_observed(&model, &plan).expect("the run must succeed");
         let locks = seen.row.machine.and_then(|machine| machine.locks).expect("asked for");
         let taken = |name| {
             let of_all = locks.iter().find(|line| line.name == name && line.site.is_none());
@@ -432,11 +439,11 @@ mod tests {
 
     #[test]
     fn a_flusher_that_only_batches_lets_one_writer_write_faster() {
-        let model = machine("e5-2620").expect("a known machine");
+        let model = machine("e5-2620").expect("the machine must exist");
         let run = |serving| {
             let task = Some(Program::Named("copy to".into()));
             let point = Point { task, serving, ..Point::default() };
-            papers::Point::run(&point, &model, 1).expect("it runs")
+            papers::Point::run(&point, &model, 1).expect("the run must succeed")
         };
         let [linux, ours] = [Serving::PerVolume, Serving::PerDrive].map(run);
         assert!(ours.row.iops > 1.3 * linux.row.iops, "{} {}", ours.row.iops, linux.row.iops);
@@ -448,21 +455,21 @@ mod tests {
 
     #[test]
     fn a_program_gives_the_same_numbers_again() {
-        let model = machine("e5-2620").expect("a known machine");
+        let model = machine("e5-2620").expect("the machine must exist");
         let serving = Serving::PerVolume;
         let point = Point { task: Some(Program::Graph(8)), serving, ..Point::default() };
-        let run = || papers::Point::run(&point, &model, 1).expect("it runs").row;
+        let run = || papers::Point::run(&point, &model, 1).expect("the run must succeed").row;
         assert_eq!(run(), run());
     }
 
     #[test]
     fn dies_hold_back_a_drive_with_as_many_reads_as_dies() {
-        let model = machine("e5-2620-nvme").expect("a known machine");
+        let model = machine("e5-2620-nvme").expect("the machine must exist");
         let gain = |depth| {
             let iops = |point: Point| {
                 let mut plan = point.plan(1);
                 plan.workload.iodepth = depth;
-                run_observed(&model, &plan).expect("it runs").row.iops
+                run_observed(&model, &plan).expect("the run must succeed").row.iops
             };
             let point = Point { rig: Rig::Nvme, ..Point::default() };
             iops(papers::Point::without(point.clone(), Mechanism::Dies)) / iops(point)

@@ -1,8 +1,8 @@
-//! Page of a run with all mechanisms, next to a run without some of them.
+//! Page that compares a run with all mechanisms and a run without some of them.
 //!
-//! Pure data out of two pages of the same parts: a check gets what it measured in the second run, a
-//! panel its lines where they differ, and a table that differs comes a second time. Called by
-//! `repeat`.
+//! Merges two pages of the same parts. A check gets the second run's result, a panel gets those
+//! lines of the second run that differ, and a table that differs is shown a second time. `repeat`
+//! calls this file.
 
 use super::mechanism::{Mechanism, words};
 use crate::page::{
@@ -59,7 +59,7 @@ fn both(table: DataTable, other: DataTable, left_out: &str) -> Vec<DataTable> {
     let other = DataTable {
         id: format!("{}-without", other.id),
         title: format!("{}, without {left_out}", other.title),
-        caption: "The table above, of the second run.".into(),
+        caption: "The table above, from the second run.".into(),
         ..other
     };
     vec![table, other]
@@ -96,7 +96,7 @@ mod tests {
         let without = [Mechanism::Lines, Mechanism::Links];
         let both = merged(page(4.0), page(2.0), &without);
         let check = &both.checks[0];
-        let second = check.without.as_ref().expect("a second run");
+        let second = check.without.as_ref().expect("the check must have a second run");
         assert_eq!((check.holds, second.holds), (Verdict::Yes, Verdict::No));
         assert_eq!((second.change, second.deviation), (Some(-0.5), Some(-0.6)));
         assert_eq!(second.mechanisms, "lines,links");

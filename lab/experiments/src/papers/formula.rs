@@ -1,11 +1,11 @@
 //! `Formula`: computes a number, or a list of numbers, from the points that were run.
 //!
-//! A paper's file has formulas for lines, cells and checks. `iops` is a metric of the point at
-//! hand, `iops[mode=mq]` that of the point with another setting, a name of the file's `formulas`
-//! stands for that formula, `each(processes: iops)` is the list over the file's values of that
-//! name. Operators work on lists element by element; a comparison is 1 or 0. Of points that were
-//! not run there is nothing: the whole is `None` then. Called by `sheet` only; a mistake in a file
-//! panics there, which a test of all files finds.
+//! A paper's file has formulas for lines, cells and checks. `iops` is a metric of the current
+//! point; `iops[mode=mq]` is the metric of the point with another setting. A name from the file's
+//! `formulas` stands for that formula. `each(processes: iops)` is the list of results over the
+//! file's values named `processes`. Operators work on lists element by element; a comparison gives
+//! 1 or 0. If a formula needs a point that was not run, its value is `None`. Only `sheet` calls
+//! this file. A mistake in a paper's file panics; a test parses all files.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use toml::{Table, Value};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Formula {
     Number(f64),
-    /// A name, evaluated with these settings in place of the current ones.
+    /// A name, evaluated with these settings replacing the current settings of the same keys.
     Name(String, Table),
     /// A function of lists, which are concatenated.
     Call(String, Vec<Formula>),
@@ -28,13 +28,13 @@ pub(super) enum Formula {
 pub(super) trait Names {
     /// Returns a formula of the file by name.
     fn formula(&self, name: &str) -> Option<&Formula>;
-    /// Returns the settings that a name of values stands for, one after the other.
+    /// Returns the settings in the list of values of this name.
     fn values(&self, name: &str, settings: &Table) -> Vec<Table>;
     /// Returns the metric that a point measured, or `None` if the point was not run.
     fn metric(&self, name: &str, settings: &Table) -> Option<Vec<f64>>;
 }
 
-/// Operators by precedence, the loosest first.
+/// Operators by precedence, those that bind least first.
 const LEVELS: [&[&str]; 5] =
     [&["or"], &["and"], &["<=", ">=", "<", ">", "="], &["+", "-"], &["*", "/"]];
 
@@ -43,7 +43,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Consumes this symbol or word if it comes next.
+    /// Consumes this symbol or word if the rest of the text begins with it.
     fn takes(&mut self, symbol: &str) -> bool {
         self.rest = self.rest.trim_start();
         let Some(rest) = self.rest.strip_prefix(symbol) else { return false };
@@ -55,7 +55,7 @@ impl<'a> Parser<'a> {
         true
     }
 
-    /// Returns the text up to the first character that is not of a kind.
+    /// Consumes and returns the text up to the first character for which `of` is false.
     fn run(&mut self, of: fn(char) -> bool) -> &'a str {
         self.rest = self.rest.trim_start();
         let end = self.rest.find(|c| !of(c)).unwrap_or(self.rest.len());
@@ -76,7 +76,7 @@ impl<'a> Parser<'a> {
     fn atom(&mut self) -> Formula {
         if self.takes("(") {
             let inner = self.level(0);
-            assert!(self.takes(")"), "a bracket is open before '{}'", self.rest);
+            assert!(self.takes(")"), "a closing bracket is missing before '{}'", self.rest);
             return inner;
         }
         if self.takes("-") {
@@ -90,12 +90,12 @@ impl<'a> Parser<'a> {
                 self.run(|c| c.is_ascii_digit() || c == '-')
             });
             let text = power.map_or(number.to_owned(), |power| format!("{number}e{power}"));
-            return Formula::Number(text.parse().expect("a number"));
+            return Formula::Number(text.parse().expect("the value must be a number"));
         }
         let name = self.run(is_of_name).to_owned();
-        assert!(!name.is_empty(), "a formula expected before '{}'", self.rest);
+        assert!(!name.is_empty(), "a formula must begin at '{}'", self.rest);
         if self.takes("[") {
-            let (inside, rest) = self.rest.split_once(']').expect("settings end with ]");
+            let (inside, rest) = self.rest.split_once(']').expect("settings must end with ]");
             self.rest = rest;
             return Formula::Name(name, settings(inside));
         }
@@ -103,18 +103,23 @@ impl<'a> Parser<'a> {
             return Formula::Name(name, Table::new());
         }
         if name == "each" {
-            let (names, rest) = self.rest.split_once(':').expect("each(NAME: FORMULA)");
+            let (names, rest) =
+                self.rest.split_once(':').expect("write each as each(NAME: FORMULA)");
             self.rest = rest;
             let names = names.split(',').map(|name| name.trim().to_owned()).collect();
             let body = self.level(0);
-            assert!(self.takes(")"), "each is open before '{}'", self.rest);
+            assert!(
+                self.takes(")"),
+                "the closing bracket of each is missing before '{}'",
+                self.rest
+            );
             return Formula::Each(names, Box::new(body));
         }
         let mut arguments = vec![self.level(0)];
         while self.takes(",") {
             arguments.push(self.level(0));
         }
-        assert!(self.takes(")"), "{name} is open before '{}'", self.rest);
+        assert!(self.takes(")"), "the closing bracket of {name} is missing before '{}'", self.rest);
         Formula::Call(name, arguments)
     }
 }
@@ -123,10 +128,11 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }
 
-/// Parses `key=value,...` as settings; whole numbers are numbers.
+/// Parses `key=value,...` as settings. A value that is a whole number becomes an integer, any other
+/// value a text.
 fn settings(text: &str) -> Table {
     let one = |pair: &str| {
-        let (key, value) = pair.split_once('=').expect("settings are KEY=VALUE");
+        let (key, value) = pair.split_once('=').expect("write settings as KEY=VALUE");
         let value = value.trim();
         let value = match (value.parse(), value.parse()) {
             (Ok(number), _) => Value::Integer(number),
@@ -138,7 +144,7 @@ fn settings(text: &str) -> Table {
     text.split(',').map(one).collect()
 }
 
-/// Returns settings with others in their place.
+/// Returns `settings` with the values of `others` added or replaced.
 pub(super) fn with(settings: &Table, others: &Table) -> Table {
     let mut all = settings.clone();
     all.extend(others.clone());
@@ -153,7 +159,7 @@ impl Formula {
     pub(super) fn parse(text: &str) -> Formula {
         let mut parser = Parser { rest: text };
         let formula = parser.level(0);
-        assert!(parser.rest.trim().is_empty(), "{text}: '{}' is left over", parser.rest);
+        assert!(parser.rest.trim().is_empty(), "{text}: cannot parse '{}' at its end", parser.rest);
         formula
     }
 
@@ -229,7 +235,7 @@ fn call(name: &str, list: &[f64]) -> Vec<f64> {
         // The last number of the list is an index, from 1, of the value to return.
         "nth" => vec![list[list[list.len() - 1] as usize - 1]],
         "all" => vec![f64::from(list.iter().all(|one| *one != 0.0))],
-        _ => panic!("{name}: no such function"),
+        _ => panic!("{name}: formulas have no function of this name"),
     }
 }
 
@@ -242,7 +248,7 @@ fn straightness((xs, ys): (&[f64], &[f64])) -> f64 {
     if xx * yy == 0.0 { 0.0 } else { xy * xy / (xx * yy) }
 }
 
-/// Returns each setting of the first list with each of the second, and so on.
+/// Returns every combination of one setting from each list.
 pub(super) fn product(axes: impl Iterator<Item = Vec<Table>>) -> Vec<Table> {
     axes.fold(vec![Table::new()], |all, axis| {
         all.iter().flat_map(|one| axis.iter().map(|other| with(one, other))).collect()
@@ -252,9 +258,10 @@ pub(super) fn product(axes: impl Iterator<Item = Vec<Table>>) -> Vec<Table> {
 /// Texts that templates may refer to besides settings.
 pub(super) type Texts = BTreeMap<String, String>;
 
-/// Fills a template: `{FORMULA:.2}` is a list with so many decimals each, `{FORMULA:+.2}` with
-/// signs, `{FORMULA:.1%}` in percent; `{FORMULA ? one text : another}` chooses; `{name}` is a
-/// setting's or one of `texts`.
+/// Fills a template. `{FORMULA:.2}` shows a list of numbers with two decimals each, `{FORMULA:+.2}`
+/// also with signs, `{FORMULA:.1%}` in percent. `{FORMULA ? one text : another}` is the first text
+/// if no number of the formula is 0, otherwise the second. `{name}` is the value of a setting or of
+/// a name in `texts`.
 pub(super) fn fill(
     template: &str,
     (names, settings): (&dyn Names, &Table),
@@ -263,7 +270,7 @@ pub(super) fn fill(
     let mut text = String::new();
     let mut rest = template;
     while let Some((before, inside)) = rest.split_once('{') {
-        let (inside, after) = inside.split_once('}').expect("a brace is closed");
+        let (inside, after) = inside.split_once('}').expect("a template's brace must be closed");
         text += before;
         text += &match (texts.get(inside), settings.get(inside)) {
             (Some(known), _) => known.clone(),
@@ -278,7 +285,8 @@ pub(super) fn fill(
 fn part(inside: &str, (names, settings): (&dyn Names, &Table)) -> Option<String> {
     let value = |formula: &str| Formula::parse(formula).value(names, settings);
     if let Some((condition, texts)) = inside.split_once(" ? ") {
-        let (yes, no) = texts.split_once(" : ").expect("a choice has two texts");
+        let (yes, no) =
+            texts.split_once(" : ").expect("a choice in a template must have two texts");
         let holds = value(condition)?.iter().all(|one| *one != 0.0);
         return Some(if holds { yes } else { no }.to_owned());
     }
@@ -291,7 +299,7 @@ fn part(inside: &str, (names, settings): (&dyn Names, &Table)) -> Option<String>
     };
     let (format, percent) = format.strip_suffix('%').map_or((format, false), |rest| (rest, true));
     let (format, signed) = format.strip_prefix('+').map_or((format, false), |rest| (rest, true));
-    let decimals: usize = format[1..].parse().expect("a count of decimals");
+    let decimals: usize = format[1..].parse().expect("the format must give the number of decimals");
     let one = |number: f64| {
         let number = if percent { number * 100.0 } else { number };
         let text = match signed {
@@ -321,7 +329,7 @@ mod tests {
 
         fn metric(&self, name: &str, settings: &Table) -> Option<Vec<f64>> {
             assert_eq!(name, "square");
-            let x = settings["x"].as_integer().expect("a number") as f64;
+            let x = settings["x"].as_integer().expect("the value must be a number") as f64;
             (x < 4.0).then(|| vec![x * x])
         }
     }

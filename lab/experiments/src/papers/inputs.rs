@@ -1,7 +1,8 @@
-//! Inputs of a page's runs besides a machine's constants: drives, and other constants.
+//! Inputs of the simulations on a page that are not in a machine's file: drives, and other
+//! constants.
 //!
-//! Pure data, for the end of the page, where the inputs are counted with the machines' constants.
-//! Values of drives are those of their presets; `DriveOrigins` names who measured them.
+//! The end of a page lists these inputs beside the machines' constants. The values of drives come
+//! from the drives' presets; `DriveOrigins` names the sources of these values.
 
 use millrace_drives::{ModelPreset, model_presets};
 
@@ -9,7 +10,7 @@ use serde::Deserialize;
 
 use crate::page::{Constant, MachineTable};
 
-/// Inputs of a paper's runs besides a machine: drives, and other constants.
+/// Inputs of a paper's simulations that are not in a machine's file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Given {
@@ -31,7 +32,7 @@ pub(crate) struct DriveOrigins {
     pub(crate) rates: String,
     /// Source of the sequential rates.
     pub(crate) bandwidth: String,
-    /// Source of the latency of one I/O at a time.
+    /// Source of the latency with one I/O in flight.
     pub(crate) latency: String,
     /// Source of the drive's internal parallelism and service times.
     pub(crate) inside: String,
@@ -54,13 +55,14 @@ fn drive(preset: &ModelPreset, of: &DriveOrigins) -> [Constant; 4] {
     let us = |ns: u64| ns as f64 / 1e3;
     let inside = match timing.disk {
         Some(disk) => format!(
-            "{} rpm; seeks to the next track {} us, on average {} us",
+            "{} rpm; a seek takes {} us to the next track, {} us on average",
             disk.rpm,
             us(disk.track_seek_ns.0),
             us(disk.average_seek_ns.0)
         ),
         None => format!(
-            "{} dies, a page of {} KiB read in {} us, written in {} us; {} us besides; buffer {} MiB",
+            "{} dies, a page of {} KiB read in {} us, written in {} us; each I/O takes {} us more; \
+             write buffer of {} MiB",
             timing.units,
             timing.page_bytes >> 10,
             us(timing.read_ns),
@@ -71,23 +73,23 @@ fn drive(preset: &ModelPreset, of: &DriveOrigins) -> [Constant; 4] {
     };
     let [rates, bandwidth, latency] = [
         (
-            "random reads, writes",
+            "rates of random reads, random writes",
             format!("{}, {} IOPS at depth {depth}", rates.0, rates.1),
             of.rates.as_str(),
         ),
         (
-            "sequential reads, writes",
+            "bandwidths of sequential reads, writes",
             format!("{}, {} MB/s", bytes.0 / 1_000_000, bytes.1 / 1_000_000),
             of.bandwidth.as_str(),
         ),
         (
-            "one read, write at a time",
+            "latencies of one read, one write at a time",
             format!("{}, {} us", us(preset.latency_ns.0), us(preset.latency_ns.1)),
             of.latency.as_str(),
         ),
     ]
     .map(|(what, value, origin)| (format!("{}: {what}", of.preset), value, origin));
-    let inside = (format!("{}: inside", of.preset), inside, of.inside.as_str());
+    let inside = (format!("{}: internal structure", of.preset), inside, of.inside.as_str());
     [rates, bandwidth, latency, inside].map(|(name, value, origin)| Constant {
         name,
         value,

@@ -1,6 +1,6 @@
 //! Table of a machine's constants, each with its origin.
 //!
-//! Pure data out of a model, for the end of the page; every field of a model is in it.
+//! The end of a page shows the table, which has every field of the machine's `Model`.
 
 use millrace_simulator::{Cost, Lines, Model, Rate, Share, Transfer, Turns};
 
@@ -39,7 +39,7 @@ fn lines(name: &str, lines: &Lines) -> Constant {
     constant(name, format!("{}", lines.lines), &lines.origin)
 }
 
-/// Returns the table of costs that are given besides a machine's.
+/// Returns a table of costs that are not part of a machine's model.
 pub(crate) fn of_costs(name: &str, about: &str, costs: &[(&str, &Cost)]) -> MachineTable {
     let constants = costs.iter().map(|(name, of)| cost(name, of)).collect();
     MachineTable { name: name.into(), about: about.into(), constants }
@@ -54,16 +54,19 @@ pub(crate) fn of(model: &Model) -> MachineTable {
     };
     let fairness = threads.fairness.iter().flat_map(|fairness| {
         [
-            cost("lead that a thread loses its CPU for when another wakes", &fairness.granularity),
-            cost("most that a sleeper falls behind", &fairness.credit),
+            cost(
+                "lead in run time at which a thread is preempted by one that wakes up",
+                &fairness.granularity,
+            ),
+            cost("largest lead in run time that a thread gains by sleeping", &fairness.credit),
         ]
     });
     let near = (cache.near.turns > 0).then(|| {
-        turns("times in a row that a contended cache line stays in a socket", &cache.near)
+        turns("transfers in a row of a contended cache line within one socket", &cache.near)
     });
     let siblings = model.hyper_threads.iter().map(|threads| Constant {
-        name: format!("a core with {} hyper-threads busy", threads.per_core),
-        value: format!("{} times one", threads.gain.factor),
+        name: format!("speed of a core with {} busy hyper-threads", threads.per_core),
+        value: format!("{} times that with one", threads.gain.factor),
         origin: threads.gain.origin.to_string(),
     });
     MachineTable {
@@ -73,23 +76,26 @@ pub(crate) fn of(model: &Model) -> MachineTable {
             model.sockets, model.cores_per_socket, model.ghz
         ),
         constants: [
-            cost("line in the own cache", &cache.l1),
-            transfer("line from another core of the socket", &cache.socket),
-            transfer("line from one hop away", &cache.one_hop),
-            transfer("line from two hops away", &cache.two_hops),
-            transfer("line from the other board", &cache.board),
-            cost("line from memory", &cache.memory),
-            rate("link between sockets", &cache.link),
-            rate("link between boards", &cache.board_link),
-            share("re-reads of a lock's line that come before the next holder's", &cache.spinner),
-            cost("locked instruction, extra", &cpu.locked),
+            cost("cache line: from the CPU's own cache", &cache.l1),
+            transfer("cache line: from another core of the socket", &cache.socket),
+            transfer("cache line: from a socket one hop away", &cache.one_hop),
+            transfer("cache line: from a socket two hops away", &cache.two_hops),
+            transfer("cache line: from the other board", &cache.board),
+            cost("cache line: from memory", &cache.memory),
+            rate("bandwidth of the link between sockets", &cache.link),
+            rate("bandwidth of the link between boards", &cache.board_link),
+            share(
+                "fraction of spinning CPUs that re-read a lock's cache line before the next holder",
+                &cache.spinner,
+            ),
+            cost("additional cost of a locked instruction", &cpu.locked),
             cost("fence", &cpu.fence),
             cost("reading the clock", &cpu.clock_read),
-            cost("turn of a spinning loop", &cpu.spin_poll),
+            cost("one iteration of a spin loop", &cpu.spin_poll),
             cost("system call", &threads.system_call),
             cost("context switch", &threads.context_switch),
             cost("waking a thread", &threads.wake),
-            cost("until a woken thread runs", &threads.wake_latency),
+            cost("delay until a woken thread runs", &threads.wake_latency),
             cost("sending an interrupt", &threads.interrupt_send),
             cost("taking an interrupt", &threads.interrupt_handle),
             cost("time slice", &threads.time_slice),
@@ -100,8 +106,8 @@ pub(crate) fn of(model: &Model) -> MachineTable {
             cost("work: driver", &work.driver),
             cost("work: completion", &work.complete),
             cost("work: examining one entry of a list", &work.search),
-            lines("cache lines under the single queue's lock", &work.request_queue),
-            share("jitter of work", &work.jitter),
+            lines("cache lines that the single queue's lock protects", &work.request_queue),
+            share("random variation of the work costs", &work.jitter),
         ]
         .into_iter()
         .chain(near)

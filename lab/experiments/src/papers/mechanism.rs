@@ -1,10 +1,8 @@
 //! `Mechanism`: a mechanism of a paper's machine or kernel that can be switched off, to measure how
 //! much a result depends on the mechanism.
 //!
-//! Mechanisms of machines are switched off here, in the machine's `Model`. Mechanisms of one
-//! paper's points (a guest, a host adapter, an old kernel) are switched off by the points, with the
-//! switches that the parts `effects` of `msst15` and `ablations` of `ols02` have. Called by
-//! points.rs.
+//! This file switches off a machine's mechanisms, in the machine's `Model`. The points of a paper
+//! switch off the mechanisms of their guest, host adapter or old kernel. points.rs calls this file.
 
 use millrace_drives::Words;
 use millrace_simulator::Model;
@@ -17,55 +15,55 @@ pub enum Mechanism {
     /// CPUs that spin on a ticket lock read the lock's cache line again before the next holder
     /// does.
     Spinners,
-    /// Sockets are farther from each other than cores of one.
+    /// A cache line takes longer between sockets than between cores of one socket.
     Distance,
     /// Links between sockets have a limited bandwidth.
     Links,
     /// CPUs that contend for a cache line get the line one after the other.
     Queueing,
-    /// Cache lines that follow the single queue's lock.
+    /// Cache lines that the single queue's lock protects move with the lock.
     Lines,
-    /// Hyper-threads of a core share its execution.
+    /// Hyper-threads of a core share the core's execution units.
     Sharing,
-    /// A thread that wakes may take the CPU of another.
+    /// A thread that wakes up may preempt the thread that runs.
     Fairness,
-    /// The lock of the host adapter's table of commands.
+    /// A lock protects the host adapter's table of commands.
     LookupLock,
-    /// The SCSI mid-layer's count of commands.
+    /// The SCSI mid-layer counts commands in flight.
     HostBusy,
-    /// The lock around the driver of a controller.
+    /// One lock protects all that a controller's driver does.
     ControllerLock,
-    /// A controller interrupts once for many completions.
+    /// A controller raises one interrupt for many completions.
     Coalescing,
     /// A die of a drive reads one page at a time.
     Dies,
-    /// The host takes the CPU of a vCPU that holds a lock of the guest.
+    /// The host preempts a vCPU that holds a lock of the guest's kernel.
     Preemption,
     /// vCPUs and a lone I/O thread wake on idle CPUs.
     Roaming,
-    /// Aware batching waits for no longer than it can gain.
+    /// Workload-aware batching waits no longer than the time that it can save.
     Bound,
     /// I/O threads share QEMU's map of the guest's memory.
     Translation,
-    /// QEMU interrupts for each request, not for all that are done.
+    /// QEMU interrupts the guest for each request, not once for all completed requests.
     Signals,
-    /// Copies through bounce buffers.
+    /// Data is copied through bounce buffers.
     Copies,
-    /// Work that Linux 2.4 does outside of the block layer.
+    /// Linux 2.4 does work outside of the block layer.
     Kernel,
-    /// The one lock of all adapters' drivers.
+    /// The drivers of all adapters share one lock.
     DriverLock,
-    /// The adapters' time for a command.
+    /// An adapter takes time for each command.
     AdapterCommand,
-    /// The adapters' bandwidth.
+    /// An adapter's bandwidth is limited.
     AdapterBandwidth,
-    /// More processes than CPUs.
+    /// More processes run than there are CPUs.
     Crowd,
-    /// The inode's count of direct I/Os.
+    /// The inode counts direct I/Os in flight.
     DioCount,
-    /// The kernel's own counters of a hardware queue.
+    /// The kernel counts events of each hardware queue.
     QueueCounters,
-    /// Kernel threads that take a CPU.
+    /// A kernel thread takes each CPU from the job for a time.
     Noise,
 }
 
@@ -105,40 +103,76 @@ impl Words for Mechanism {
 const ENDLESS: f64 = 999_999.0;
 
 impl Mechanism {
-    /// Returns a description of the mechanism, and of the behaviour without it.
+    /// Returns a description of the mechanism, and of the behaviour without the mechanism.
     #[must_use]
     pub fn about(self) -> &'static str {
         match self {
-            Mechanism::Spinners => "re-reads of a ticket lock's cache line by CPUs that spin on it",
+            Mechanism::Spinners => {
+                "re-reads of a ticket lock's cache line by the CPUs that spin on the lock"
+            }
             Mechanism::Distance => {
-                "distance: cache lines cross sockets as fast as cores of a socket"
+                "distance between sockets (without it, a cache line moves between sockets as fast \
+                 as between cores of one socket)"
             }
-            Mechanism::Links => "the bandwidth of links and buses between sockets",
-            Mechanism::Queueing => "waiting for a cache line that several CPUs contend for",
-            Mechanism::Lines => "cache lines that follow the single queue's lock, except one",
-            Mechanism::Sharing => "sharing of a core by its hyper-threads: each gets its own core",
-            Mechanism::Fairness => "wake-up preemption: threads run in order of arrival",
+            Mechanism::Links => "the bandwidth limit of links and buses between sockets",
+            Mechanism::Queueing => "queueing of the CPUs that contend for a cache line",
+            Mechanism::Lines => {
+                "transfers of the cache lines that the single queue's lock protects (without them, \
+                 one line moves)"
+            }
+            Mechanism::Sharing => {
+                "sharing of a core by its hyper-threads (without it, each hyper-thread is as fast \
+                 as a core)"
+            }
+            Mechanism::Fairness => {
+                "preemption by threads that wake up (without it, threads run in order of arrival)"
+            }
             Mechanism::LookupLock => "the lookup lock of the host adapter's driver",
-            Mechanism::HostBusy => "the mid-layer's counts of commands, of host and device",
-            Mechanism::ControllerLock => "the lock around the driver of the SCU",
-            Mechanism::Coalescing => "interrupts of the SCU that wait for more completions",
-            Mechanism::Dies => {
-                "waiting for a die, and slow draining of buffers: as many dies as there can be"
+            Mechanism::HostBusy => {
+                "the SCSI mid-layer's counts of commands in flight for the host and for each device"
             }
-            Mechanism::Preemption => "preemption of vCPUs that hold a lock of the guest",
-            Mechanism::Roaming => "waking on idle CPUs: threads stay where they began",
-            Mechanism::Bound => "the bound of aware batching: it may wait for 20 us",
-            Mechanism::Translation => "the map of the guest's memory that I/O threads share",
-            Mechanism::Signals => "interrupts for each request: one for all that are done",
-            Mechanism::Copies => "copies of bounces; their pages stay",
-            Mechanism::Kernel => "adapters' drivers, bottom half, buffer heads before the lock",
-            Mechanism::DriverLock => "the one lock of all adapters' drivers: one for each",
-            Mechanism::AdapterCommand => "the adapters' time for a command",
-            Mechanism::AdapterBandwidth => "the adapters' bandwidth",
-            Mechanism::Crowd => "processes that wait for a CPU: 7 of them instead of 32",
-            Mechanism::DioCount => "the inode's count of direct I/Os, one cache line for all CPUs",
-            Mechanism::QueueCounters => "the kernel's own counters of a hardware queue",
-            Mechanism::Noise => "kernel threads that take the CPU for a time, once on each",
+            Mechanism::ControllerLock => {
+                "the lock that the SCU's driver holds in all its functions"
+            }
+            Mechanism::Coalescing => "interrupt coalescing of the SCU",
+            Mechanism::Dies => {
+                "waiting for a flash die and for the drain of the write buffer (without it, each \
+                 drive has as many dies as the model allows)"
+            }
+            Mechanism::Preemption => "preemption of vCPUs that hold a lock of the guest's kernel",
+            Mechanism::Roaming => {
+                "wake-up of threads on idle CPUs (without it, threads stay on their first CPU)"
+            }
+            Mechanism::Bound => {
+                "the limit that workload-aware batching waits no longer than it can gain (without \
+                 it, batching may wait 20 us)"
+            }
+            Mechanism::Translation => "the map of the guest's memory that all I/O threads share",
+            Mechanism::Signals => {
+                "an interrupt of the guest for each request (without it, one for all completed \
+                 requests)"
+            }
+            Mechanism::Copies => {
+                "copies to and from bounce buffers (the buffers are still allocated)"
+            }
+            Mechanism::Kernel => {
+                "Linux 2.4's work outside of the block layer: the adapters' drivers, the bottom \
+                 half, and buffer heads before the lock is taken"
+            }
+            Mechanism::DriverLock => {
+                "the lock that the drivers of all adapters share (without it, each adapter has a \
+                 lock)"
+            }
+            Mechanism::AdapterCommand => "the time that an adapter takes for each command",
+            Mechanism::AdapterBandwidth => "the bandwidth limit of the adapters",
+            Mechanism::Crowd => {
+                "competition of processes for CPUs (without it, 7 processes run, one on each CPU)"
+            }
+            Mechanism::DioCount => {
+                "the inode's count of direct I/Os, a cache line that all CPUs write"
+            }
+            Mechanism::QueueCounters => "the kernel's statistics counters of a hardware queue",
+            Mechanism::Noise => "a kernel thread that takes each CPU from the job once",
         }
     }
 
@@ -192,7 +226,7 @@ impl Mechanism {
     }
 }
 
-/// Returns the words of some mechanisms, as on the command line.
+/// Returns the names of some mechanisms in the command line's form.
 pub(crate) fn words(mechanisms: &[Mechanism]) -> String {
     mechanisms.iter().map(|mechanism| mechanism.word()).collect::<Vec<_>>().join(",")
 }

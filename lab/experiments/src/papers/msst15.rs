@@ -1,9 +1,9 @@
 //! `msst15`: the experiments of \[MIOT\] on a machine of its kind, in virtual time.
 //!
-//! A guest with 8 vCPUs on 4 cores; the same workload on the host itself beside it. A `Point` says
-//! what a simulation makes of the settings in `papers/msst15.toml`, which has everything else.
-//! Nothing here knows a result: the files of machine and virtualisation and the drive's preset are
-//! the only input. Called by `millrace-lab paper`.
+//! A guest with 8 vCPUs runs on 4 cores; for comparison, the host runs the same workload without a
+//! guest. A `Point` is one simulation with settings from `papers/msst15.toml`, which also has the
+//! figures, tables and checks. The only inputs are the files of machine and virtualisation and the
+//! drive's preset; no result of the paper is an input. `millrace-lab paper` calls this file.
 
 use std::sync::LazyLock;
 
@@ -23,11 +23,11 @@ use crate::vm::{Effects, Mode, QueueService, VmCosts, VmPlan, VmResult, WAIT_MAX
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/msst15.toml")));
 
-/// The paper, as the table of all has it.
+/// Returns the paper's entry for the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("msst15", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = VmCosts::kvm_2015()?;
-        let about = "KVM of Linux 3.17 and QEMU 2.1 on either";
+        let about = "costs of KVM in Linux 3.17 and of QEMU 2.1, on either machine";
         let costs = machine_table::of_costs(&costs.name, about, &costs.entries());
         papers::repeat::<Point>(("msst15", &SHEET), wanted, tell, |mut page, _| {
             page.add_machines([costs.clone()]);
@@ -39,15 +39,15 @@ pub(super) fn paper() -> Paper {
 
 /// Longest polling: KVM's `halt_poll_ns` on x86.
 const POLL_MAX_NS: u64 = 200_000;
-/// Measured time of a row: that a vCPU loses its CPU under a lock happens some hundred times a
-/// second.
+/// Measured time of a row: long enough for rare events, since the host preempts a vCPU that holds a
+/// lock only some hundred times a second.
 const LENGTH_NS: u64 = 300_000_000;
 /// Outstanding I/Os of a process.
 const DEPTH: u32 = 32;
-/// CPUs of the host in the order in which Linux gives them to processes: one to a core, then their
-/// siblings.
+/// CPUs of the host in the order in which Linux assigns them to processes: first one CPU of each
+/// core, then the cores' second CPUs.
 const CPUS: [u32; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
-/// vCPUs of the guest.
+/// Number of the guest's vCPUs.
 const VCPUS: u32 = 8;
 
 /// Host device below the guest's virtual device.
@@ -58,7 +58,8 @@ enum Device {
     Nvme,
 }
 
-/// The place of the processes that do the I/O: the host itself, or a guest served in a mode.
+/// System that runs the processes that do the I/O: the host, or a guest whose queues are served in
+/// a mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Place {
@@ -68,7 +69,7 @@ enum Place {
     Miot,
 }
 
-/// One row.
+/// Settings of one simulation, a row of the paper's tables and figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {
@@ -80,18 +81,19 @@ struct Point {
     processes: u32,
     #[serde(default = "vcpus")]
     vcpus: u32,
-    /// Number of queues; `None` here and in the next two fields: as usual in the mode.
+    /// Number of queues. In this field and the next three, `None` means the mode's default.
     queues: Option<u32>,
     threads: Option<u32>,
     steered: Option<bool>,
-    /// Aware batching.
+    /// True if workload-aware batching is on.
     wait: Option<bool>,
     #[serde(default)]
     poll: bool,
-    /// Times what guest and exits cost: 1 wherever something is compared with the paper.
+    /// Factor on the costs of exits and of the guest's kernel; 1 in every point that is compared
+    /// with the paper.
     #[serde(default = "once")]
     dearer: u32,
-    /// Effects of the host: all wherever something is compared with the paper.
+    /// Effects of the host that are on; all of them in every point that is compared with the paper.
     #[serde(default)]
     effects: Effects,
 }
@@ -133,7 +135,7 @@ impl Point {
             served: self.served(mode),
             effects: self.effects,
             workload: self.workload(seed),
-            drive: self.drive().parse().expect("a drive of the model's"),
+            drive: self.drive().parse().expect("the drive's spec must be valid"),
             interrupts: self.device == Device::Nvme,
             length: Length::Time(LENGTH_NS),
         }
@@ -142,7 +144,7 @@ impl Point {
     /// Returns the plan of the host that does the I/O itself.
     fn host_plan(&self, seed: u64) -> SimPlan {
         SimPlan {
-            drives: vec![self.drive().parse().expect("a drive of the model's")],
+            drives: vec![self.drive().parse().expect("the drive's spec must be valid")],
             layout: Layout::Linear,
             service: Service::default(),
             stack: Stack::Mq,
@@ -153,7 +155,7 @@ impl Point {
             workload: self.workload(seed),
             length: Length::Time(LENGTH_NS),
             stamp: Stamp::Batch,
-            // Linux 3.17 has the fixes.
+            // Linux 3.17 has the fixes of libaio.
             interface: InterfaceKind::LibaioFixed,
             batch: Some(1),
             irq: if self.device == Device::Nvme { Irq::Poller } else { Irq::Submitter },
@@ -171,7 +173,7 @@ impl papers::Point for Point {
         Mechanism::Translation,
         Mechanism::Signals,
     ];
-    /// No single queue is run.
+    /// No point of this paper uses the single-queue stack.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {
@@ -195,7 +197,7 @@ impl papers::Point for Point {
     }
 
     fn machine(&self) -> &str {
-        // The host, whose driver is another.
+        // The host without a guest is another model, because its driver costs differ.
         if self.device == Device::Null { "miot" } else { "miot-nvme" }
     }
 
@@ -270,15 +272,15 @@ mod tests {
             "device = '{device}'\nmode = '{mode}'\nrw = 'randread'\nbs = 4096\nprocesses = 8"
         );
         let point: Point = toml::from_str(&settings).expect("settings in order");
-        let model = machine(papers::Point::machine(&point)).expect("a known machine");
-        run_without(&point, &model, (1, without)).expect("it runs")
+        let model = machine(papers::Point::machine(&point)).expect("the machine must exist");
+        run_without(&point, &model, (1, without)).expect("the run must succeed")
     }
 
     #[test]
     fn part_gives_same_page_each_time_and_more_threads_do_more() {
         let page = || {
             let wanted = PartSelection::new(&["threads"], 7);
-            paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("it runs")
+            paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("the run must succeed")
         };
         let (first, second) = (page(), page());
         assert_eq!((first.html(), first.json()), (second.html(), second.json()));

@@ -1,9 +1,10 @@
 //! `ols02`: the experiments of \[OLS\] on a machine of its kind, in virtual time.
 //!
-//! A `Point` says what a simulation makes of the settings in `papers/ols02.toml`, which has
-//! everything else; `locks` is lockmeter's table; `native` counts and measures the same settings on
-//! this machine. Nothing here knows a result: the files of machine and kernel and the paper's
-//! inputs are all that is given. Called by `millrace-lab paper`.
+//! A `Point` is one simulation with settings from `papers/ols02.toml`, which also has the figures,
+//! tables and checks. `locks` makes the paper's table of lock statistics (lockmeter). `native`
+//! counts and measures the same settings on this machine. The only inputs are the files of machine
+//! and kernel and the paper's inputs; no result of the paper is an input. `millrace-lab paper`
+//! calls this file.
 
 mod locks;
 mod native;
@@ -34,11 +35,12 @@ static SHEET: LazyLock<Sheet> =
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("ols02", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = KernelCosts::linux_2_4()?;
-        let about = "Linux 2.4.17 beside the layer, with the work of the machine";
+        let about = "costs of Linux 2.4.17, in addition to the block layer and the machine's work";
         let costs = machine_table::of_costs(&costs.name, about, &costs.entries());
         let mut here = None;
         let finish = |mut page: crate::page::Page, parts: &[&str]| {
-            // Native measurements are made once: no mechanism of this machine can be left out.
+            // Native measurements are made once, not again for the run without mechanisms: no
+            // mechanism of this machine can be switched off.
             let here = here.get_or_insert_with(|| measured(parts));
             let calls = here.as_ref().ok().and_then(|here| here.0.as_ref());
             let check = page.checks.iter_mut().find(|check| check.id == "ols.calls");
@@ -58,7 +60,7 @@ pub(super) fn paper() -> Paper {
 /// Calls counted on this machine, and the table of times measured on this machine.
 type NativeResults = (Option<[native::Calls; 2]>, Option<DataTable>);
 
-/// Counts and measures on this machine, as far as `parts` need it.
+/// Makes the native counts and measurements that `parts` need.
 fn measured(parts: &[&str]) -> Result<NativeResults, BenchError> {
     let calls = parts.contains(&"calls").then(native::calls).transpose()?;
     let table = parts.contains(&"native").then(native::table).transpose()?;
@@ -74,8 +76,8 @@ fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
     let submitted = [small.submitted, pages.submitted];
     let counts = [submitted, submitted, [small.merged, pages.merged]].concat();
     let counts: Vec<f64> = counts.into_iter().map(|count| count as f64).collect();
-    let note = "counted on this machine; the paper's kernel also served others meanwhile (21 and \
-                64 calls)";
+    let note = "counted on this machine; the paper's counts include calls for other I/O (21 and 64 \
+                calls)";
     let ours = Quantity::new(text, counts);
     Check::within(&check.id, check.paper.clone(), ours, TOLERANCE).with_note(note)
 }
@@ -86,7 +88,7 @@ const CPUS: u32 = 8;
 const READ_BYTES: u32 = 65_536;
 /// Number of disks on each host adapter, as the paper gives it.
 const DISKS: u32 = 8;
-/// Maximum number of bios in a batch. An I/O has fewer.
+/// Maximum number of bios in a plug, which is more than an I/O of any point has.
 const PLUG: u32 = 1_024;
 /// Length of the measured interval in virtual time.
 const LENGTH_NS: u64 = 1_000_000_000;
@@ -100,7 +102,8 @@ struct Step {
     unit: Option<u32>,
     #[serde(default)]
     bounce: bool,
-    /// Scope of the lock of request queues, and below of the lock of adapters' drivers.
+    /// Scope of the lock of request queues. `drivers` is the scope of the lock of adapters'
+    /// drivers.
     #[serde(deserialize_with = "word")]
     lock: LockScope,
     #[serde(deserialize_with = "word")]
@@ -129,8 +132,8 @@ struct Load {
 struct Point {
     step: Step,
     load: Load,
-    /// Mechanism taken out of the model, to see which results depend on it: the mechanism's word,
-    /// or `nothing`.
+    /// Mechanism that is switched off in the model, to see which results depend on it: its name, or
+    /// `nothing`.
     #[serde(default)]
     without: String,
     #[serde(skip)]
@@ -161,7 +164,7 @@ impl Point {
                 "model:preset=ultrastar-36lzx,depth=64,controller={mark}-{adapter},\
                  controller-command={command},controller-bandwidth={rate}"
             );
-            text.parse().expect("a preset and keys of the model")
+            text.parse().expect("the drive's spec must be valid")
         };
         let count = if self.has(Mechanism::Crowd) { adapters * DISKS } else { 7 };
         (0..count).map(drive).collect()
@@ -196,7 +199,8 @@ impl Point {
             drives,
             layout: Layout::Linear,
             service: Service {
-                // The queue itself is plugged: an I/O goes in whole.
+                // The request queue itself is plugged, so that all bios of an I/O reach the queue
+                // before it is run.
                 serving: ServingConfig { plug_high: PLUG, ..ServingConfig::default() },
                 apart: true,
                 history: self.history(),
@@ -278,7 +282,8 @@ impl papers::Point for Point {
         seen.row.machine.as_ref().and_then(|machine| machine.sim_events).unwrap_or(0)
     }
 
-    /// Parts of all CPUs' time, but for the rate and what the locks did.
+    /// Most metrics are fractions of the time of all CPUs; the exceptions are the rate and the lock
+    /// statistics.
     fn metric(results: &Results<Point>, point: &Point, name: &str) -> Option<Vec<f64>> {
         let seen = results.at(point)?;
         let cpus = &seen.cpus;
@@ -300,7 +305,8 @@ impl papers::Point for Point {
                 times.push(cpus.busy_ns.saturating_sub(charged));
                 return Some(times.into_iter().map(|ns| ns as f64).collect());
             }
-            // Of the CPUs that processes have, as statistics have it; of all eight here.
+            // The statistics give a fraction of the time of the seven CPUs that run processes. The
+            // paper gives a fraction of all eight.
             "spin_one" => locks::spin_share(seen, Some("io-request")) * 7.0 / 8.0,
             "spin_all" => locks::spin_share(seen, None) * 7.0 / 8.0,
             "hold_ns" => locks::old_lock(seen)?.hold_ns_mean as f64,
@@ -327,7 +333,7 @@ mod tests {
     fn page(part: &'static str) -> Page {
         let parts = [part];
         let wanted = PartSelection::new(&parts, 7);
-        paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("it runs")
+        paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("the run must succeed")
     }
 
     #[test]
@@ -354,13 +360,13 @@ mod tests {
 
     #[test]
     fn copies_take_time_of_bottom_half_and_adapters_bound_rate() {
-        let model = machine("p3-8way").expect("a known machine");
+        let model = machine("p3-8way").expect("the machine must exist");
         let case = |step: &str| {
             let of = |point: &Point| point.step.name == step;
             SHEET.points::<Point>("dm").into_iter().find(of).expect("a step of the file")
         };
         let seen = |step, without: &[Mechanism]| {
-            run_without(&case(step), &model, (1, without)).expect("it runs")
+            run_without(&case(step), &model, (1, without)).expect("the run must succeed")
         };
         let idle = |without| {
             let cpus = seen("Baseline", without).cpus;

@@ -1,9 +1,10 @@
 //! `Results`: the points of an experiment, each run once, and their measurements.
 //!
-//! A paper's module says what a point is, its file which points each of its parts shows; parts
-//! share points. All points of all parts run side by side, those with the most work first, and what
-//! they give does not depend on the order. `repeat` makes the page. Where mechanisms are left out,
-//! each point is run twice: as the paper has it, and without them. Called by the papers' modules.
+//! A paper's module defines its points, and the paper's file lists the points that each part shows;
+//! several parts may show the same point. The points of all parts run in parallel, those with the
+//! most work first; their results do not depend on the order. `repeat` makes the page. If
+//! mechanisms are to be left out, each point is run twice: with all mechanisms, and without these.
+//! The papers' modules call this file.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -40,7 +41,7 @@ impl<'a> PartSelection<'a> {
     }
 }
 
-/// One experiment of a paper, which is run once, however many parts show its result.
+/// One simulation of a paper, which is run once even if several parts show its result.
 pub(crate) trait Point: Clone + PartialEq + Sync {
     /// Result of running a point.
     type Measurement: Send;
@@ -70,7 +71,7 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
         Vec::new()
     }
 
-    /// Returns the points that a part shows.
+    /// Creates the points that a part shows.
     fn of(part: &str) -> Vec<Self>
     where
         Self: Sized;
@@ -121,11 +122,11 @@ impl<P: Point> Results<P> {
         points.sort_by_key(|point| Reverse(point.work()));
         let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);
-        // The runs of a point with and without the mechanisms are neighbours.
+        // The two runs of a point, with and without the mechanisms, have consecutive indexes.
         let times = if without.is_empty() { 1 } else { 2 };
         let run = |at: usize| {
             let point = &points[at / times];
-            let model = of(point.machine()).expect("loaded above");
+            let model = of(point.machine()).expect("the machine was loaded above");
             match at % times {
                 0 => point.run(model, seed),
                 _ => run_without(point, model, (seed, without)),
@@ -167,8 +168,8 @@ pub(crate) struct PairedResults<P: Point> {
     pub(crate) without: Option<Results<P>>,
 }
 
-/// Runs a point without some mechanisms, on a machine with another name, because the name may tell
-/// drives of points that run side by side apart.
+/// Runs a point without some mechanisms. The machine gets another name, because drives' controllers
+/// may be named after the machine, and points that run in parallel must not share a controller.
 pub(crate) fn run_without<P: Point>(
     point: &P,
     model: &Model,
@@ -194,7 +195,7 @@ pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechani
     Ok(Mechanism::WORDS.iter().map(|(mechanism, _)| *mechanism).filter(has).collect())
 }
 
-/// Runs parts of a paper's file and returns their page, to which `finish` adds the inputs.
+/// Runs parts of a paper and returns their page, to which `finish` adds the inputs.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong.
@@ -208,7 +209,10 @@ pub(crate) fn repeat<P: Point>(
     let ran = || [Some(&with), without.as_ref()].into_iter().flatten();
     let seen = || ran().flat_map(|results| &results.points);
     let repetition = Repetition {
-        paper: PAPERS.iter().find(|known| known.name == paper).expect("it is in the table"),
+        paper: PAPERS
+            .iter()
+            .find(|known| known.name == paper)
+            .expect("the paper is in the table of papers"),
         seed: wanted.seed,
         without: wanted.without,
         rows: seen().count(),
@@ -261,7 +265,7 @@ mod tests {
 
         fn run(&self, model: &Model, seed: u64) -> Result<f64, BenchError> {
             let plan = SimPlan {
-                drives: vec!["null:size=1t".parse().expect("a drive in order")],
+                drives: vec!["null:size=1t".parse().expect("the drive's spec must be valid")],
                 layout: Layout::Linear,
                 service: Service { inside: Inside::Each, ..Service::default() },
                 stack: self.0,
@@ -304,10 +308,10 @@ mod tests {
         let parts = [stack.word()];
         let wanted = PartSelection { parts: &parts, seed: 1, without: &[mechanism] };
         let run = Results::<TestPoint>::run(wanted, &mut |_| ControlFlow::Continue(()));
-        let (PairedResults { with, without }, parts) = run.expect("it runs");
+        let (PairedResults { with, without }, parts) = run.expect("the run must succeed");
         assert_eq!(parts, [stack.word()]);
         let of = |results: &Results<TestPoint>| *results.at(TestPoint(stack)).expect("it was run");
-        of(&without.expect("a second run")) / of(&with)
+        of(&without.expect("the check must have a second run")) / of(&with)
     }
 
     #[test]
@@ -331,8 +335,8 @@ mod tests {
     fn run_without_omissions_is_one_run_with_its_mechanisms() {
         let wanted = PartSelection::new(&["mq"], 1);
         let run = Results::<TestPoint>::run(wanted, &mut |_| ControlFlow::Continue(()));
-        assert!(run.expect("it runs").0.without.is_none());
-        let known = mechanisms::<TestPoint>(&["mq"]).expect("a known machine");
+        assert!(run.expect("the run must succeed").0.without.is_none());
+        let known = mechanisms::<TestPoint>(&["mq"]).expect("the machine must exist");
         let machine = ["spinners", "distance", "queueing", "lines", "copies"];
         assert_eq!(known.iter().map(|one| one.word()).collect::<Vec<_>>(), machine);
         assert!(mechanisms::<TestPoint>(&[]).expect("no machine").is_empty());

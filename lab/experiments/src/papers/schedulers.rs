@@ -1,9 +1,11 @@
-//! `schedulers`: who goes first at a drive, and what that costs, on simulated machines.
+//! `schedulers`: how I/O schedulers share a drive between clients, and the cost of scheduling, on
+//! simulated machines.
 //!
-//! No paper: \[MQ\] leaves I/O scheduling to the software queues, and this is what that comes to
-//! here. A `Point` is clients at a drive under a scheduler, as the settings in
-//! `papers/schedulers.toml` have it; `limit_accuracy` is how a limit is judged. Nothing here knows
-//! a result. Called by `millrace-lab paper`.
+//! The experiment repeats no paper: \[MQ\] leaves I/O scheduling to the software queues, and this
+//! experiment measures millrace's schedulers there. A `Point` is one simulation of clients that
+//! share a drive under a scheduler, with settings from `papers/schedulers.toml`. `limit_accuracy`
+//! measures how exactly a rate limit is kept. No result is an input. `millrace-lab paper` calls
+//! this file.
 
 mod limit_accuracy;
 
@@ -38,7 +40,7 @@ pub(super) fn paper() -> Paper {
 }
 
 const MS: u64 = 1_000_000;
-/// Time when limited clients begin: by then, their group has saved up its burst.
+/// Time at which clients with a rate limit begin; by then, their group's token bucket is full.
 const LIMITED_START_NS: u64 = 50 * MS;
 /// Measured time of a run whose clients have no limit.
 const FREE_LENGTH_NS: u64 = 5 * MS;
@@ -51,7 +53,7 @@ struct Settings {
     #[serde(deserialize_with = "word")]
     scheduler: SchedulerKind,
     clients: Vec<Load>,
-    /// The only kind of clients that takes part; `None`: all kinds.
+    /// Name of the only kind of clients that takes part; `None` means that all kinds do.
     only: Option<String>,
     /// True if each client is a group of its own.
     #[serde(default)]
@@ -62,10 +64,11 @@ struct Settings {
     threads: u32,
     #[serde(default)]
     others: u32,
-    /// Depth of clients whose kind gives none.
+    /// Queue depth of clients whose kind does not set a depth.
     #[serde(default = "usual_depth")]
     depth: u32,
-    /// Most I/Os per second of each group; with a limit, clients begin later.
+    /// Rate limit of each group in I/Os per second; with a limit, clients begin at
+    /// [`LIMITED_START_NS`].
     limit: Option<u64>,
     warm_up_ms: Option<u64>,
     length_ms: Option<u64>,
@@ -142,7 +145,7 @@ impl From<Settings> for Point {
             drive,
             scheduler,
             loads: settings.clients.into_iter().filter(is_there).map(count).collect(),
-            // One client is one group either way.
+            // A single client is one group in any case.
             groups: groups && threads > 1,
             depth,
             limit,
@@ -177,7 +180,7 @@ impl Point {
         model_presets().iter().find(|preset| preset.name == self.drive)
     }
 
-    /// Returns the cost model of I/Os by the figures of the drive's data sheet.
+    /// Returns the cost model of I/Os that follows from the drive's data sheet.
     fn cost(&self) -> CostModel {
         let Some(preset) = self.preset() else { return CostModel::default() };
         let op = |iops, bytes_per_s| {
@@ -232,7 +235,7 @@ impl Point {
             }
         }
         ContentionPlan {
-            drives: vec![spec.parse().expect("a drive in order")],
+            drives: vec![spec.parse().expect("the drive's spec must be valid")],
             layout: Layout::Linear,
             scheduler: self.scheduler,
             queues: (Spread::Core, Spread::Core),
@@ -247,7 +250,7 @@ impl Point {
 
 impl papers::Point for Point {
     type Measurement = ContentionReport;
-    /// No single queue is run.
+    /// No point of this experiment uses the single-queue stack.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of_settings(settings: Table) -> Result<Point, String> {
@@ -326,7 +329,8 @@ mod tests {
     #[test]
     fn run_part_has_its_checks_judged_against_expectations() {
         let wanted = PartSelection::new(&["disk"], 1);
-        let page = paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("it runs");
+        let page =
+            paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("the run must succeed");
         let judged = page.checks.iter().filter(|check| check.holds != Verdict::NotYet);
         assert_eq!(judged.map(|check| check.id.as_str()).collect::<Vec<_>>(), ["disk.sorted"]);
         assert_eq!(page.figures.len(), 1);

@@ -1,9 +1,10 @@
-//! `Sheet`: a paper's file: parts with their points, figures, tables, and checks.
+//! `Sheet`: the content of a paper's file: parts with their points, figures, tables and checks.
 //!
-//! `papers/NAME.toml` says which points are run, which formulas of their metrics are drawn and
-//! listed, and what the paper says beside it; a `Point` of Rust says what a simulation makes of the
-//! settings. The texts of a file are templates (`formula`). One renderer for all papers, called by
-//! `repeat`. Settings whose name begins with an underscore are for templates only.
+//! `papers/NAME.toml` lists the points to run, the formulas over their metrics that figures and
+//! tables show, and the paper's own numbers beside them. A type that implements `Point` turns the
+//! settings of a point into a simulation. The texts of a file are templates (`formula`). This file
+//! renders the pages of all papers; `repeat` calls it. Settings whose name begins with an
+//! underscore are for templates only.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,8 @@ pub(crate) struct Sheet {
     pub(super) intro: Vec<String>,
     #[serde(default)]
     against: ReferenceKind,
-    /// Values of this setting may have lists of their own: `NAME-VALUE` instead of `NAME`.
+    /// Setting whose values may have lists of their own: with this setting at VALUE, the list
+    /// `NAME-VALUE` replaces the list `NAME`.
     #[serde(default)]
     by: String,
     /// Texts that templates may refer to by name.
@@ -39,7 +41,7 @@ pub(crate) struct Sheet {
     /// Lists for `each` and for axes: of values of the setting of that name, or of whole settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
-    /// Lists that are sums of products of others.
+    /// Lists that are composed of products of other lists, one after the other.
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
     /// Values of a setting that have a name: by setting, then by name.
@@ -81,7 +83,7 @@ struct Part {
 #[serde(deny_unknown_fields)]
 struct FigureSpec {
     part: String,
-    /// Settings for each of which there is a figure.
+    /// Axes of settings; there is a figure for each combination.
     #[serde(default)]
     each: Vec<Axis>,
     id: String,
@@ -94,7 +96,7 @@ struct FigureSpec {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PanelSpec {
-    /// Settings for each of which there is a panel.
+    /// Axes of settings; there is a panel for each combination.
     #[serde(default)]
     each: Vec<Axis>,
     title: String,
@@ -113,7 +115,7 @@ struct PanelSpec {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LineSpec {
-    /// Settings for each of which there is a line.
+    /// Axes of settings; there is a line for each combination.
     #[serde(default)]
     each: Vec<Axis>,
     /// Settings that a panel must have to show the line.
@@ -137,7 +139,7 @@ fn ours() -> SeriesKind {
 #[serde(deny_unknown_fields)]
 struct TableSpec {
     part: String,
-    /// Settings for each of which there is a table.
+    /// Axes of settings; there is a table for each combination.
     #[serde(default)]
     each: Vec<Axis>,
     id: String,
@@ -165,7 +167,7 @@ struct RowSpec {
 struct CheckSpec {
     id: String,
     kind: CheckKind,
-    /// Statement of the paper; `numbers` has the numbers in the statement.
+    /// Statement of the paper; `numbers` holds the numbers in this statement.
     paper: String,
     #[serde(default)]
     numbers: Vec<f64>,
@@ -176,9 +178,9 @@ struct CheckSpec {
     best: BTreeMap<String, BestSpec>,
     /// Formula of our numbers, to compare with `numbers`.
     ours: Option<Formula>,
-    /// Our result in words; if not given, the numbers are shown.
+    /// Template for our result in words. Without it, the numbers are shown.
     text: Option<String>,
-    /// Formula that is true if the check holds; without one, the tolerance decides.
+    /// Formula that is true if the check holds. Without it, the tolerance decides.
     holds: Option<Formula>,
     #[serde(default)]
     note: String,
@@ -190,7 +192,7 @@ struct CheckSpec {
 struct BestSpec {
     of: Formula,
     over: Vec<Axis>,
-    /// Formula that is maximized to find the point, if other than `of`.
+    /// Formula that is maximized to find the point. `None` maximizes `of`.
     by: Option<Formula>,
     text: String,
 }
@@ -201,7 +203,11 @@ impl<'de> Deserialize<'de> for Formula {
             Value::Integer(number) => Formula::Number(number as f64),
             Value::Float(number) => Formula::Number(number),
             Value::String(text) => Formula::parse(&text),
-            other => return Err(serde::de::Error::custom(format!("{other}: no formula"))),
+            other => {
+                return Err(serde::de::Error::custom(format!(
+                    "{other}: must be a number or a formula"
+                )));
+            }
         })
     }
 }
@@ -210,7 +216,7 @@ impl<'de> Deserialize<'de> for Formula {
 struct Evidence<'a, P: Point> {
     sheet: &'a Sheet,
     results: &'a Results<P>,
-    /// Numbers of the check at hand, by name.
+    /// Numbers of the current check, by name.
     numbers: BTreeMap<String, Formula>,
 }
 
@@ -233,7 +239,8 @@ pub(crate) fn word<'de, D: serde::Deserializer<'de>, T: Words>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
-    T::from_word(&text).ok_or_else(|| serde::de::Error::custom(format!("{text}: no such word")))
+    T::from_word(&text)
+        .ok_or_else(|| serde::de::Error::custom(format!("{text}: not one of the setting's values")))
 }
 
 /// Deserializes a setting that its type parses from text.
@@ -263,7 +270,7 @@ impl Sheet {
     /// # Panics
     /// If the file is wrong: the file is part of the program.
     pub(crate) fn parse(text: &str) -> Sheet {
-        toml::from_str(text).unwrap_or_else(|error| panic!("a paper's file: {error}"))
+        toml::from_str(text).unwrap_or_else(|error| panic!("a paper's file is invalid: {error}"))
     }
 
     /// Returns tables of the inputs besides machines, for the end of the page.
@@ -290,7 +297,8 @@ impl Sheet {
         let own = settings.get(&self.by).and_then(Value::as_str);
         let own = own.and_then(|value| self.values.get(&format!("{name}-{value}")));
         let list = own.or_else(|| self.values.get(name));
-        let list = list.unwrap_or_else(|| panic!("{name}: no such values"));
+        let list =
+            list.unwrap_or_else(|| panic!("{name}: the file has no list of values of this name"));
         let one = |value: &Value| match value {
             Value::Table(settings) => settings.clone(),
             value => Table::from_iter([(name.to_owned(), value.clone())]),
@@ -396,7 +404,8 @@ impl<P: Point> Evidence<'_, P> {
         }
         if let Some(y) = &spec.y {
             for (number, one) in self.sheet.values(x, settings).iter().enumerate() {
-                // Values without a number are counted.
+                // A value that is not a number is shown at its position in the list, counted from
+                // 1.
                 let x = one.get(x).and_then(Value::as_integer).unwrap_or(number as i64 + 1);
                 points.extend(self.value(y, &with(settings, one)).map(|y| (x as f64, y)));
             }
@@ -438,7 +447,8 @@ impl<P: Point> Evidence<'_, P> {
     fn check(&self, spec: &CheckSpec, paper: &str) -> Check {
         let theirs = Quantity::new(spec.paper.as_str(), spec.numbers.clone());
         self.judged(spec, &theirs).unwrap_or_else(|| {
-            let missing = format!("its part was not run: millrace-lab paper {paper} runs all");
+            let missing =
+                format!("the check's part was not run; millrace-lab paper {paper} runs all parts");
             Check::not_yet(&spec.id, spec.kind, theirs).with_note(missing)
         })
     }

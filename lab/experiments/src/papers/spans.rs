@@ -1,9 +1,9 @@
 //! `spans`: measures the time that one I/O spends in each step, on this machine and in real time.
 //!
-//! One 4 KiB read at a time, from an NVMe-class model drive and from a file in the folder for
-//! temporary files, each step of each I/O stamped and recorded (`Recorder`), read back and measured
-//! as `millrace trace spans` does. Unlike the other papers' this is no simulation: the spans are
-//! those of the machine that it runs on. Source: \[WALK\]. Called by `millrace-lab paper`.
+//! Reads 4 KiB at a time from a modelled NVMe drive and from a temporary file. `Recorder` records a
+//! timestamp for each step of each I/O; the recording is then read and measured like `millrace
+//! trace spans` does. Unlike the other papers' experiments this one is not a simulation: the spans
+//! depend on the machine that runs it. Source: \[WALK\]. `millrace-lab paper` calls this file.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::load::workload::{Rw, Workload};
 use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Series, Unit};
 use crate::papers::{Paper, PartSelection, Step, Tell};
 
-/// Number of I/Os of each drive.
+/// Number of I/Os to each drive.
 const IOS: u64 = 5_000;
 /// The spans, and the paper's averages in seconds.
 const SPANS: [(Span, f64); 5] = [
@@ -36,7 +36,7 @@ const SPANS: [(Span, f64); 5] = [
 ];
 /// The paper's average time at the drive, in nanoseconds.
 const PAPER_D2C_NS: f64 = 25_327.0;
-/// Greatest share of Q2C that the software may take.
+/// Largest share of Q2C that the software's steps may take for the check to hold.
 const SHARE_MOST: f64 = 0.10;
 
 /// Measured spans of a drive: averages in ns, in the order of `SPANS`.
@@ -47,7 +47,7 @@ struct DriveSpans {
 }
 
 impl DriveSpans {
-    /// Returns the time in ns of the steps before the drive.
+    /// Returns the time in ns of the steps before the drive gets the I/O.
     fn software_ns(&self) -> f64 {
         self.avg_ns[..3].iter().sum()
     }
@@ -57,8 +57,8 @@ impl DriveSpans {
         self.software_ns() / self.avg_ns[4]
     }
 
-    /// Returns the share of the software's steps in Q2C with the paper's D2C, so that no late
-    /// wake-up of this machine makes the share look smaller.
+    /// Returns the share of the software's steps in Q2C, counting at most the paper's D2C, so that
+    /// a late wake-up on this machine does not make the share look smaller.
     fn share_beside_paper(&self) -> f64 {
         self.software_ns() / (self.software_ns() + PAPER_D2C_NS.min(self.avg_ns[3]))
     }
@@ -77,7 +77,7 @@ impl TempFolder {
 
 impl Drop for TempFolder {
     fn drop(&mut self) {
-        // Files that cannot be removed are left to the system.
+        // Errors are ignored: the system cleans its temporary folder.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -105,13 +105,13 @@ pub(super) fn paper() -> Paper {
     }
 }
 
-/// Runs both drives and returns the page, without the drives that had not begun when `tell` ended
-/// the run.
+/// Measures both drives and returns the page. If `tell` ends the run early, the page lacks the
+/// drives that had not begun.
 fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
     let seed = wanted.seed;
     let folder = TempFolder::new()?;
     let path = folder.0.join("drive");
-    // The file is full of data, because no drive is read for a hole.
+    // The file has no holes, because reading a hole does not reach the drive.
     fill(&path).map_err(|error| failed(&path, &error))?;
     let file = format!("file:path={},size=64m", path.display());
     let drives = [
@@ -151,7 +151,7 @@ fn measure(
     Ok(DriveSpans { drive, avg_ns, ios })
 }
 
-/// Runs the workload with a recording, and reads the recording.
+/// Records the workload's trace and measures the spans in the recording.
 fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans, BenchError> {
     let workload = Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 1, verify: false, seed };
     let plan = Plan {
@@ -166,7 +166,7 @@ fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans,
         interrupt: Interrupt::default(),
     };
     let tracer = volume.tracer().ok_or_else(|| failed(name, &"no tracer"))?;
-    // Stamps of batches would show what happens within one as taking no time.
+    // With one timestamp per batch, steps within a batch would seem to take no time.
     let stamp = TraceStamp::Event;
     let config = RecorderConfig { name: name.to_owned(), stamp, ..RecorderConfig::default() };
     let recorder = Recorder::start(&tracer, &[Arc::clone(volume)], config);
@@ -210,8 +210,8 @@ fn page(drives: &[DriveSpans], seed: u64) -> Page {
         figures: vec![figure(drives)],
         tables: vec![DataTable::new(
             ("spans", "Spans of one 4 KiB read at a time"),
-            "Q queued, G request got, I inserted, D issued to the driver, C completed; every step \
-             stamped by itself.",
+            "Q: I/O queued, G: request allocated, I: request inserted, D: request issued to the \
+             driver, C: completed. Every step has a timestamp of its own.",
             head,
             rows,
         )],
@@ -219,7 +219,7 @@ fn page(drives: &[DriveSpans], seed: u64) -> Page {
     }
 }
 
-/// The spans of each drive, and the paper's, as points above their numbers.
+/// Returns the figure of the spans: a point for each span of each drive, and of the paper.
 fn figure(drives: &[DriveSpans]) -> Figure {
     let points = |of: &dyn Fn(usize) -> f64, spans: core::ops::Range<usize>| {
         spans.map(|index| (index as f64 + 1.0, of(index))).collect::<Vec<_>>()
@@ -235,15 +235,15 @@ fn figure(drives: &[DriveSpans]) -> Figure {
     let names =
         SPANS.iter().enumerate().map(|(at, (span, _))| format!("{} {}", at + 1, span.name()));
     let caption = format!(
-        "Spans: {}. Hollow: the paper's. See that the time at the drive is many times all \
-         that the layer takes before it.",
+        "Spans: {}. Hollow points are the paper's. The time at the drive is many times the time \
+         that the block layer takes before it.",
         names.collect::<Vec<_>>().join(", ")
     );
     let panels = [panel("before the drive", 0..3), panel("at the drive, and all", 3..5)];
     Figure::new("points", "The paper's spans beside ours", &caption, panels)
 }
 
-/// `walk.spans`, on the NVMe-class drive.
+/// Returns the check `walk.spans`, which the modelled NVMe drive must pass.
 fn check(drives: &[DriveSpans]) -> Check {
     let paper = Quantity::new("Q2G, G2I, I2D together below 10 % of Q2C (4 %)", []);
     let Some(nvme) = drives.first() else {
@@ -256,9 +256,9 @@ fn check(drives: &[DriveSpans]) -> Check {
     let ours = Quantity::new(each.collect::<Vec<_>>().join("; "), []);
     let holds = nvme.share_beside_paper() < SHARE_MOST;
     let check = Check::new("walk.spans", CheckKind::Qualitative, (paper, ours), holds);
-    let note = "judged with the paper's 25.3 us at the drive where ours takes longer: on a busy \
-                machine the thread that waits wakes late, which must not make the layer's share \
-                small";
+    let note = "if our time at the drive is longer than the paper's 25.3 us, the check uses the \
+                paper's: on a busy machine the waiting thread wakes late, which must not make the \
+                block layer's share look small";
     Check { note: note.to_owned(), ..check }
 }
 
@@ -271,11 +271,14 @@ fn percent(share: f64) -> String {
 }
 
 const INTRO: [&str; 3] = [
-    "One 4 KiB read at a time through the block layer, recorded by its own tracer in the kernel's \
-     format and measured as btt does. The paper's numbers are of Linux on an NVMe drive.",
-    "This is no simulation: what stands here depends on the machine, what else runs on it, and on \
-     the stamps, of which each event has one of its own: some tens of nanoseconds each. A modelled \
-     drive takes its time by the machine's clock, and a thread that sleeps until then wakes late.",
-    "What to see: nearly all of Q2C is D2C. In this layer a request gets its tag just before D, so \
-     that Q2G is the way to the plug, and I2D has what the paper's Q2G has.",
+    "Reads of 4 KiB, one at a time, go through the block layer, whose tracer records them in the \
+     kernel's format; the spans are measured as btt does. The paper's numbers are from Linux on an \
+     NVMe drive.",
+    "This is not a simulation. The times depend on the machine, on other programs that run on it, \
+     and on the timestamps: each event takes one, at a cost of some tens of nanoseconds. A \
+     modelled drive completes by the machine's clock, and a thread that sleeps until then wakes \
+     late.",
+    "Nearly all of Q2C is D2C. In this layer a request gets its tag just before D. So Q2G is only \
+     the time until the bio is in the plug, and I2D contains the tag allocation that is part of \
+     the paper's Q2G.",
 ];

@@ -1,10 +1,10 @@
 //! `systor13`: the experiments of \[MQ\] on its four machines, in virtual time.
 //!
-//! A `Point` says what a simulation makes of the settings in `papers/systor13.toml`, which has
-//! everything else. Nothing here knows a result: the machines' files are the only input. As in the
-//! paper: 512-byte random reads of a null drive, one submitting process per core in socket order,
-//! 32 outstanding I/Os each submitted one by one (fio's default), or one at a time for latencies.
-//! Called by `millrace-lab paper`.
+//! A `Point` is one simulation with settings from `papers/systor13.toml`, which also has the
+//! figures, tables and checks. The machines' files are the only input; no result of the paper is an
+//! input. As in the paper, one process per core, in socket order, does random reads of 512 bytes
+//! from a null drive. For rates, each process keeps 32 I/Os in flight and submits them one by one
+//! (fio's default); for latencies, it does one I/O at a time. `millrace-lab paper` calls this file.
 
 use std::sync::LazyLock;
 
@@ -27,17 +27,17 @@ use crate::simulation::{
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/systor13.toml")));
 
-/// The paper, as the table of all has it.
+/// Returns the paper's entry for the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("systor13", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         papers::repeat::<Point>(("systor13", &SHEET), wanted, tell, |page, _| page)
     })
 }
 
-/// A machine of today, which the paper has not.
+/// A current machine, which the paper does not have.
 const TODAY: &str = "epyc-2x64";
 
-/// A design on so many cores of a machine.
+/// Settings of one simulation: a design of the block layer on a number of a machine's cores.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {
@@ -48,16 +48,17 @@ struct Point {
     interface: InterfaceKind,
     #[serde(default = "core", deserialize_with = "word")]
     software: Spread,
-    /// The paper's default is one per socket. Raw is a driver that takes bios itself, past every
-    /// queue of the layer (`make_request_fn`), and shares nothing between CPUs: here that is a
-    /// queue of the driver for each core.
+    /// Spread of hardware queues; the paper's default is one per socket. The paper's raw design is
+    /// a driver that takes bios itself (`make_request_fn`), without the layer's queues and without
+    /// state shared between CPUs. It is modelled as one hardware queue for each core.
     #[serde(default = "node", deserialize_with = "word")]
     hardware: Spread,
     cores: u32,
-    /// Maxima are looked for: the run is so long that a kernel thread comes to each core.
+    /// True if the point measures maximum latencies: the run then lasts long enough for a kernel
+    /// thread to preempt the job on each core.
     #[serde(default)]
     maxima: bool,
-    /// Mechanisms that are left out.
+    /// Mechanisms that are switched off.
     #[serde(skip)]
     without: Vec<Mechanism>,
 }
@@ -75,8 +76,9 @@ fn node() -> Spread {
 }
 
 impl Point {
-    /// In the kernel all CPUs of a hardware queue were inside at once. Millrace's own way is to let
-    /// one in, as on the machine of today.
+    /// Returns how many threads may dispatch from a hardware queue at a time. The kernel of 2013
+    /// let in all CPUs of the queue, so the paper's machines do, too. Millrace's default is one
+    /// thread, which the current machine uses.
     fn inside(&self) -> Inside {
         match self.stack == Stack::Mq && self.machine != TODAY {
             true => Inside::Each,
@@ -91,8 +93,9 @@ impl Point {
     fn plan(&self, model: &Model, seed: u64) -> SimPlan {
         let Point { interface, cores, maxima, .. } = *self;
         let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
-        // A slice of CFS with two threads on a CPU: half of sched_latency, which is eight times the
-        // least granularity; and the switches to it and back.
+        // Time for which the kernel thread takes the CPU: a time slice of CFS with two threads on
+        // the CPU, which is half of `sched_latency` or four times the minimum granularity, and two
+        // context switches.
         let threads = &model.threads;
         let slice_ns = (4.0 * threads.time_slice.ns + 2.0 * threads.context_switch.ns) as u64;
         let linux3 = Linux3 {
@@ -101,7 +104,7 @@ impl Point {
             noise_ns: if maxima && self.has(Mechanism::Noise) { slice_ns } else { 0 },
         };
         SimPlan {
-            drives: vec!["null:size=1t".parse().expect("a drive in order")],
+            drives: vec!["null:size=1t".parse().expect("the drive's spec must be valid")],
             layout: Layout::Linear,
             service: Service { inside: self.inside(), linux3, ..Service::default() },
             stack: self.stack,
@@ -110,11 +113,12 @@ impl Point {
             cpus: (0..cores).collect(),
             jobs: cores,
             workload: Workload { rw: Rw::RandRead, bs_bytes: 512, iodepth, verify: false, seed },
-            // The kernel thread comes in the first two fifths.
+            // The kernel thread wakes up in the first two fifths of this time.
             length: if maxima { Length::Time(slice_ns * 5 / 2) } else { Length::Rounds },
             stamp: Stamp::Batch,
             interface,
-            // A ring takes all that is free with one look; the others take a call for each.
+            // A ring submits all free I/Os together; the other interfaces take one system call for
+            // each I/O.
             batch: (interface != InterfaceKind::Ring).then_some(1),
             irq: Irq::Submitter,
             watch: Watch::default(),
@@ -178,7 +182,8 @@ impl papers::Point for Point {
     }
 }
 
-/// The upper edge of the bucket of fio's histogram of latencies that a time falls into.
+/// Returns the upper limit of the bucket of fio's latency histogram that contains this time, in
+/// milliseconds.
 fn bucket_ms(ns: f64) -> f64 {
     let ms = [
         0.002, 0.004, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 10.0, 20.0, 50.0,
@@ -208,8 +213,8 @@ mod tests {
     }
 
     fn run(on: &Point) -> Row {
-        let model = machine(&on.machine).expect("a known machine");
-        on.run(&model, 1).expect("it runs")
+        let model = machine(&on.machine).expect("the machine must exist");
+        on.run(&model, 1).expect("the run must succeed")
     }
 
     #[test]

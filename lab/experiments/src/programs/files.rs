@@ -1,9 +1,9 @@
 //! `FileSet`: the files of a program, laid out over the volume.
 //!
-//! A file is a slot of the volume, which it fills from its beginning, so that its blocks lie
-//! together; ext4 tries for that with its extents. Inodes lie before all slots, 16 to a page.
-//! The list of existing files is the program's own bookkeeping, so its use takes no simulated lock
-//! and no simulated time.
+//! Each file has a slot of the volume and fills the slot from its start, so the blocks of a file
+//! are contiguous, which ext4 aims at with its extents. Inodes lie before all slots, 16 to a page.
+//! The list of existing files is bookkeeping of the simulated program, so access to it takes no
+//! simulated lock and no virtual time.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +14,8 @@ use crate::simulation::program::{Access, PAGE_SECTORS, Span};
 
 /// Shape of the distribution of sizes: filebench's `gamma:1.5`.
 const SHAPE: f64 = 1.5;
-/// Length of a slot in mean file lengths. A file that would be longer is cut.
+/// Length of a slot as a multiple of the mean file length. A file that would be longer is
+/// truncated.
 const SLOT_MEANS: u64 = 8;
 /// Number of inodes, of 256 bytes each, in a page.
 pub(super) const INODES: u64 = 16;
@@ -45,7 +46,7 @@ pub(super) struct File {
 }
 
 impl FileSet {
-    /// Creates a set of `slots` slots, of which the first `percent` per cent have files.
+    /// Creates a set of `slots` slots, of which the first `percent` percent have files.
     pub(super) fn new(slots: u64, mean_bytes: u64, (percent, random): (u64, &mut Random)) -> Self {
         let there = slots * percent / 100;
         let file = |slot| File { slot, pages: size_pages(mean_bytes, random) };
@@ -117,7 +118,8 @@ impl FileSet {
         SLOT_MEANS * self.mean_bytes / 4096
     }
 
-    /// Returns pages `from` to `until` of a file, cut at its slot's end; `None` if nothing is left.
+    /// Returns the volume's range of pages `from` to `until` of a file, truncated at the end of the
+    /// file's slot; `None` if no page is left.
     pub(super) fn span(&self, file: File, (from, until): (u64, u64)) -> Option<Span> {
         let until = until.min(self.slot_pages());
         let start = self.slots.div_ceil(INODES) + file.slot * self.slot_pages() + from;
@@ -148,8 +150,8 @@ impl FileSet {
     }
 }
 
-/// Returns a size of the gamma distribution, in pages, one at least and a slot at most: of shape
-/// 3/2, so the sum of an exponential and of half the square of a normal number.
+/// Draws a file size in pages, from one page to a slot, with a gamma distribution of shape 3/2.
+/// Such a number is the sum of an exponential number and of half the square of a normal number.
 pub(super) fn size_pages(mean_bytes: u64, random: &mut Random) -> u64 {
     let mut ln = || (1.0 - random.fraction()).ln();
     let (exponential, radius) = (-ln(), -2.0 * ln());

@@ -1,9 +1,10 @@
-//! `Graph`: PageRank over a graph whose edges lie on the volume: semi-external.
+//! `Graph`: PageRank over a graph with its vertices in memory and its edges on the volume.
 //!
-//! Vertices and their ranks are in memory. Edges lie in a file by their source, four bytes each;
-//! every vertex's list is read in each pass, in the order of the file, with one read for the pages
-//! of a list that were not read for the list before it: many small reads, few large ones, as
-//! degrees are. What is done with an edge is not modelled: engines have other threads for it.
+//! Vertices and their ranks are in memory. A file holds the edges, four bytes each, sorted by their
+//! source vertex. Each pass reads every vertex's list of edges in the order of the file. A read
+//! covers the pages of a list that were not read for the list before. Since few vertices have many
+//! edges, most reads are small and a few are large. The computation for an edge is not modelled:
+//! engines have other threads for the computation.
 //!
 //! The graph is R-MAT with a = 0.57, b = 0.19, c = 0.19 and d = 0.05 (Chakrabarti, Zhan, Faloutsos,
 //! SDM 2004, with Graph500's parameters), 2^18 vertices and 32 edges for each.
@@ -21,7 +22,8 @@ use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 const SCALE: u32 = 18;
 const EDGES_EACH: u64 = 32;
 const EDGE_BYTES: u64 = 4;
-/// Frequency, of 65,536, of an edge whose source lies in the upper half: a + b.
+/// Probability, in units of 1/65,536, that the source of an edge lies in the upper half of the
+/// vertices: a + b.
 const UPPER: u64 = 49_807;
 /// Largest number of pages of one read.
 const READ_PAGES_MAX: u64 = 256;
@@ -92,7 +94,8 @@ impl Program for Graph {
         let depth = access.depth() as usize;
         let (mut next, mut room) = (mine.iter().cycle(), depth);
         while !access.is_over() {
-            // Each batch waits for half the depth at least, so that batches are large.
+            // The previous `reap` waited until at least half of the I/Os in flight had completed,
+            // so each batch has at least that many reads.
             access.direct(room as u32);
             for (page, pages) in next.by_ref().take(room) {
                 access.submit(Op::Read, (page * PAGE_SECTORS, pages * PAGE_SECTORS));

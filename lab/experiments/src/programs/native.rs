@@ -1,9 +1,9 @@
 //! `run_program_row`: a program's threads on this machine, on a volume of any drives.
 //!
-//! Owns names of programs as users give them, what they need of a volume, and the run: an I/O
-//! thread for each of the program's, workers of the drives beside. What a thread does is the same
-//! code that `atc17` runs on the simulated machine; what calls of the kernel would cost is free
-//! here, but the copy of pages is real where a cache is between. Called by `bench --program`.
+//! This file has the names of programs for users, the requirements on a volume, and the run: each
+//! thread of the program is an I/O thread, and the drives' workers run beside them. The threads run
+//! the same code as in `atc17` on the simulated machine. The simulated costs of system calls do not
+//! apply here, but pages are really copied if a cache is used. `bench --program` calls this file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,7 +36,8 @@ const NAMES: [(&str, Task); 9] = [
 ];
 /// Smallest volume in bytes: room for a server's files with inodes, or for a tree and its archive.
 const BYTES_MIN: u64 = 16 << 30;
-/// Number of I/Os that a thread has in flight: a graph engine's reads, or the pieces of one call.
+/// Number of I/Os that a thread has in flight: reads of a graph engine, or the pieces of one system
+/// call.
 const GRAPH_DEPTH: u32 = 64;
 const CALLS: u32 = 4;
 
@@ -131,7 +132,7 @@ pub fn run_program_row(
     task.with(plan.seed, NativeRun { volume, task, plan })
 }
 
-/// Run on threads of this machine.
+/// A program's run on threads of this machine.
 struct NativeRun<'a> {
     volume: &'a Arc<Volume<Native>>,
     task: Task,
@@ -148,7 +149,8 @@ impl Runs for NativeRun<'_> {
         let window = Window::after(warm_ops, length_ns).ended_by(&plan.interrupt);
         let depth = if matches!(task, Task::Graph(_)) { GRAPH_DEPTH } else { CALLS };
         let shared = Arc::new(ProgramState::new(Arc::clone(volume), window, depth)?);
-        // As where volumes are served: workers stay on their CPUs only beside threads that do.
+        // As in the daemon, workers are pinned to CPUs only if the program's threads are pinned,
+        // too.
         let pinning = if plan.cpus.is_empty() { Pinning::Free } else { Pinning::Pinned };
         let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, pinning)?;
         let failed = Arc::new(Mutex::new(None));

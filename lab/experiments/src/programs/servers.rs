@@ -1,11 +1,12 @@
 //! `Server`: filebench's file server, web server and web proxy, at block level through the cache.
 //!
-//! Operations, threads, mean sizes, the gamma distribution of sizes, the share of files that are
-//! there at first and the longest append are those of the personalities `fileserver.f`,
-//! `webserver.f` and `webproxy.f` (filebench, github.com/filebench/filebench, workloads/, looked
-//! up). Three things are ours: a set is a gibibyte of files whatever it has there, memory is an
-//! eighth of that, and a file is picked at random. An append is of whole pages, of up to the mean;
-//! the limit of the rate in `webproxy.f` is off there, too.
+//! These come from the personalities `fileserver.f`, `webserver.f` and `webproxy.f` (filebench,
+//! github.com/filebench/filebench, workloads/): operations, number of threads, mean sizes, the
+//! gamma distribution of sizes, the percentage of files that exist at first, and the longest
+//! append. Three settings differ from filebench: every set has 1 GiB of files, the cache's memory
+//! is an eighth of that, and files are picked at random. An append writes whole pages, at most
+//! filebench's mean append size. The rate limit in `webproxy.f` is off by default in filebench, and
+//! here, too.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub enum Kind {
     Proxy,
 }
 
-/// Step of a server's thread; a thread does its steps in turn.
+/// Step of a server's thread; a thread repeats its steps in order.
 #[derive(Debug, Clone, Copy)]
 enum Flow {
     /// Creates a file and writes all of it.
@@ -142,7 +143,8 @@ impl Server {
         }
     }
 
-    /// Appends to the log, which begins anew at the end of its slot: the first file.
+    /// Appends to the log, which is the first file. At the end of its slot the log continues at the
+    /// slot's start.
     fn log<M: Host>(&self, access: &mut Access<'_, M>, pages: u64) {
         let Some(mut file) = self.files.first() else { return };
         if self.files.span(file, (file.pages, file.pages + pages)).is_none() {
@@ -157,7 +159,7 @@ impl Program for Server {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// The window opens when twice as many bytes were read as the cache has memory.
+    /// The window opens after reads of twice the cache's memory.
     fn measured(&self) -> (u64, u64) {
         let reads = self.kind.flow().iter().filter(|flow| matches!(flow, Flow::Read)).count();
         let rounds = 2 * CACHE_BYTES / self.kind.mean_bytes() / reads as u64;

@@ -1,9 +1,9 @@
 //! `Utility`: one thread that copies to or from the volume, or packs and unpacks a tree on it.
 //!
-//! Through the cache with its read-ahead. The other end of a copy is elsewhere, and costs the copy
-//! of its pages and nothing else. A copy goes by 128 KiB, as cp does; tar by records of 10 KiB,
-//! three pages here. A tree is files of 11 KiB on average (as sources of Linux are, an
-//! assumption), its archive lies on the same volume. Nothing is ever read twice.
+//! Utilities use the cache with its read-ahead. The other end of a copy is not on the volume and
+//! costs only the copy of its pages. cp reads and writes 128 KiB at a time, tar records of 10 KiB,
+//! which are three pages here. A tree has files of 11 KiB on average (an assumption, like the
+//! sources of Linux); its archive is on the same volume. No data is read twice.
 
 use millrace_cache::CacheConfig;
 use millrace_random::SplitMix64 as Random;
@@ -15,10 +15,11 @@ use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 /// Size of the cache's memory in bytes, and virtual time that is measured.
 const CACHE_BYTES: u64 = 128 << 20;
 const LENGTH_NS: u64 = 300_000_000;
-/// Number of pages of a call of cp, and of one of tar.
+/// Number of pages per system call of cp, and per system call of tar.
 const COPY_PAGES: u64 = 32;
 const RECORD_PAGES: u64 = 3;
-/// Mean size of a tree's files, files of a tree, and the page at which archives begin.
+/// Mean size of a tree's files in bytes, number of files of a tree, and the page at which archives
+/// begin.
 const FILE_BYTES: u64 = 11 << 10;
 const FILES: u64 = 1 << 20;
 const ARCHIVE_PAGE: u64 = 64 << 20;
@@ -81,8 +82,8 @@ impl Utility {
         let place = |page: u64, pages: u64| (page * PAGE_SECTORS, pages * PAGE_SECTORS);
         let end = access.volume().capacity() / PAGE_SECTORS;
         let archive_page = ARCHIVE_PAGE.min(end / 2);
-        // The tree begins behind the inodes, the archive at its own page; `owed` pages of it are
-        // due.
+        // The tree begins after the inodes, the archive at a page of its own. `owed` is the number
+        // of archive pages that must still be read or written.
         let (mut page, mut archive, mut owed) = (FILES / INODES, archive_page, 0);
         for number in (0..FILES).cycle() {
             if access.is_over() {
@@ -90,7 +91,8 @@ impl Utility {
             }
             let pages = size_pages(FILE_BYTES, &mut random);
             if page + pages > archive_page || archive + pages + RECORD_PAGES > end {
-                // Round the volume again, natively; simulated windows end long before.
+                // Start again at the beginning of the volume. Only native runs get here; simulated
+                // windows end long before.
                 (page, archive, owed) = (FILES / INODES, archive_page, 0);
             }
             if self.0 == Kind::Tar {
@@ -119,7 +121,7 @@ impl Program for Utility {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// The window opens after twice the cache's pages.
+    /// The window opens after twice as many pages as the cache holds.
     fn measured(&self) -> (u64, u64) {
         (2 * CACHE_BYTES / 4096, LENGTH_NS)
     }

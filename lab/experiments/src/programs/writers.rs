@@ -1,8 +1,8 @@
 //! `Writers`: threads that write random pages through the cache, one at a time each.
 //!
-//! The cache has far less memory than the volume has pages, so what limits them in the long run is
-//! how fast the flusher's pages reach the drives. Measured from a time at which what may be dirty
-//! was written several times over.
+//! The cache holds only a small fraction of the volume's pages, so the rate at which the flusher
+//! writes pages to the drives limits the threads in the long run. The measured window begins after
+//! the threads have written several times as many pages as may be dirty.
 
 use millrace_cache::CacheConfig;
 use millrace_random::SplitMix64 as Random;
@@ -10,8 +10,8 @@ use millrace_random::SplitMix64 as Random;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, Program};
 
-/// Size of the cache's memory; half of it may be dirty, and from a quarter on writers are slowed
-/// down.
+/// Size of the cache's memory in bytes. Half of the memory may be dirty; the cache slows writers
+/// down if more than a quarter is dirty.
 const CACHE_BYTES: u64 = 64 << 20;
 /// Number of writes before the window: five times the number of pages that may be dirty.
 const WARM_WRITES: u64 = 5 * (CACHE_BYTES / 2) / 4096;

@@ -1,14 +1,17 @@
-//! The engine: sends each I/O of a trace at its time, or as soon as there is room, and counts.
+//! The engine: sends each I/O of a trace at its time, or as soon as there is room, and counts the
+//! results.
 //!
-//! One thread. A turn of the loop: take what has ended, admit what is due, send what may be sent,
-//! sleep until the next of these. An I/O that was admitted is in a slot until it has ended: it
-//! waits for earlier ones (order.rs), then for room, then it is in flight, in one piece or several.
-//! Open loop: an I/O's time does not depend on when others end; one that is sent later than that is
-//! counted with its lateness. Generic over the target and the feed, so that tests and simulated
-//! machines run the same loop. Called by replay.rs.
+//! The engine has one thread. Each iteration of its loop reaps pieces that have ended, admits I/Os
+//! that are due, sends pieces of ready I/Os, and sleeps until the next of these events. An admitted
+//! I/O occupies a slot until it has ended: it waits for earlier I/Os (order.rs), then for room, and
+//! is then in flight, in one piece or several. The loop is open: the due time of an I/O does not
+//! depend on the end of other I/Os, and the lateness of an I/O that is sent after its due time is
+//! counted. The engine is generic over the target and the feed, so that tests and simulated
+//! machines run the same loop. replay.rs calls it.
 //!
-//! Invariants: every I/O that is taken from the feed ends, is skipped, or is unsent or unanswered;
-//! pieces in flight never have more than `IN_FLIGHT_BYTES_MAX` bytes, but for one alone.
+//! Invariants: every I/O that is taken from the feed ends, is skipped, or is counted as unsent or
+//! unanswered. Pieces in flight together never have more than `IN_FLIGHT_BYTES_MAX` bytes, except
+//! that a single larger piece may be in flight alone.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,7 +29,7 @@ use crate::load::bench::BenchError;
 
 /// Limit of the bytes of reads and writes in flight, which bounds the memory of a replay.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
-/// Number of I/Os that may wait for others, beside those in flight.
+/// Number of admitted I/Os that may wait, in addition to the I/Os in flight.
 const WAITING_MAX: usize = 4_096;
 /// Longest sleep in nanoseconds, so that an interrupt is noticed soon.
 const SLEEP_NS: u64 = 50_000_000;
@@ -62,9 +65,9 @@ enum Stage {
     Send,
     /// All pieces of the I/O are in flight.
     Sent,
-    /// The I/O is written, and its flush is to be sent.
+    /// The I/O's data is written, and its flush must still be sent.
     Flush,
-    /// The replay was stopped before all of it was sent.
+    /// The replay was stopped before all pieces of the I/O were sent.
     Dropped,
 }
 
@@ -81,7 +84,7 @@ pub(crate) struct Engine<'a, T, F> {
     flight: Flight,
     /// Next I/O of the trace, if it was taken from the feed and its time has not come.
     next: Option<Routed>,
-    /// Number of times that sending stopped for lack of room.
+    /// Number of times that the engine stopped sending for lack of room.
     held: u64,
     /// Time at which an I/O last found no free slot, in nanoseconds.
     full_ns: u64,
@@ -94,20 +97,20 @@ pub(crate) struct Engine<'a, T, F> {
 /// Number of I/Os and bytes in flight.
 #[derive(Debug, Default)]
 struct Flight {
-    /// Number of I/Os that are in flight at least in part.
+    /// Number of I/Os with at least one piece in flight.
     started: u32,
     /// Number of bytes of memory that I/Os in flight occupy.
     bytes: u64,
 }
 
-/// State of a replay's end.
+/// State of a replay that ends.
 #[derive(Debug, Default)]
 struct EndOfReplay {
     /// No more I/Os are taken from the trace.
     has_begun: bool,
     /// Reason why the replay ended before the trace did.
     why: Option<StopReason>,
-    /// Time at which the replay was told to send nothing more.
+    /// Time at which the replay was stopped: no further I/Os are sent from then on.
     stopped_ns: Option<u64>,
 }
 
@@ -164,7 +167,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         tally.report((settings.speed, settings.iodepth), ending.why)
     }
 
-    /// Runs one turn of the loop; returns true if it was the last.
+    /// Runs one iteration of the loop; returns true if it was the last one.
     fn turn(&mut self, now_ns: u64) -> Result<bool, BenchError> {
         self.look_for_stop(now_ns);
         let ended = self.reap()?;
@@ -204,7 +207,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         })
     }
 
-    /// Stops taking I/Os from the trace, and sending any but the flushes of durable writes.
+    /// Stops taking I/Os from the trace, and stops sending I/Os except the flushes of durable
+    /// writes.
     fn stop(&mut self, why: StopReason, now_ns: u64) {
         (self.ending.why, self.ending.stopped_ns) = (Some(why), Some(now_ns));
         self.ending.has_begun = true;
@@ -220,7 +224,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         self.ready.retain(|slot| slots[*slot as usize].stage == Stage::Flush);
     }
 
-    /// Returns true if every I/O that was sent has ended, and no more will be sent.
+    /// Returns true if every I/O that was sent has ended, and no further I/O will be sent.
     fn is_over(&self, now_ns: u64) -> bool {
         let drained = self.flight.started == 0;
         match (self.ending.stopped_ns, &self.ending.why) {
@@ -313,9 +317,9 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         any
     }
 
-    /// Returns the next I/O of the trace; `None` if there is none now, or the replay has ended. At
-    /// the limit, and where the trace is broken, the replay ends as at the trace's end: I/Os that
-    /// were taken are done.
+    /// Returns the next I/O of the trace; `None` if no I/O has been read yet, or the replay has
+    /// ended. At the limit on I/Os, and at damage in the trace, the replay ends as at the trace's
+    /// end: it completes the I/Os that were taken.
     fn take(&mut self) -> Option<Routed> {
         loop {
             if self.settings.limit.is_some_and(|limit| self.tally.counts.traced_ios >= limit) {
@@ -366,7 +370,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             pieces: 0,
             in_flight: 0,
             in_flight_bytes: 0,
-            // An I/O that is late because no slot was free counts as held back, too.
+            // An I/O that is late because no slot was free also counts as delayed for lack of room.
             held: match due_ns.is_some_and(|due_ns| due_ns <= self.full_ns) {
                 true => self.held.wrapping_sub(1),
                 false => self.held,

@@ -1,9 +1,10 @@
-//! `Feed`: where the engine gets its I/Os from, one after the other.
+//! `Feed`: source of the engine's I/Os, one after the other.
 //!
-//! `ReadAhead` has a thread of its own read ahead, so that a slow pipe or a format that takes time
-//! does not hold what is in flight; `Inline` reads where it is asked, for simulated time, in which
-//! reading takes none. At most `AHEAD` I/Os wait, however long the trace is. The reading thread is
-//! left behind when the engine stops early: it may be asleep in a pipe that nobody writes.
+//! `ReadAhead` reads the trace on a thread of its own, so that a slow pipe or a slow format does
+//! not delay the engine. `Inline` reads in the calling thread, for simulated machines, where
+//! reading takes no virtual time. At most `AHEAD` I/Os are read in advance. If the engine stops
+//! early it does not wait for the reading thread, which may sleep in a read from a pipe without a
+//! writer.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
@@ -63,7 +64,7 @@ impl ReadAhead {
     /// Starts to read.
     ///
     /// # Errors
-    /// If the system has no thread for it.
+    /// If the system cannot start the thread.
     pub(crate) fn start<S>(mut router: Router<S>) -> Result<ReadAhead, BenchError>
     where
         S: TraceSource + Send + 'static,
@@ -80,7 +81,7 @@ impl ReadAhead {
         };
         let thread = std::thread::Builder::new().name("trace-reader".to_owned()).spawn(read);
         let thread = thread.map_err(|error| BenchError::Trace {
-            text: format!("no thread to read it: {error}"),
+            text: format!("cannot start the thread that reads the trace: {error}"),
         })?;
         Ok(ReadAhead { items, first: None, thread: Some(thread) })
     }

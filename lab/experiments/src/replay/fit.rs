@@ -1,14 +1,15 @@
-//! Where an I/O of a trace goes on a target of another size: whole blocks, inside, or not at all.
+//! Maps the range of a trace's I/O to a target of another size: to whole blocks within the target,
+//! or not at all.
 //!
-//! Owns the arithmetic of `--fit` and of alignment; pure. Called by route.rs for each I/O with the
-//! lane that its device is mapped to.
+//! These pure functions have the arithmetic of `--fit` and of alignment. route.rs calls them for
+//! each I/O, with the lane of the I/O's device.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::lane::Lane;
 
-/// Treatment of I/Os that lie behind the target's end.
+/// Treatment of I/Os that lie past the target's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
     /// All addresses are multiplied by the target's size over the trace's extent.
@@ -41,7 +42,7 @@ impl FromStr for Fit {
     }
 }
 
-/// Place of an I/O on its target, or the reason why it has none.
+/// Range of an I/O on its target, or the reason why the I/O is not replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FittedRange {
     /// The I/O goes to this range.
@@ -50,18 +51,19 @@ pub(crate) enum FittedRange {
         len_bytes: u64,
         /// The I/O did not begin and end at block boundaries, and was enlarged to whole blocks.
         aligned: bool,
-        /// The I/O lay behind the target's end, or all addresses are scaled.
+        /// The I/O was moved: it lay past the target's end, or all addresses are scaled.
         moved: bool,
     },
-    /// The I/O lies behind the target's end, and no `Fit` was chosen.
+    /// The I/O lies past the target's end, and no `Fit` was chosen.
     Outside,
-    /// The I/O is left out, since it lies behind the target's end.
+    /// The I/O is left out, since it lies past the target's end.
     Skipped,
     /// The I/O is left out, since it is longer than the whole target.
     TooLong,
 }
 
-/// Returns the place of a range of 1 byte or more. With `scale`, `extent_bytes` is the trace's.
+/// Maps a range of 1 byte or more to the target. With `scale`, `extent_bytes` is the size of the
+/// trace's address range.
 pub(crate) fn place(
     lane: &Lane,
     (fit, extent_bytes): (Option<Fit>, u64),

@@ -1,8 +1,9 @@
-//! `Lane`: what one device of a trace is replayed on, and `Target`, whatever takes its I/Os.
+//! `Lane`: the volume or server that one or more devices of a trace are replayed on. `Target`: the
+//! receiver of a replay's I/Os, with its lanes.
 //!
-//! Owns the words between the engine and targets: a `Piece` goes in, a `Done` comes out. A target
-//! has a lane for each thing that devices are mapped to, and is used by the engine's thread alone.
-//! Implemented by volumes.rs, servers.rs, and by a plain model in tests.
+//! This file defines the interface between the engine and targets: the engine submits a `Piece`,
+//! and the target returns a `Done`. Only the engine's thread uses a target. volumes.rs, servers.rs
+//! and a simple model in tests implement `Target`.
 
 use millrace_block::Op;
 
@@ -13,9 +14,9 @@ use crate::load::overwrite::DiskContents;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PieceLimits {
     pub(crate) data_bytes_max: u64,
-    /// 0 if the lane accepts no discards.
+    /// Largest discard; 0 if the lane accepts no discards.
     pub(crate) discard_bytes_max: u64,
-    /// 0 if the lane accepts no writes of zeroes.
+    /// Largest write-zeroes; 0 if the lane accepts none.
     pub(crate) zeroes_bytes_max: u64,
     pub(crate) flush: bool,
     pub(crate) fua: bool,
@@ -70,8 +71,8 @@ pub(crate) struct Done {
     pub(crate) error: Option<String>,
 }
 
-/// Receiver of a trace's I/Os. An error means that the target is broken; a piece that fails is a
-/// `Done`.
+/// Receiver of a trace's I/Os. A method's error means that the target no longer works; the failure
+/// of a single piece is part of its `Done`.
 pub(crate) trait Target {
     /// Returns the target's lanes; [`Piece::lane`] is an index into them.
     fn lanes(&self) -> &[Lane];
@@ -79,8 +80,8 @@ pub(crate) trait Target {
     /// Returns the time by this target's clock.
     fn now_ns(&self) -> u64;
 
-    /// Takes a piece; returns false if there is no room for it now. The piece may wait until
-    /// `start`.
+    /// Takes a piece; returns false if there is no room for the piece now. The target may delay the
+    /// piece until `start`.
     fn submit(&mut self, piece: &Piece) -> Result<bool, BenchError>;
 
     /// Starts the pieces that were submitted.
@@ -89,6 +90,6 @@ pub(crate) trait Target {
     /// Appends the pieces that have ended, without waiting.
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BenchError>;
 
-    /// Sleeps until a piece may have ended or `until_ns` has come; may return earlier.
+    /// Sleeps until a piece may have ended, or until `until_ns`; may return earlier.
     fn wait(&mut self, until_ns: u64) -> Result<(), BenchError>;
 }

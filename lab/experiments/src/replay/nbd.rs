@@ -1,6 +1,6 @@
 //! NBD servers as the target of a replay: one lane, with one connection, for each export.
 //!
-//! Converts what a server announces (size, block sizes, transmission flags) to a lane's limits, so
+//! Converts a server's announcement (size, block sizes, transmission flags) to a lane's limits, so
 //! that a replay works with any NBD server: the lane refuses operations that the server lacks.
 //! Called by replay.rs.
 

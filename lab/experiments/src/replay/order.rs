@@ -1,16 +1,17 @@
-//! `Order`: which I/Os of a trace must wait for which.
+//! `Order`: dependencies between I/Os of a trace, which decide the I/Os that an I/O must wait for.
 //!
 //! Owns the ranges of all I/Os that were admitted and have not ended. An I/O waits for each earlier
-//! one that it overlaps, if one of the two changes the range; a flush waits for all earlier ones
-//! that change something. Nothing waits for a flush. So whatever was read or left behind does not
-//! depend on which of two I/Os in flight is faster. Called by the engine; knows no target.
+//! I/O that it overlaps, if one of the two changes the range. A flush waits for all earlier I/Os
+//! that change data; no I/O waits for a flush. So the data that reads return and that the replay
+//! leaves on the target do not depend on the speed of I/Os in flight. The engine calls this file,
+//! which knows nothing of targets.
 //!
-//! Invariant: an I/O waits only for earlier ones, so that there is no circle.
+//! Invariant: an I/O waits only for earlier I/Os, so that there is no deadlock.
 
 use std::collections::BTreeMap;
 
-/// Length up to which ranges are found by their neighbours; the few longer ones are compared
-/// singly.
+/// Largest length of ranges that are found by a search near their start. Longer ranges are few, and
+/// each is compared.
 const SHORT_BYTES: u64 = 128 << 10;
 
 /// Range that an I/O touches, or a flush of all ranges.
@@ -19,7 +20,7 @@ pub(crate) enum Access {
     /// The I/O touches this range.
     Range {
         start: u64,
-        /// Offset of the first byte behind the range, above `start`.
+        /// Offset of the first byte after the range, above `start`.
         end: u64,
         /// The I/O changes the range.
         changes: bool,
@@ -42,7 +43,7 @@ pub(crate) enum Waits {
 /// Ranges by their start and slot: each range's end, and whether its I/O changes it.
 type Ranges = BTreeMap<(u64, u32), (u64, bool)>;
 
-/// Ranges of one lane that are not done.
+/// Ranges of one lane whose I/Os have not ended.
 #[derive(Debug, Default)]
 struct Lane {
     short: Ranges,
@@ -131,7 +132,7 @@ impl Order {
     /// If no I/O of this number was admitted.
     pub(crate) fn end(&mut self, slot: u32) -> impl Iterator<Item = u32> {
         let links = &mut self.links[slot as usize];
-        let access = links.access.take().expect("it was admitted");
+        let access = links.access.take().expect("an I/O that ends was admitted before");
         if let Access::Range { start, end, .. } = access {
             self.lanes[links.lane].of_length(end - start).remove(&(start, slot));
         }
@@ -143,7 +144,7 @@ impl Order {
                 self.ready.push(other);
             }
         }
-        // The list's memory is kept for the slot's next I/O.
+        // Keep the list's memory for the slot's next I/O.
         self.links[slot as usize].later = later;
         self.ready.drain(..)
     }

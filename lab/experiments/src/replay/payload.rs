@@ -1,9 +1,9 @@
 //! Data that a replay writes, and the buffers of its I/Os.
 //!
-//! A trace has no data, so writes get bytes that look random: zeroes, or a pattern that repeats,
-//! would be kept small by targets that compress or share blocks. Every buffer is filled once; for
-//! each write a fresh word goes into each of its sectors, which makes all sectors differ at an
-//! eighth of a per cent of the cost. Buffers are used again, by length, up to a bound.
+//! A trace has no data, so writes get pseudo-random bytes: targets that compress or deduplicate
+//! would store zeroes or a repeated pattern in less space. Every buffer is filled once. Each write
+//! then changes one word in each sector, which makes all sectors different at 1/64 of the cost of
+//! filling them. Buffers are reused by length, up to a total size.
 
 use std::collections::HashMap;
 use std::ops::DerefMut;
@@ -11,12 +11,12 @@ use std::ops::DerefMut;
 use millrace_block::Op;
 use millrace_random::SplitMix64;
 
-/// Number of bytes between two fresh words.
+/// Number of bytes between two words that change with each write.
 const SECTOR: usize = 512;
 /// Largest number of bytes that a pool keeps in free buffers.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// Generator of bytes that look random.
+/// Generator of pseudo-random bytes.
 #[derive(Debug)]
 struct Payload(SplitMix64);
 
@@ -26,7 +26,7 @@ impl Payload {
         Payload(SplitMix64::new(seed))
     }
 
-    /// Fills a buffer with bytes that look random.
+    /// Fills a buffer with pseudo-random bytes.
     fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.0.next().to_le_bytes()[..chunk.len()]);
@@ -50,7 +50,7 @@ struct Kind {
     is_write: bool,
 }
 
-/// Pool of buffers that wait for their next I/O.
+/// Pool of idle buffers for the next I/Os.
 #[derive(Debug)]
 pub(crate) struct Pool<B> {
     free: HashMap<Kind, Vec<B>>,
@@ -89,7 +89,8 @@ impl<B: DerefMut<Target = [u8]>> Pool<B> {
     pub(crate) fn give_back(&mut self, buffer: B, op: Op) {
         let (len, is_write) = (buffer.len(), op == Op::Write);
         if self.kept_bytes + len > KEPT_BYTES_MAX {
-            // Buffers of lengths used earlier make room for buffers of the lengths used now.
+            // Drop all idle buffers to make room, because most have lengths that are no longer
+            // used.
             self.free.clear();
             self.kept_bytes = 0;
         }

@@ -1,8 +1,10 @@
-//! `Router`: from the I/Os of a trace to I/Os of lanes, or the reason why one is left out.
+//! `Router`: converts the I/Os of a trace to I/Os of lanes, or to the reason why an I/O is left
+//! out.
 //!
-//! Owns the source, the mapping of devices to lanes and what is asked of addresses. Called on the
-//! thread that reads ahead (feed.rs), or by the engine's where time is simulated. Each I/O of the
-//! trace comes out once, as `Item::Io` or `Item::Skipped`, so that whoever counts items counts all.
+//! Owns the trace's reader, the mapping of devices to lanes and the rules for addresses. The thread
+//! that reads ahead (feed.rs) calls it; on a simulated machine the engine's thread does. The router
+//! returns each I/O of the trace once, as `Item::Io` or `Item::Skipped`, so that a count of items
+//! includes all I/Os.
 
 use millrace_block::Op;
 
@@ -37,21 +39,21 @@ impl Routes {
     }
 }
 
-/// Treatment of the trace's addresses: I/Os behind a target's end, and existing data.
+/// Treatment of the trace's addresses: I/Os past a target's end, and existing data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// Treatment of I/Os that lie behind the target's end; `None` makes them an error.
+    /// Treatment of I/Os that lie past the target's end; with `None`, such an I/O is an error.
     pub fit: Option<Fit>,
     /// Extent of the trace on each lane in bytes, with `Fit::Scale`.
     pub extents_bytes: Vec<u64>,
-    /// Overwrite data that a target may hold.
+    /// If true, overwrite data that a target may hold.
     pub overwrite: bool,
 }
 
 /// Reason why an I/O is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Skip {
-    /// The I/O lies behind the target's end.
+    /// The I/O lies past the target's end.
     Outside,
     /// The I/O is longer than the target.
     TooLong,
@@ -115,10 +117,10 @@ impl<S: TraceSource> Router<S> {
         Router { source, lanes, routes, addresses, met: Vec::new(), number: 0 }
     }
 
-    /// The next I/O; none at the end.
+    /// Returns the next I/O; `None` at the trace's end.
     ///
     /// # Errors
-    /// If the trace cannot be read, or something must be decided before it can be replayed.
+    /// If the trace cannot be read, or the user must make a choice before the I/O can be replayed.
     pub(crate) fn next(&mut self) -> Result<Option<Item>, BenchError> {
         let Some(io) = next_of(&mut self.source)? else { return Ok(None) };
         self.number += 1;
@@ -217,16 +219,16 @@ impl<S: TraceSource> Router<S> {
 /// Extents that a first pass over a trace finds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extents {
-    /// Offset of the first byte behind the last I/O, for each lane.
+    /// Highest end offset of any I/O, for each lane.
     pub bytes: Vec<u64>,
     /// Number of I/Os in the trace.
     pub ios: u64,
 }
 
-/// Reads a trace to its end for the extent of what goes to each of so many lanes.
+/// Reads a trace to its end to find the extent of the I/Os on each of `lanes` lanes.
 ///
 /// # Errors
-/// If it cannot be read, or a device has no lane.
+/// If the trace cannot be read, or a device has no lane.
 pub fn extents<S: TraceSource>(
     mut source: S,
     routes: &Routes,

@@ -1,7 +1,8 @@
-//! `Series`: how many I/Os there were over time, in bounded memory.
+//! `Series`: number of I/Os over time, in bounded memory.
 //!
-//! Owns a row of counts of equal intervals. The interval starts at 100 ms and doubles whenever the
-//! row is full, so a replay of seconds and one of months have between 256 and 512 counts each.
+//! Owns the counts of up to 512 equal intervals. The interval starts at 100 ms and doubles whenever
+//! all counts are in use, so replays of more than a minute, even of months, have between 256 and
+//! 512 counts.
 
 use serde::Serialize;
 
@@ -10,7 +11,7 @@ const COUNTS_MAX: usize = 512;
 /// Shortest interval in nanoseconds.
 const INTERVAL_NS: u64 = 100_000_000;
 
-/// Counts of equal intervals from the beginning on.
+/// Counts of I/Os in equal intervals since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Series {
     /// Length of each interval in nanoseconds.
@@ -40,8 +41,8 @@ impl Series {
         self.ios[at] += 1;
     }
 
-    /// Returns I/Os a second in each of at most `columns` spans of equal length, which together
-    /// last `total_ns`.
+    /// Returns the I/Os per second in each of at most `columns` spans of equal length, which
+    /// together last `total_ns`.
     #[must_use]
     pub fn rates(&self, columns: usize, total_ns: u64) -> Vec<f64> {
         let intervals = (total_ns.div_ceil(self.interval_ns).max(1) as usize).max(self.ios.len());

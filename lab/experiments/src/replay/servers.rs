@@ -1,7 +1,7 @@
-//! Servers as a target: a client of each lane, all on the engine's thread.
+//! Servers as the target of a replay: one client for each lane, all on the engine's thread.
 //!
-//! Owns the clients, which are those of benchmarks, the slots of their requests and the buffers.
-//! Made by nbd.rs and vhost.rs; called by the engine.
+//! Owns the clients (the same as in benchmarks), the slots of their requests, and the buffers.
+//! nbd.rs and vhost.rs create it; the engine calls it.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ struct Slots {
 pub(crate) struct Servers<C: Client> {
     clients: Vec<C>,
     slots: Vec<Slots>,
-    /// Largest number of requests in flight at a client.
+    /// Largest number of requests in flight on one client.
     depth: u32,
     lanes: Vec<Lane>,
     pool: Pool<Vec<u8>>,

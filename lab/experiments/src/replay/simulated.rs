@@ -1,9 +1,9 @@
 //! A replay on a simulated machine, in that machine's time.
 //!
-//! The engine runs on CPU 0 of the machine, with channels of the production layer to drives that
-//! run on any machine; the trace is read where it is needed, which takes no virtual time. Workers
-//! of drives have the other CPUs. Trace, drives, machine and seed decide the report to the bit.
-//! Called by the verb.
+//! The engine runs on CPU 0 of the simulated machine, with channels of the production block layer
+//! to drives that run on any machine. It reads the trace in its own thread, which takes no virtual
+//! time. Workers of drives run on the other CPUs. The same trace, drives, machine and seed give a
+//! bit-identical report. The verb calls this file.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,7 +41,8 @@ pub struct SimulatedVolume {
 /// Replays a trace on volumes of a simulated machine.
 ///
 /// # Errors
-/// If a drive cannot be opened there, the simulation fails, or as [`replay`](super::replay).
+/// If a drive cannot be opened on a simulated machine, if the simulation fails, or as
+/// [`replay`](super::replay).
 pub fn replay_simulated<S>(
     source: S,
     (model, volumes): (&Model, &[SimulatedVolume]),
@@ -60,7 +61,7 @@ where
         let report = run(source, &volumes, (routes, addresses), &settings);
         *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
     };
-    // A trace may last for years; its own times end the simulation.
+    // The simulation has no time limit, because a trace may last for years.
     let ended = simulation.first_cpu(0).time_limit_ns(u64::MAX / 2).run(main);
     ended.map_err(|error| failed(error.to_string()))?;
     let report = slot.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,6 +1,7 @@
-//! `Tally`: counts what a replay does, I/O by I/O.
+//! `Tally`: counts and latencies of a running replay.
 //!
-//! Owned by the engine; makes the `Report` at the end. Of fixed size, however long the trace is.
+//! The engine owns the tally, adds each I/O, and gets the `Report` from it at the end. Its size
+//! does not depend on the trace's length.
 
 use millrace_block::{OPS, Op, Snapshot};
 

@@ -1,9 +1,9 @@
-//! vhost-user-blk servers as a target: a virtqueue of each lane.
+//! vhost-user-blk servers as the target of a replay: one virtqueue for each lane.
 //!
-//! Plays the guest, as bench does. A request has a slot with memory of the ring's, so the number of
-//! them and their lengths are bounded: what is longer is cut. virtio has no writes that are durable
-//! by themselves; the engine sends a flush behind them, as a guest's kernel does. Called by
-//! replay.rs.
+//! The process acts as the guest, as in `bench`. Each request uses a slot with memory of the ring,
+//! which limits the number and the length of requests; longer I/Os are split. virtio has no FUA
+//! writes, so the engine sends a flush after a durable write, as a guest's kernel does. replay.rs
+//! calls this file.
 
 use std::path::PathBuf;
 
@@ -17,17 +17,17 @@ use crate::load::overwrite::{DiskContents, guest_contents};
 
 /// Largest number of requests in flight in a queue.
 pub const VHOST_IODEPTH_MAX: u32 = 256;
-/// Size of the memory of a queue's slots together, in bytes.
+/// Total size of the memory of a queue's slots, in bytes.
 const SLOTS_BYTES: u32 = 32 << 20;
 /// Smallest and largest size of a slot's buffer, in bytes.
 const SLOT_BYTES: [u32; 2] = [128 << 10, 1 << 20];
-/// Smallest number of entries of a ring: as many as guests have.
+/// Smallest number of entries of a ring, as in usual guests.
 const RING: u16 = 256;
 
 /// Connects to the server of each lane.
 ///
 /// # Errors
-/// If a server cannot be reached, lacks something or breaks the rules.
+/// If a server cannot be reached, lacks a required feature or breaks the protocol.
 pub(crate) fn connect(
     paths: &[(String, PathBuf)],
     addresses: &Addresses,

@@ -1,7 +1,8 @@
-//! Volumes in process as a target: a channel to each, all on the engine's thread.
+//! Volumes of this process as the target of a replay: a channel to each volume, all on the engine's
+//! thread.
 //!
-//! Owns the channels and the buffers of their bios, here and on a simulated machine (simulated.rs).
-//! Called by the engine.
+//! Owns the channels and the buffers of their bios, on this machine or a simulated one
+//! (simulated.rs). The engine calls it.
 
 use std::sync::Arc;
 
@@ -25,7 +26,8 @@ const CHANNEL_DEPTH_MAX: u32 = 65_536;
 
 /// Target whose lanes are volumes, with a channel to each.
 pub(crate) struct Volumes<S: Sleeper> {
-    // Channels are dropped before the thread's ring, which `sleeper` may be.
+    // Declared before `sleeper`, so that channels are dropped before the thread's ring, which
+    // `sleeper` may own.
     channels: Vec<Channel<S::Machine>>,
     lanes: Vec<Lane>,
     pool: Pool<Buffer>,
@@ -168,7 +170,7 @@ pub struct ReplayVolume {
     pub name: String,
     /// Volume that the I/Os go to.
     pub volume: Arc<Volume<Native>>,
-    /// Data that its drives held before they were opened.
+    /// Data that the volume's drives held before they were opened.
     pub contents: DiskContents,
 }
 

@@ -1,9 +1,8 @@
-//! `BounceDriver`: a drive whose data all goes through bounce buffers, as far as the block layer
-//! sees.
+//! `BounceDriver`: reports to the block layer that all data of a drive goes through bounce buffers.
 //!
-//! Wraps a drive's driver in rows with bounce buffers: reports each request with data as bounced,
-//! so that traces have its B event. raw_job.rs makes the copies, and linux24.rs charges a simulated
-//! machine for them. Called by run.rs.
+//! run.rs wraps a drive's driver with this one in rows with bounce buffers. The wrapper reports
+//! each request with data as bounced, so that traces contain its B event. raw_job.rs makes the
+//! copies, and linux24.rs charges a simulated machine for the copies.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,
@@ -79,24 +78,27 @@ mod tests {
 
     impl TraceSink for RecordedActions {
         fn trace(&self, event: &TraceEvent) {
-            self.0.lock().expect("no panic").push(event.action);
+            self.0.lock().expect("the simulation must not panic").push(event.action);
         }
     }
 
     #[test]
     fn request_with_data_has_a_bounce_between_insertion_and_issue() {
         let seen = Arc::new(RecordedActions::default());
-        let inner = open_on::<Native>(&"null".parse().expect("a spec")).expect("it opens");
+        let inner = open_on::<Native>(&"null".parse().expect("the drive's spec must be valid"))
+            .expect("it opens");
         let sink: Arc<dyn TraceSink> = seen.clone();
         let config = DiskConfig { trace: Some(sink), ..DiskConfig::default() };
-        let disk =
-            Disk::new(Box::new(FilteredDriver(BounceDriver(inner))), config).expect("a disk");
-        let volume = Volume::single(disk).expect("a volume");
-        let mut channel = Channel::open(&volume, ChannelConfig::default()).expect("a channel");
+        let disk = Disk::new(Box::new(FilteredDriver(BounceDriver(inner))), config)
+            .expect("the disk must be created");
+        let volume = Volume::single(disk).expect("the volume must be created");
+        let mut channel =
+            Channel::open(&volume, ChannelConfig::default()).expect("the channel must open");
         for (bio, bounces) in [(Bio::read(0, Buffer::new(512)), 1), (Bio::flush(), 0)] {
             channel.submit(bio).expect("it fits");
             channel.wait(1, |done| assert!(done.status.is_ok()));
-            let actions = std::mem::take(&mut *seen.0.lock().expect("no panic"));
+            let actions =
+                std::mem::take(&mut *seen.0.lock().expect("the simulation must not panic"));
             let place = |action| actions.iter().position(|seen| *seen == action);
             let count = actions.iter().filter(|action| **action == Action::Bounce).count();
             assert_eq!(count, bounces, "{actions:?}");

@@ -1,28 +1,29 @@
 //! `Coalescing`: a host adapter that raises one interrupt for many completions of all its drives.
 //!
-//! Models isci of Linux 4.4, the driver of Intel's SCU: each time `isci_host_completion_routine`
-//! has taken the completions, it programs the next interrupt to come once as many commands are done
-//! as are still in flight, or after a time that doubles with each doubling of that number: code 9
-//! (`ISCI_COALESCE_BASE`) plus the logarithm. The table beside
-//! `sci_controller_set_interrupt_coalescence` has the times: code 7 is 853.3 to 1,280 ns, each next
-//! one twice that; the model uses their mean. The time runs from the first completion on. The
-//! number of completions is reached earlier only above 230,000 a second, more than four drives of
-//! 50,000 IOPS, so it is not modelled.
+//! Models isci of Linux 4.4, the driver of Intel's SCU. Each time `isci_host_completion_routine`
+//! has taken the completions, it sets two limits for the next interrupt: a number of completions,
+//! equal to the commands still in flight, and a time after the first completion. The time is a code
+//! in a table: 9 (`ISCI_COALESCE_BASE`) plus the binary logarithm of the commands in flight. By the
+//! table beside `sci_controller_set_interrupt_coalescence`, code 7 is 853.3 to 1,280 ns, and each
+//! further code is twice as long; the model uses the mean. The limit on the number of completions
+//! is not modelled: it is reached first only above 230,000 completions a second, more than four
+//! drives of 50,000 IOPS make.
 //!
-//! Shared by the queues of all drives behind the adapter, each of which has a `QueueInterrupts`;
-//! called by host_adapter.rs. The state belongs to the adapter's hardware, so reading it costs
-//! nothing: a plain mutex, never held across a call to the machine. An interrupt reports the
-//! completions up to its time. Not modelled: one tasklet on one CPU takes the completions of all
-//! drives and forwards each to the CPU that submitted; here each queue's server finds its own
-//! completions when it polls, at the time at which it last expected the interrupt.
+//! The queues of all drives behind the adapter share a `Coalescing`; each queue has a
+//! `QueueInterrupts`. host_adapter.rs calls this file. The state stands for the adapter's hardware,
+//! so access to it must not take virtual time: it is behind a plain mutex, which is never held
+//! across a call to the machine. An interrupt reports all completions up to its time. Not modelled:
+//! in isci, one tasklet on one CPU takes the completions of all drives and forwards each to the
+//! submitting CPU. Here, the thread that serves a queue finds the queue's completions when it
+//! polls, at the time at which it last expected the interrupt.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millrace_block::{CompletionBatch, DriverQueue};
 use millrace_machine::Machine;
 
-/// Longest wait of a completion for others with one command in flight: code 9, the mean of 3,413
-/// and 5,120 ns.
+/// Longest wait of a completion for further completions, with one command in flight: code 9, the
+/// mean of 3,413 and 5,120 ns.
 const WAIT_NS: u64 = 4_267;
 
 /// Interrupt state of a host adapter.
@@ -35,21 +36,21 @@ struct State {
     active: u32,
     /// Time at which each queue's drive completes its next command; `u64::MAX` if unknown.
     next_ns: Vec<u64>,
-    /// Time that the first completion waits for others.
+    /// Time that the first unreported completion waits for further completions.
     wait_ns: u64,
     /// Time of the last interrupt.
     last_ns: u64,
 }
 
 impl State {
-    /// Returns the time of the next interrupt, after the first completion that no interrupt has
-    /// reported; `u64::MAX` if none is known.
+    /// Returns the time of the next interrupt: `wait_ns` after the earliest completion that no
+    /// interrupt has reported. Returns `u64::MAX` if no such completion is known.
     fn due_ns(&self) -> u64 {
         let untold = self.next_ns.iter().filter(|next_ns| **next_ns > self.last_ns);
         untold.min().map_or(u64::MAX, |first_ns| first_ns.saturating_add(self.wait_ns))
     }
 
-    /// Raises the interrupts that are due by a time, and returns the time of the next one.
+    /// Raises the interrupts that are due by `now_ns`, and returns the time of the next interrupt.
     fn pass(&mut self, now_ns: u64) -> u64 {
         loop {
             match self.due_ns() {
@@ -82,21 +83,21 @@ impl Coalescing {
         self.state().active += 1;
     }
 
-    /// Records that a command was not sent after all.
+    /// Records that the drive did not accept the command that `begin` recorded.
     pub(super) fn take_back(&self) {
         self.state().active -= 1;
     }
 
-    /// Returns Ok if an interrupt has reported the queue's next completion, otherwise the time of
-    /// the next interrupt.
+    /// Returns `Ok` if an interrupt has reported the queue's next completion, otherwise the time of
+    /// the next interrupt as the error.
     fn admits(&self, queue: usize, now_ns: u64) -> Result<(), u64> {
         let mut state = self.state();
         let due_ns = state.pass(now_ns);
         if state.next_ns[queue] <= state.last_ns { Ok(()) } else { Err(due_ns) }
     }
 
-    /// Records that a queue took `count` completions and when its drive completes the next command,
-    /// if it has any; returns the time of the next interrupt.
+    /// Records that a queue took `count` completions, and that its drive completes the next command
+    /// at `next_ns` (`None` without a command in flight). Returns the time of the next interrupt.
     fn took(&self, queue: usize, count: u32, next_ns: Option<u64>) -> u64 {
         let mut state = self.state();
         state.active = state.active.saturating_sub(count);
@@ -135,8 +136,8 @@ impl QueueInterrupts {
         let (before, others_ns) = (batch.entries().len(), batch.take_wake());
         inner.poll(batch);
         let next_ns = batch.take_wake();
-        // Completions for which a full batch has no room are taken by the next poll, without
-        // another interrupt.
+        // If the batch is full, the next poll takes the remaining completions, without another
+        // interrupt.
         let rest_ns = next_ns.filter(|_| batch.is_full());
         self.told = next_ns.is_some() && rest_ns.is_none();
         let count = (batch.entries().len() - before) as u32;

@@ -1,8 +1,9 @@
-//! `FileCosts`: time that Linux 4.4 spends on files outside of the block layer, charged to a
-//! simulated machine.
+//! `FileCosts`: CPU time that Linux 4.4 spends on file I/O outside of the block layer, which a
+//! simulated machine is charged for.
 //!
-//! Read from `machines/linux-4.4.toml`, each constant with its origin. Charged by job.rs for direct
-//! I/O of a file and by program/access.rs for calls of programs. Shown beside the machine.
+//! The constants and their origins come from `machines/linux-4.4.toml`. job.rs charges them for
+//! direct I/O to a file, program/access.rs for the system calls of simulated programs. A paper's
+//! page shows them in a table beside the machine's constants.
 
 use millrace_block::Op;
 use millrace_simulator::Cost;
@@ -45,7 +46,7 @@ impl FileCosts {
         check_origins(LINUX_4_4).map_err(wrong)?;
         for (name, cost) in costs.entries() {
             if !(0.0..=1e9).contains(&cost.ns) {
-                return Err(wrong(format!("{name}: a time of 0 to 1e9 ns")));
+                return Err(wrong(format!("{name}: must be a time of 0 to 1e9 ns")));
             }
         }
         Ok(costs)
@@ -55,12 +56,12 @@ impl FileCosts {
     pub(crate) fn entries(&self) -> [(&'static str, &Cost); 6] {
         let Costs { map, overwrite, page, write_back, name, change } = &self.file;
         [
-            ("direct I/O of a file: its place on the volume", map),
-            ("direct write of a file: what a read has not", overwrite),
-            ("a page of 4 KiB copied from or to the page cache", page),
-            ("a page written back, on the flusher's CPU", write_back),
-            ("a name looked up or closed", name),
-            ("a file made or deleted", change),
+            ("direct I/O to a file: mapping the offset to blocks of the volume", map),
+            ("direct write to a file: additional cost beside that of a read", overwrite),
+            ("copying a page of 4 KiB from or to the page cache", page),
+            ("writing back a page, charged to the flusher's CPU", write_back),
+            ("looking up a file name, or closing a file", name),
+            ("creating or deleting a file", change),
         ]
     }
 
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_file_is_whole_and_a_write_takes_more_than_a_read() {
-        let costs = FileCosts::linux_4_4().expect("it comes with the program");
+        let costs = FileCosts::linux_4_4().expect("the built-in file must be valid");
         assert_eq!((costs.name.as_str(), costs.entries().len()), ("linux-4.4", 6));
         assert!(costs.direct_ns(Op::Write) > costs.direct_ns(Op::Read));
         assert_eq!(costs.pages_ns(2), 2 * costs.pages_ns(1));

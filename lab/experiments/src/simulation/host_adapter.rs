@@ -1,19 +1,22 @@
-//! `HostAdapter`: state besides tags that drives behind a SCSI host shared in the kernel.
+//! `HostAdapter`: state that the drives behind one SCSI host shared in the kernel, apart from tags.
 //!
-//! Each part can be left out. For the HBA (mpt3sas, 4.4) two things that every command of every
-//! drive wrote: the table that maps a command's number (smid) to the command (`Lookup`), and the
-//! command count of the SCSI mid-layer, `host_busy`, which `scsi_host_queue_ready` increments and
-//! `scsi_device_unbusy` decrements. Commit 6eb045e092ef (5.5) removed it. The count of each device,
-//! `device_busy`, is modelled with it; the count of the target is kept only for targets with a
-//! limit of their own, which these do not have. For the SCU, whose driver (isci, 4.4) is a SCSI
-//! host, too: `scic_lock` around everything that the driver does, taken twice to send a command
+//! Each kind of state can be switched off. On the HBA (driver mpt3sas of Linux 4.4) every command
+//! of every drive writes two: the table that maps a command's number (smid) to the command
+//! (`Lookup`), and the command count of the SCSI mid-layer, `host_busy`, which
+//! `scsi_host_queue_ready` increments and `scsi_device_unbusy` decrements. Commit 6eb045e092ef
+//! (5.5) removed `host_busy`. The count of each device, `device_busy`, is modelled together with
+//! `host_busy`. The count of the target is not modelled, because the kernel keeps it only for
+//! targets with a limit of their own, which these drives do not have. The SCU (driver isci of 4.4)
+//! is a SCSI host, too, with two kinds of state: the lock `scic_lock`, and coalesced interrupts
+//! (coalescing.rs). The driver holds `scic_lock` in all its functions: twice to send a command
 //! (`isci_task_execute_task`, and where the request is started) and once per interrupt for all its
-//! completions (`isci_host_completion_routine`); and coalesced interrupts (coalescing.rs).
+//! completions (`isci_host_completion_routine`).
 //!
-//! Created by run.rs for a row; wraps a drive's driver, outside of `PollerDriver`, since the
-//! interrupt handler is entered before any command is looked up. Other work under the locks is part
-//! of the machine's `driver` and `complete` costs. The chain buffers of commands with many segments
-//! are not modelled: each took the lock once more (`_base_get_chain_buffer_tracker`).
+//! run.rs creates a `HostAdapter` for a row. `AdapterDriver` wraps a drive's driver, outside of
+//! `PollerDriver`, because the interrupt handler is entered before any command is looked up. Other
+//! work under the locks is part of the machine's `driver` and `complete` costs. Chain buffers of
+//! commands with many segments are not modelled; each chain buffer took the lock once more
+//! (`_base_get_chain_buffer_tracker`).
 
 use std::sync::Arc;
 
@@ -40,7 +43,8 @@ pub struct HostAdapterConfig {
     pub coalescing: bool,
 }
 
-/// Free entries written when an entry is taken or put back: that entry and its neighbour.
+/// Free entries that are written when an entry is taken or put back: the entry itself and its
+/// neighbour.
 type FreeEntries = [[u64; 8]; 2];
 
 /// State shared by the drivers of a host's drives.
@@ -103,7 +107,7 @@ impl<M: Machine> HostAdapter<M> {
         })
     }
 
-    /// Begins a command: counts it and takes a number.
+    /// Begins a command: increments the counts and takes a free number.
     fn begin(&self, device_busy: &M::Word) {
         self.count(1, device_busy);
         if let Some(lookup) = &self.lookup {
@@ -119,7 +123,8 @@ impl<M: Machine> HostAdapter<M> {
         }
     }
 
-    /// Ends a command: looks it up by its number, returns the number, and uncounts the command.
+    /// Ends a command: looks up the command by its number, frees the number, and decrements the
+    /// counts.
     fn end(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
             lookup.beside.read_pointer();
@@ -130,7 +135,8 @@ impl<M: Machine> HostAdapter<M> {
         self.take_back(device_busy);
     }
 
-    /// Returns the number of a command that was not sent or has been looked up, and uncounts it.
+    /// Frees the number of a command that was not sent or has been looked up, and decrements the
+    /// counts.
     fn take_back(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
             let _taken = lookup.lock.lock();
@@ -184,7 +190,7 @@ struct AdapterQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     adapter: Arc<HostAdapter<M>>,
     device_busy: Arc<M::Word>,
-    /// View of the adapter's interrupts, if these are coalesced.
+    /// The queue's view of the adapter's interrupts, if these are coalesced.
     gate: Option<QueueInterrupts>,
 }
 

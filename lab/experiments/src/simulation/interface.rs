@@ -1,27 +1,28 @@
 //! The submission interface between a program and the block layer, as a stage of its own.
 //!
-//! Owned by a job (`Interface`) and by the row (`SharedCounters`); called by job.rs around each
-//! batch. State of each interface, after \[MQ\] section 4:
+//! Each job owns an `Interface`, and the row owns the `SharedCounters` of all jobs. job.rs calls
+//! the interface around each batch. The interfaces have this state, after \[MQ\] section 4:
 //!
-//! - `sync`: one I/O in flight, one system call each. Shared between submitters: the direct I/O
-//!   count described below if the row's kernel counts all direct I/O (`DioCount::All`), otherwise
+//! - `sync`: one I/O in flight, one system call per I/O. Submitters share the count of direct I/Os
+//!   (described below) if the row's kernel counts all direct I/O (`DioCount::All`), otherwise
 //!   nothing.
-//! - `libaio`: one system call per batch submitted and per batch reaped. Private to the job's
-//!   process, like its context and open file: for each request the locks of the context list and of
-//!   the completion ring. Shared by all submitters: the inode's count of direct I/Os in flight, an
+//! - `libaio`: one system call per batch submitted and per batch reaped. Each request takes two
+//!   locks that are private to the job's process: that of the context list and that of the
+//!   completion ring. All submitters share the inode's count of direct I/Os in flight, with an
 //!   atomic addition per request at submission and at completion (`i_dio_count`, fs/inode.c;
 //!   removed for block devices by kernel commit fe0f07d08ee3).
-//! - `libaio-fixed`: the same system calls; for each request a compare-and-swap on the process's
-//!   list; nothing shared.
-//! - `ring`: no system call, and nothing shared.
+//! - `libaio-fixed`: the same system calls as `libaio`; for each request a compare-and-swap on a
+//!   list of the process; submitters share nothing.
+//! - `ring`: no system call; submitters share nothing.
 //!
-//! Every request costs `Stage::Interface` once, whatever the interface. \[MQ\] does not say that
-//! the fixed kernel no longer counts direct I/Os of block devices, only that shared counters became
-//! atomics. It follows from the patch's resubmission by an author of both (Axboe, LKML, 15 April
-//! 2015, looked up): it was part of the blk-mq series, the count is the only state that programs
-//! share on this path, and it limits two sockets to 2.5 million I/Os a second, where \[MQ\] has ten
-//! and fifteen million. The process's own locks are never contended, since each process has one
-//! submitter here. Source: \[MQ\] point 8.
+//! Every request costs `Stage::Interface` once, with any interface. \[MQ\] does not say that the
+//! fixed kernel no longer counts direct I/Os of block devices, only that shared counters became
+//! atomics. The model assumes that the fixed kernel does not count them, for three reasons. The
+//! patch that removed the count was part of the blk-mq series, as an author of both wrote when he
+//! sent the patch again (Axboe, LKML, 15 April 2015). The count is the only state that programs
+//! share on this path. And the count would limit two sockets to 2.5 million I/Os a second, where
+//! \[MQ\] measured ten and fifteen million. A process's own locks are never contended, because each
+//! process has one submitter here. Source: \[MQ\] point 8.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -33,20 +34,21 @@ use millrace_machine::{CpuId, Lock, Machine, Native, Order, Stage, Word};
 use millrace_runtime::{Recorded, Recorder, RecorderConfig, Recording};
 use millrace_simulator::Simulated;
 
-/// Number of times that an I/O reads the line of the inode's count before it adds to it:
-/// `blkdev_aio_read`, `generic_file_aio_read` and `blkdev_direct_IO` read the inode pointer of its
-/// address space (`i_data.host`, a few words behind `i_dio_count`). Counted in kernel 3.10.
+/// Number of times that an I/O reads the cache line of the inode's count before it adds to the
+/// count: `blkdev_aio_read`, `generic_file_aio_read` and `blkdev_direct_IO` each read the inode
+/// pointer of the address space (`i_data.host`, a few words after `i_dio_count`). Counted in the
+/// source of Linux 3.10.
 const HOST_READS: u32 = 3;
 
-/// Costs of a machine's operating system; no-ops on a real machine.
+/// Charges costs of an operating system to a simulated machine; does nothing on a real machine.
 pub trait Host: Machine {
-    /// Charges a system call that does nothing.
+    /// Charges the entry and exit of a system call.
     fn system_call() {}
     /// Charges an interrupt from the calling CPU to another.
     fn interrupt(_cpu: CpuId) {}
     /// Charges a device interrupt that the calling CPU handles.
     fn take_interrupt() {}
-    /// Gives the calling CPU to another thread for `ns` nanoseconds.
+    /// Preempts the calling thread for `ns` nanoseconds.
     fn preempted(_ns: u64) {}
     /// Charges the calling thread for `ns` nanoseconds of kernel work outside of the block layer.
     fn kernel_work(_ns: u64) {}
@@ -88,7 +90,8 @@ impl Host for Simulated {
     }
 
     fn take_interrupt() {
-        // The model has the price of an interrupt between CPUs; a device's interrupt costs as much.
+        // The model has only the cost of an interrupt between CPUs; a device's interrupt is assumed
+        // to cost as much.
         Simulated::interrupt(Simulated::cpu());
     }
 
@@ -106,7 +109,7 @@ impl Host for Simulated {
 pub enum InterfaceKind {
     /// One I/O at a time, with a system call each.
     Sync,
-    /// Linux's asynchronous I/O as \[MQ\] found it.
+    /// Linux's asynchronous I/O before \[MQ\]'s fixes.
     Libaio,
     /// Linux's asynchronous I/O with \[MQ\]'s fixes.
     LibaioFixed,
@@ -142,7 +145,7 @@ impl FromStr for InterfaceKind {
     }
 }
 
-/// The inode's count of direct I/Os in flight: one line for all submitters.
+/// The inode's count of direct I/Os in flight, in a cache line that all submitters write.
 pub(crate) struct SharedCounters<M: Machine> {
     count: M::Word,
     counts: DioCount,
@@ -153,7 +156,7 @@ impl<M: Machine> SharedCounters<M> {
         Arc::new(SharedCounters { count: M::Word::new(0), counts })
     }
 
-    /// Counts a request in, after the reads of the inode pointer.
+    /// Reads the inode pointer, then counts a request as in flight.
     fn begin(&self) {
         if self.counts != DioCount::None {
             // Relaxed: the count orders nothing.
@@ -250,7 +253,7 @@ impl<M: Host> Interface<M> {
 
     /// Puts one request on the lock-free list, which only this job uses.
     fn push(&self) {
-        // Relaxed: the list stands for the kernel's; nobody reads its entries here.
+        // Relaxed: the word only models the cost of the kernel's list; nobody reads list entries.
         let mut head = self.list_head.load(Order::Relaxed);
         while let Err(now) = self.list_head.compare_exchange(
             head,

@@ -1,16 +1,16 @@
 //! Interrupts of drives that complete later: finding completions, and forwarding them to
 //! submitters.
 //!
-//! An `IrqDriver` wraps a drive's driver. Only a handler thread finds completions, on CPU 0 or on
-//! the first CPU of the hardware queue's socket. It is interrupted for each completion, files it
-//! with the hardware queue, interrupts the CPU that submitted if that is another one, and wakes the
-//! jobs there, which take the completion through the layer on their own CPU. So each I/O costs two
-//! interrupts and two context switches, as \[MQ\] section 2.2 counts them. A lock protects the
-//! drive's queue, as in the NVMe driver of 2013, and is taken by submitters and the handler. Not
-//! modelled: an interrupt does not take the CPU from a running job (the handler runs when that job
-//! waits), interrupts are not coalesced, and a submitter whose I/O completes earliest of all pays
-//! for setting the handler's alarm. Lock order: the device lock before the lock of the filed
-//! completions.
+//! An `IrqDriver` wraps a drive's driver. Only a handler thread finds completions; it runs on CPU 0
+//! or on the first CPU of the hardware queue's socket. For each completion, the handler is charged
+//! an interrupt, adds the completion to the hardware queue's list, and interrupts the CPU that
+//! submitted the request, unless this is its own CPU. It then wakes the jobs of that CPU, which
+//! take the completion through the block layer. So each I/O costs two interrupts and two context
+//! switches, as \[MQ\] section 2.2 counts them. A lock protects the drive's queue, as in the NVMe
+//! driver of 2013, and is taken by submitters and the handler. Not modelled: an interrupt does not
+//! take the CPU from a running job (the handler runs when that job waits), interrupts are not
+//! coalesced, and a submitter whose I/O completes earliest of all pays for setting the handler's
+//! alarm. Lock order: the device lock before the lock of the filed completions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -25,7 +25,7 @@ use super::linux24::Kernel;
 use super::{Irq, SimPlan};
 use crate::filter::DriverFilter;
 
-/// Wakes a job, and remembers that it was raised.
+/// Wakes a job, and keeps a flag until the job has seen the wake-up.
 pub(super) struct Signal<M: Machine> {
     pub(super) bell: Arc<Doorbell<M>>,
     raised: M::Word,
@@ -42,13 +42,14 @@ impl<M: Machine> Signal<M> {
         self.bell.ring();
     }
 
-    /// Returns true if it was raised since it was lowered.
+    /// Returns true if the signal was raised since it was last lowered.
     pub(super) fn is_raised(&self) -> bool {
         // Relaxed: ordered by the fence of `Doorbell::arm`.
         self.raised.load(Order::Relaxed) != 0
     }
 
-    /// Lowers the signal; called before polling for what it was raised for.
+    /// Lowers the signal. A job calls this before it polls for completions, so that it does not
+    /// miss a later signal.
     pub(super) fn lower(&self) {
         if self.is_raised() {
             // SeqCst: ordered before the polls that follow.
@@ -62,7 +63,7 @@ struct Vector<M: Machine> {
     /// Index of the drive.
     drive: usize,
     device: M::Lock<Device<M>>,
-    /// Completions that the layer has not taken yet.
+    /// Completions that the handler has found and the block layer has not taken yet.
     filed: M::Lock<Vec<(Tag, Status)>>,
 }
 
@@ -71,7 +72,7 @@ struct Device<M: Machine> {
     /// Submitting CPU and size of each tag's request.
     submitters: Vec<RequestInFlight>,
     batch: CompletionBatch,
-    /// Completions found by a submitter that was about to set the alarm.
+    /// Completions that a submitter found when it looked for the time of the next completion.
     due: Vec<(Tag, Status)>,
 }
 
@@ -88,8 +89,8 @@ struct Handler<M: Machine> {
     cpu: u32,
     bell: Doorbell<M>,
     vectors: M::Lock<Vec<Arc<Vector<M>>>>,
-    /// Time at which the handler polls again by itself. The value belongs to hardware, so reading
-    /// it costs nothing.
+    /// Time at which the handler polls again without a wake-up. The value stands for hardware
+    /// state, so access to it takes no virtual time.
     alarm_ns: AtomicU64,
     stop: AtomicBool,
 }
@@ -165,7 +166,7 @@ impl<M: Host> Interrupts<M> {
         }
     }
 
-    /// Returns the index of the handler of a hardware queue.
+    /// Returns the index of the handler thread for a hardware queue.
     fn home(&self, index: u16) -> usize {
         let node = match (self.irq, self.hardware_queues) {
             (Irq::Steered, Spread::Core) => {
@@ -183,7 +184,8 @@ impl<M: Host> Interrupts<M> {
         let handler = &self.handlers[index];
         let mut found = Vec::new();
         while !handler.stop.load(Relaxed) {
-            // A submitter that commits after the poll below sees `u64::MAX` and sets the alarm.
+            // A submitter that commits requests after the poll below sees `u64::MAX` and sets the
+            // alarm.
             handler.alarm_ns.store(u64::MAX, Relaxed);
             let vectors = handler.vectors.lock().clone();
             for vector in &vectors {
@@ -197,7 +199,8 @@ impl<M: Host> Interrupts<M> {
         }
     }
 
-    /// Handles one interrupt: files a completion and tells the CPU that waits for it.
+    /// Handles one interrupt: adds a completion to those that the layer may take, and notifies the
+    /// CPU that submitted its request.
     fn forward(
         &self,
         handler: &Handler<M>,
@@ -242,7 +245,8 @@ fn first_of_nodes(topology: &Topology) -> Vec<u32> {
 }
 
 impl<M: Machine> Vector<M> {
-    /// Collects completions with the CPUs that submitted them; returns the time to poll again.
+    /// Collects completions together with the CPUs that submitted their requests. Returns the time
+    /// of the next poll.
     fn find(&self, found: &mut Vec<(Tag, Status, RequestInFlight)>) -> u64 {
         let mut device = self.device.lock();
         let Device { queue, submitters, batch, due } = &mut *device;
@@ -261,7 +265,7 @@ impl<M: Machine> Vector<M> {
     }
 }
 
-/// A driver whose completions only a handler finds.
+/// A driver whose completions only a handler thread can find.
 pub(super) struct IrqDriver<M: Machine> {
     pub(super) inner: Box<dyn Driver<M>>,
     pub(super) interrupts: Arc<Interrupts<M>>,
@@ -274,8 +278,9 @@ impl<M: Host> DriverFilter<M> for IrqDriver<M> {
         &*self.inner
     }
 
-    /// Returns false, whatever the inner driver says: a completion counts as in flight until the
-    /// handler's thread has filed it, so a `poll` that follows `commit_rqs` does not return it.
+    /// Returns false even if the inner driver returns true: a request counts as in flight until the
+    /// handler's thread has found its completion, so a `poll` right after `commit_rqs` does not
+    /// return it.
     fn is_immediate(&self) -> bool {
         false
     }
@@ -314,8 +319,8 @@ impl<M: Host> DriverQueue<M> for IrqQueue<M> {
         device.queue.queue_rq(rq)
     }
 
-    /// Starts the requests, and sets the handler's alarm if one of them completes before all
-    /// others.
+    /// Starts the requests, and sets the handler's alarm if one of them will complete before all
+    /// earlier requests.
     fn commit_rqs(&mut self) {
         let mut device = self.vector.device.lock();
         let Device { queue, batch, due, .. } = &mut *device;

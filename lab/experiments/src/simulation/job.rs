@@ -1,10 +1,11 @@
 //! One job of a row on any machine: keeps `iodepth` bios in flight through one channel and one
 //! interface.
 //!
-//! Runs on its own thread, pinned to its CPU; called by run.rs. Each round sends idle bios to new
-//! offsets, through the interface and into the channel, then collects and reaps completions.
-//! Without completions it spins for a bounded time, then sleeps on its doorbell. After the window
-//! has closed it drains. Each bio has an owned buffer of one I/O, whose content nobody reads.
+//! run.rs calls `run` on a thread of the job's own, pinned to the job's CPU. Each round submits
+//! idle bios at new offsets, through the interface and into the channel, then collects and reaps
+//! completions. Without completions the job spins for a bounded time, then sleeps on its doorbell.
+//! After the window has closed, the job waits for its I/Os in flight. Each bio owns a buffer for
+//! one I/O, whose content nobody reads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -48,24 +49,25 @@ pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Q-to-C latencies of all I/Os: at first those before the window, and at its end those within
-    /// it.
+    /// Q-to-C latencies. While the window is open: of all I/Os before the window, to be subtracted.
+    /// After its end: of the I/Os within the window.
     pub(super) latency: Snapshot,
     /// Durations of the program's calls, for jobs with one I/O per call; in raw_job.rs a call
     /// covers the whole vector.
     pub(super) calls: Snapshot,
-    /// Statistics of each drive, handled in the same way.
+    /// Statistics of each drive: before the window while it is open, within the window after its
+    /// end.
     pub(super) drives: Vec<StatsSnapshot>,
 }
 
 impl Sums {
-    /// Starts the window: remembers the statistics so far, to subtract them later.
+    /// Starts the window: keeps the statistics so far, which `end` subtracts.
     fn begin(&mut self, drives: Vec<StatsSnapshot>) {
         self.latency = total(&drives);
         self.drives = drives;
     }
 
-    /// Ends the window: leaves only what happened within it.
+    /// Ends the window: subtracts the statistics at its start, which leaves those of the window.
     fn end(&mut self, drives: &[StatsSnapshot]) {
         self.latency = total(drives).since(&self.latency);
         let since = drives.iter().zip(&self.drives).map(|(now, before)| now.since(before));
@@ -105,7 +107,8 @@ impl<M: Host> RowState<M> {
     pub(super) fn open(&self, number: u32, depth: u32) -> (Channel<M>, Offsets) {
         let (plan, volumes) = (&self.plan, &self.volumes);
         let at = number as usize % volumes.len();
-        // No thread owns the drives' queues; the thread is given only for its doorbell.
+        // No thread owns the drives' queues. The channel needs the `IoThread` only for its
+        // doorbell.
         let thread = IoThread {
             number: number as u16,
             owner: u64::from(number) + 1,
@@ -148,8 +151,8 @@ impl<M: Host> RowState<M> {
         });
     }
 
-    /// Changes the sums; `change` must not call the machine, which could switch to another job in
-    /// between.
+    /// Changes the sums. `change` must not call the machine: such a call may switch to another job,
+    /// which would then wait for this mutex for ever.
     pub(super) fn sum(&self, change: impl FnOnce(&mut Sums)) {
         change(&mut self.sums.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -191,11 +194,11 @@ struct Job<'a, M: Host> {
     channel: Channel<M>,
     interface: Interface<M>,
     offsets: Offsets,
-    /// Cost of file I/O, if the I/Os are a file's.
+    /// Costs of file I/O, if the job's I/Os go to a file.
     file: Option<FileCosts>,
     signal: &'a Signal<M>,
     noise: Noise,
-    /// Start of the call in progress, if each I/O is a call.
+    /// Start time of the system call in progress, if each I/O is a system call.
     call_ns: Option<u64>,
     calls: Snapshot,
     errors: u64,
@@ -224,7 +227,7 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Submits all idle bios in batches, or as many as the stack accepts.
+    /// Submits all idle bios in batches, or as many of them as the block layer accepts.
     fn submit(&mut self, idle: &mut Vec<Bio>) {
         let batch = self.shared.plan.batch.map_or(idle.len(), |batch| batch as usize);
         let sectors = u64::from(self.shared.plan.workload.bs_bytes >> 9);
@@ -249,7 +252,11 @@ impl<'a, M: Host> Job<'a, M> {
                     counters.queued(M::cpu());
                 }
                 if let Err(rejected) = self.channel.submit(bio) {
-                    assert_eq!(rejected.reason, Reject::Full, "offsets lie within the volume");
+                    assert_eq!(
+                        rejected.reason,
+                        Reject::Full,
+                        "the job's offsets must lie within the volume"
+                    );
                     idle.push(rejected.bio);
                     return self.channel.flush();
                 }
@@ -289,8 +296,8 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Waits for completions. A job that interrupts wake sleeps at once, as in a system call;
-    /// others spin first.
+    /// Waits for completions. If an interrupt will wake the job, it sleeps at once, as in a system
+    /// call; otherwise it spins first.
     fn wait(&mut self) {
         let deadline_ns = self.channel.sleep_until();
         let (channel, signal) = (&self.channel, self.signal);

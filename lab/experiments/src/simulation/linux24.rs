@@ -1,10 +1,11 @@
 //! `Linux24`: raw I/O of Linux 2.4, as settings of a row and costs.
 //!
-//! Owned by a plan: the unit into which an I/O is cut, the handling of vectors, copies in low
-//! memory (bounce buffers), and the scope of the request queue's lock. `Kernel` charges a simulated
-//! machine for the work of that kernel outside of the block layer: buffer heads, bounce buffers,
-//! and the adapter's driver under its lock. Called by raw_job.rs for submitters and by irq.rs for
-//! drives. Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c, scsi.c, highmem.c, raw.c.
+//! The settings are part of a plan: the size of the bios into which an I/O is split, the handling
+//! of vectors, copies to low memory (bounce buffers), and the scope of the request queue's lock.
+//! `Kernel` charges a simulated machine for the work of Linux 2.4 outside of the block layer:
+//! buffer heads, bounce buffers, and the adapter's driver under its lock. raw_job.rs charges the
+//! submitters' work and irq.rs the drives'. Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c, scsi.c,
+//! highmem.c, raw.c.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +20,7 @@ use super::machines::check_origins;
 use crate::load::bench::BenchError;
 use crate::load::row::Linux24Row;
 
-/// Disks whose request queues share one lock.
+/// Set of disks whose request queues, or adapter drivers, share one lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LockScope {
     /// Each disk has its own lock.
@@ -54,24 +55,28 @@ impl Words for Readv {
         &[(Readv::Whole, "whole"), (Readv::Serial, "serial")];
 }
 
-/// Settings of raw I/O; the default cuts nothing, copies nothing and charges nothing.
+/// Settings of raw I/O. By default, no I/O is split, nothing is copied, and no work is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Linux24 {
-    /// Length of a bio in bytes, a multiple of 512; None: an element of the vector is one bio.
+    /// Length of a bio in bytes, a multiple of 512. `None`: each element of the vector becomes one
+    /// bio.
     pub unit_bytes: Option<u32>,
-    /// Number of elements of an I/O's vector, all of the same length; None: one.
+    /// Number of elements of an I/O's vector, all of the same length. `None` means one.
     pub iovecs: Option<u32>,
     /// Handling of the vector's elements.
     pub readv: Readv,
-    /// If true, the data of each bio goes through a bounce buffer, whatever the drive can reach.
+    /// If true, the data of each bio is copied through a bounce buffer, even if the drive could
+    /// access the data directly.
     pub bounce: bool,
-    /// If true, these copies cost a simulated machine nothing, to measure their effect.
+    /// If true, copies through bounce buffers take no time on a simulated machine, to measure the
+    /// effect of their cost.
     pub without_copies: bool,
-    /// Size of a job's descriptor of its open drive in bytes, 0 for none.
+    /// Size in bytes of the memory that a job keeps for its open drive; 0 for none.
     pub descriptor_bytes: u32,
-    /// Scope of the request queue's lock, with `sq`.
+    /// Scope of the request queue's lock in the `sq` stack.
     pub request_lock: LockScope,
-    /// If true, bios of a batch are plugged in the queue instead of the task, with `sq`.
+    /// If true, the bios of a batch are plugged in the request queue instead of in the task, in the
+    /// `sq` stack.
     pub plug_in_queue: bool,
     /// If given, a simulated machine is charged for Linux 2.4's work outside of the block layer,
     /// with adapter drivers that run under a lock of this scope.
@@ -81,7 +86,8 @@ pub struct Linux24 {
 }
 
 impl Linux24 {
-    /// Returns true if a job's I/O is more than one bio of its own buffer.
+    /// Returns true if an I/O needs raw_job.rs, because it is more than one bio with its own
+    /// buffer.
     pub(super) fn is_raw(&self) -> bool {
         self.unit_bytes.is_some() || self.iovecs.is_some() || self.bounce || self.adapters.is_some()
     }
@@ -98,7 +104,7 @@ impl Linux24 {
         (element, self.unit_bytes.unwrap_or(element).min(element))
     }
 
-    /// Returns the columns of a row about these settings and the kernel.
+    /// Returns the columns of a row that describe these settings and the kernel.
     pub(super) fn row(&self, inside: Inside, linux3: &Linux3) -> Linux24Row {
         let unit = match self.unit_bytes {
             _ if !self.is_raw() => "none".to_owned(),
@@ -123,7 +129,8 @@ impl Linux24 {
         let wrong = |text: String| Err(BenchError::Workload(text));
         if self.is_raw() && iodepth != 1 {
             return wrong(format!(
-                "unit, iovecs and bounce are for one I/O at a time: iodepth is {iodepth}, use 1"
+                "unit, iovecs and bounce are possible only for one I/O at a time: iodepth is \
+                 {iodepth}, use 1"
             ));
         }
         if !self.is_raw() {
@@ -134,19 +141,19 @@ impl Linux24 {
         let whole = element > 0 && element * iovecs == bs_bytes && unit > 0;
         if !whole || !element.is_multiple_of(unit) || !unit.is_multiple_of(512) {
             return wrong(format!(
-                "bs={bs_bytes} in {iovecs} iovecs and units of {unit}: each must be a multiple of \
-                 the next, and a unit of 512"
+                "bs={bs_bytes} in {iovecs} iovecs and units of {unit}: bs must be a multiple of \
+                 the iovec's length, that a multiple of the unit, and the unit a multiple of 512"
             ));
         }
         Ok(())
     }
 }
 
-/// Largest number of units per I/O: each is a bio of the job's channel.
+/// Largest number of units per I/O. Each unit takes a bio of the job's channel.
 const UNITS_MAX: u32 = 65_536;
 
 impl Linux24 {
-    /// Checks that a drive with such blocks accepts the units.
+    /// Checks that a drive with blocks of `block_bytes` accepts I/Os of one unit.
     ///
     /// # Errors
     /// If a unit is not a whole number of blocks, or an I/O has too many units.
@@ -156,7 +163,7 @@ impl Linux24 {
             return Ok(());
         }
         Err(BenchError::Workload(format!(
-            "bs={bs_bytes} in units of {unit}: the drive has blocks of {block_bytes}, and an I/O has \
+            "bs={bs_bytes} in units of {unit}: the drive has blocks of {block_bytes}, an I/O has \
              {UNITS_MAX} units at most; use another bs, unit or iovecs"
         )))
     }
@@ -240,7 +247,7 @@ impl KernelCosts {
         check_origins(LINUX_2_4).map_err(wrong)?;
         for (name, cost) in costs.entries() {
             if !(0.0..=1e9).contains(&cost.ns) {
-                return Err(wrong(format!("{name}: a time of 0 to 1e9 ns")));
+                return Err(wrong(format!("{name}: must be a time of 0 to 1e9 ns")));
             }
         }
         Ok(costs)
@@ -250,13 +257,13 @@ impl KernelCosts {
     pub(crate) fn entries(&self) -> [(&'static str, &Cost); 7] {
         let KernelCosts { held, buffer, bounce, .. } = self;
         [
-            ("under the adapter's lock: dispatch of a command", &held.dispatch),
-            ("under the adapter's lock: interrupt", &held.interrupt),
+            ("adapter's driver under its lock: dispatch of a command", &held.dispatch),
+            ("adapter's driver under its lock: interrupt", &held.interrupt),
             ("buffer head: submission before the lock", &buffer.submit),
-            ("buffer head: end, in the bottom half", &buffer.end),
-            ("bounce: page and buffer head", &bounce.get),
-            ("bounce: copy of 512 bytes", &bounce.copy),
-            ("bounce: giving back", &bounce.put),
+            ("buffer head: completion in the bottom half", &buffer.end),
+            ("bounce buffer: allocating a page and a buffer head", &bounce.get),
+            ("bounce buffer: copying 512 bytes", &bounce.copy),
+            ("bounce buffer: release", &bounce.put),
         ]
     }
 }
@@ -264,13 +271,13 @@ impl KernelCosts {
 /// Kinds of CPU time that Linux 2.4 spends outside of the block layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUse {
-    /// Buffer heads at submission, before the lock.
+    /// Submission of buffer heads, before the lock is taken.
     Submit,
-    /// The adapter's driver, dispatching commands.
+    /// Dispatch of commands by the adapter's driver.
     Dispatch,
-    /// The adapter's interrupts.
+    /// Interrupts of the adapter.
     Interrupt,
-    /// Buffer heads in the bottom half.
+    /// Completion of buffer heads in the bottom half.
     BottomHalf,
     /// Pages and buffer heads of bounce buffers, taken and released.
     BouncePages,
@@ -293,10 +300,10 @@ impl TimeUse {
     ];
 }
 
-/// Clock frequency in GHz of the machine that the file's times apply to.
+/// Clock frequency, in GHz, of the machine for which the file gives its times.
 const FILE_GHZ: f64 = 0.7;
 
-/// Interface to charge a machine for work outside of the block layer.
+/// Function that charges a machine for work outside of the block layer, and the machine's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Charge {
     /// Keeps the calling CPU busy for this many nanoseconds.
@@ -305,16 +312,16 @@ pub(super) struct Charge {
     pub(super) ghz: f64,
 }
 
-/// Charges a simulated machine for the work of Linux 2.4: all of it if a plan has adapters,
-/// otherwise only bounce buffers, scaled by the machine's clock.
+/// Charges a simulated machine for the work of Linux 2.4, scaled by the machine's clock: for all of
+/// it if the plan sets `adapters`, otherwise only for bounce buffers.
 pub(super) struct Kernel<M: Machine> {
     costs: KernelCosts,
     charge: fn(u64),
-    /// Factor on the file's times.
+    /// Factor by which the file's times are multiplied for this machine's clock.
     scale: f64,
     bounce: bool,
     without_copies: bool,
-    /// Lock of each drive's adapter driver; empty if the plan has none.
+    /// Lock of each drive's adapter driver; empty if the plan does not set `adapters`.
     adapters: Vec<RequestLock<M>>,
     spent_ns: Mutex<[u64; TimeUse::NAMES.len()]>,
 }
@@ -344,7 +351,7 @@ impl<M: Machine> Kernel<M> {
         })))
     }
 
-    /// Returns the nanoseconds spent on each kind.
+    /// Returns the nanoseconds spent on each kind of work.
     pub(super) fn spent_ns(&self) -> Vec<u64> {
         self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner).to_vec()
     }
@@ -354,7 +361,7 @@ impl<M: Machine> Kernel<M> {
     }
 
     fn spend_ns(&self, on: TimeUse, ns: u64) {
-        // The mutex is free on the simulated machine, as all bookkeeping is.
+        // The mutex takes no virtual time, like all bookkeeping.
         self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner)[on as usize] += ns;
         (self.charge)(ns);
     }
@@ -379,16 +386,16 @@ impl<M: Machine> Kernel<M> {
         }
     }
 
-    /// Charges the copy of this many sectors to or from a bounce buffer; for a drive behind an
-    /// adapter, `bottom_half` charges it.
+    /// Charges the copy of this many sectors to or from a bounce buffer. Does nothing for a drive
+    /// behind an adapter, for which `bottom_half` charges the copy.
     pub(super) fn copy(&self, sectors: u32) {
         if !self.has_adapters() && !self.without_copies {
             self.spend(TimeUse::BounceCopies, &self.costs.bounce.copy, sectors);
         }
     }
 
-    /// Charges the release of a bounce page; for a drive behind an adapter, `bottom_half` charges
-    /// it.
+    /// Charges the release of a bounce page. Does nothing for a drive behind an adapter, for which
+    /// `bottom_half` charges the release.
     pub(super) fn give_back(&self) {
         if self.bounce && !self.has_adapters() {
             self.spend(TimeUse::BouncePages, &self.costs.bounce.put, 1);
@@ -408,8 +415,8 @@ impl<M: Machine> Kernel<M> {
         self.spend(TimeUse::Interrupt, &self.costs.held.interrupt, 1);
     }
 
-    /// Charges the end of a command of this many buffer heads. Kernel counterpart:
-    /// `scsi_bottom_half_handler`, of which one runs at a time.
+    /// Charges the completion of a command of this many buffer heads. Kernel counterpart:
+    /// `scsi_bottom_half_handler`, which runs on one CPU at a time.
     pub(super) fn bottom_half(&self, heads: u32, sectors: u32) {
         self.spend(TimeUse::BottomHalf, &self.costs.buffer.end, heads);
         if self.bounce {
@@ -437,7 +444,7 @@ mod tests {
 
     #[test]
     fn the_file_is_whole_and_every_entry_has_an_origin() {
-        let costs = KernelCosts::linux_2_4().expect("it comes with the program");
+        let costs = KernelCosts::linux_2_4().expect("the built-in file must be valid");
         let known = ["published:", "counted:", "input:", "assumption:"];
         for (name, cost) in costs.entries() {
             let origin = cost.origin.trim();

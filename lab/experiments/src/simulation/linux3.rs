@@ -1,7 +1,7 @@
 //! `Linux3`: shared state and noise of kernels of 2012 and 2013 outside of the block layer, as
 //! settings of a row.
 //!
-//! Three things, each of which can be left out:
+//! It models three effects, each of which can be switched off:
 //!
 //! - The counters of a hardware queue (`struct blk_mq_hw_ctx`): `queued` for each request
 //!   allocated, `run` for each run of the queue, and `dispatched[]` for each run by the number of
@@ -10,8 +10,8 @@
 //!   when a tag is released. Counted in three versions of block/blk-mq.c, which agree in this: an
 //!   early one, one with a lock-free dispatch list, and the first one merged (3.13). Millrace
 //!   counts per thread and has no such line.
-//! - The inode's count of direct I/Os, also for synchronous calls (interface.rs).
-//! - Noise: on each CPU a kernel thread wakes once and keeps the CPU from the job for a time.
+//! - The inode's count of direct I/Os, which synchronous calls change, too (interface.rs).
+//! - Noise: on each CPU a kernel thread wakes up once and preempts the job for a time.
 //!
 //! Other state that those versions shared: the map of software queues and the tags, which the block
 //! layer itself has (baseline/lanes.rs of the block crate), and the list `dispatch`, which is
@@ -46,7 +46,7 @@ pub struct Linux3 {
     pub noise_ns: u64,
 }
 
-/// Kernel whose counters a row has, by its name in `bench`.
+/// Kernel whose shared counters a row models, by its name in `bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KernelKind {
     /// Only the block layer's own counters.
@@ -62,8 +62,8 @@ impl Words for KernelKind {
 }
 
 impl Linux3 {
-    /// Returns the settings of such a kernel. Its queue counters are modelled only if several
-    /// threads are inside a hardware queue.
+    /// Returns the settings that model this kernel. The queue counters are modelled only if several
+    /// threads may dispatch from a hardware queue at a time.
     #[must_use]
     pub fn of(kernel: KernelKind, inside: Inside) -> Linux3 {
         match kernel {
@@ -103,7 +103,7 @@ pub(crate) type Counters<M> = Option<Arc<QueueCounters<M>>>;
 /// The counter line of each hardware queue, written by the CPUs that share the queue.
 pub(crate) struct QueueCounters<M: Machine> {
     lines: Vec<M::Word>,
-    /// Index of the hardware queue of each CPU.
+    /// Index of each CPU's hardware queue.
     queues: Vec<usize>,
 }
 
@@ -130,11 +130,11 @@ impl<M: Machine> QueueCounters<M> {
         &self.lines[self.queues[place % self.queues.len()]]
     }
 
-    /// Increments a counter without atomicity, so that increments of other CPUs may be lost, as
-    /// they were in the kernel.
+    /// Increments a counter without an atomic instruction, like the kernel; increments of several
+    /// CPUs at the same time may be lost.
     fn count(&self, place: usize) {
-        // Relaxed: the counter orders nothing. Its value is not used, so only the store is charged,
-        // which fetches the line for both load and store.
+        // Relaxed: the counter orders nothing. Nobody uses its value, so the model has only the
+        // store, which fetches the cache line as the kernel's load and store do together.
         self.line(place).store(place as u64, Order::Relaxed);
     }
 
@@ -145,7 +145,7 @@ impl<M: Machine> QueueCounters<M> {
     }
 }
 
-/// A driver whose hardware queues have such counters.
+/// A driver whose hardware queues have the kernel's counters.
 pub(crate) struct CountedDriver<M: Machine> {
     pub(crate) inner: Box<dyn Driver<M>>,
     pub(crate) counters: Arc<QueueCounters<M>>,
@@ -172,7 +172,8 @@ struct CountedQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     counters: Arc<QueueCounters<M>>,
     place: usize,
-    /// True while the queue is run: requests were dispatched since the last `commit_rqs`.
+    /// True if requests were dispatched since the last `commit_rqs`, so the current run of the
+    /// queue has been counted.
     runs: bool,
 }
 
@@ -264,7 +265,7 @@ mod tests {
     fn count_by_another_cpu_moves_line_and_one_by_same_does_not() {
         let took = Arc::new([const { AtomicU64::new(0) }; 2]);
         let seen = Arc::clone(&took);
-        let simulation = Simulation::new(&Model::plain(1, 2), 1).expect("a good model");
+        let simulation = Simulation::new(&Model::plain(1, 2), 1).expect("the model must be valid");
         let main = move || {
             let counters = QueueCounters::<Simulated>::new(Spread::One, &Simulated::topology());
             let moved = Arc::clone(&counters);
@@ -277,7 +278,7 @@ mod tests {
                 took.store(Simulated::now() - start_ns, Relaxed);
             }
         };
-        simulation.run(main).expect("it ends");
+        simulation.run(main).expect("the run must end");
         let [first, second] = [took[0].load(Relaxed), took[1].load(Relaxed)];
         // A plain machine: 40 ns from core to core, 2 at home, 10 for the clock.
         assert_eq!((first, second), (50, 12));

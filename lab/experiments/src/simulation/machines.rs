@@ -1,8 +1,8 @@
 //! Machine models that benchmarks run on: by name, from the built-in files in `machines/`, or from
 //! a file.
 //!
-//! An unknown name is an error that lists the names and suggests the nearest. Every constant and
-//! its origin is in the file; this code adds nothing to it.
+//! The error for an unknown name lists the known names and suggests the nearest. A machine's file
+//! has all constants with their origins; the code adds no constant.
 
 use std::path::Path;
 
@@ -35,9 +35,9 @@ pub enum MachineError {
         names()
     )]
     Unknown {
-        /// Name asked for.
+        /// Unknown name.
         name: String,
-        /// Nearest known name, as a question, or empty.
+        /// Question whether the nearest known name was meant, or empty if no name is near.
         hint: String,
     },
     /// The file cannot be read.
@@ -99,7 +99,7 @@ fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
 /// Checks that each origin in a file of constants begins with one of the known words.
 ///
 /// # Errors
-/// Names the first key whose origin does not, and the words.
+/// Names the first key whose origin begins with another word, and the known words.
 pub(crate) fn check_origins(text: &str) -> Result<(), String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     check_table(&table, "")
@@ -140,14 +140,14 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_the_nearest_and_all() {
-        let text = machine("e7-2780").expect_err("no such machine").to_string();
+        let text = machine("e7-2780").expect_err("the machine must not exist").to_string();
         assert!(
             text.contains("did you mean e7-2870? known machines are i7-3930k, x5690, x7560"),
             "{text}"
         );
-        let text = machine("pdp-11").expect_err("no such machine").to_string();
+        let text = machine("pdp-11").expect_err("the machine must not exist").to_string();
         assert!(!text.contains("did you mean"), "{text}");
-        let text = machine("/nowhere/a.toml").expect_err("no such file").to_string();
+        let text = machine("/nowhere/a.toml").expect_err("the file must not exist").to_string();
         assert!(text.starts_with("machine file /nowhere/a.toml: "), "{text}");
     }
 
@@ -174,7 +174,7 @@ mod tests {
         let mut marks: BTreeMap<String, (String, String)> = BTreeMap::new();
         for (name, text) in MACHINES.into_iter().chain(others) {
             let mut found = Vec::new();
-            origins(&text.parse().expect("TOML"), "", &mut found);
+            origins(&text.parse().expect("the text must be TOML"), "", &mut found);
             assert!(found.len() >= 5, "{name}");
             for (key, origin) in found {
                 assert!(Source::of(&origin).is_some(), "{name}: {key}: {origin}");
@@ -196,7 +196,8 @@ mod tests {
                 wrong,
                 1,
             );
-            let error = parse("mine.toml", &text).expect_err("refused").to_string();
+            let error =
+                parse("mine.toml", &text).expect_err("the input must be refused").to_string();
             let key = format!("machine mine.toml: work.driver.origin = \"{shown}\": ");
             assert!(error.starts_with(&key), "{error}");
             assert!(
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn what_was_partly_looked_up_and_partly_not_counts_as_cited() {
-        let of = |origin| Source::of(origin).expect("a known word");
+        let of = |origin| Source::of(origin).expect("the word must be known");
         assert_eq!(of("published: a table, looked up"), Source::Published);
         assert_eq!(of("published: a table, looked up, the rest from memory"), Source::Cited);
         assert_eq!(of("published: a table"), Source::Cited);

@@ -1,10 +1,10 @@
 //! `PollerDriver`: charges the thread that polls a drive's queue for the drive's interrupts.
 //!
-//! Wraps a drive's driver where no handler thread takes interrupts (irq.rs has those). The drive's
-//! completions come to the CPU that serves the queue: the submitter's, or that of the drive's
-//! worker. Each poll that finds completions is charged one interrupt there, at the host's price;
-//! nothing else changes. Called by run.rs for `Irq::Poller`, and for the drive of a virtual
-//! machine.
+//! Wraps a drive's driver in rows without interrupt handler threads (irq.rs models these). The
+//! submitter or the drive's worker polls the queue and finds the completions. Each poll that finds
+//! completions charges one interrupt to the polling CPU, at the machine's cost of an interrupt;
+//! nothing else changes. run.rs uses this driver for `Irq::Poller`; the drive of a virtual machine
+//! uses it, too.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Request, Tag,

@@ -1,10 +1,10 @@
 //! Programs on a row's volume: threads that read and write like a program, through a cache or
 //! directly, on a simulated machine.
 //!
-//! Owns the environment of the threads: the volume of the plan, its drives' workers, the cache over
-//! it, and the cache's flusher on a CPU of its own. The `Program` defines the work of each thread,
-//! through its `Access`. The results count operations of the program, not I/Os of drives. Called by
-//! `atc17`.
+//! Creates the environment of the threads: the plan's volume, its drives' workers, a cache on top
+//! of the volume, and the cache's flusher on a CPU of its own. A `Program` defines the work of each
+//! thread, which does its I/O through an `Access`. The results count operations of the program, not
+//! I/Os of the drives. `atc17` calls this file.
 
 mod access;
 
@@ -29,7 +29,7 @@ use crate::load::row::{MachineRow, Row};
 
 pub(crate) use access::{Access, PAGE_SECTORS, Span};
 
-/// Limit on virtual time, after which a run is given up.
+/// Virtual time after which a run fails.
 const LIMIT_NS: u64 = 600_000_000_000;
 
 /// Work of a program's threads.
@@ -37,8 +37,8 @@ pub(crate) trait Program: Clone + Send + Sync + 'static {
     /// Returns the configuration of the cache between the program and the volume, if there is one.
     fn cache(&self) -> Option<CacheConfig>;
 
-    /// Returns the number of operations of all threads before the window, and the window's length
-    /// in nanoseconds.
+    /// Returns the warm-up, as the number of operations of all threads before the measured window,
+    /// and the window's length in nanoseconds.
     fn measured(&self) -> (u64, u64);
 
     /// Runs thread `number` until `Access::is_over`.
@@ -160,7 +160,7 @@ fn play<M: Host, P: Program>(
 ) -> Result<RunMeasurement<M>, BenchError> {
     let mut locks = Locks::new(&Linux24::default());
     let mut volumes = volumes_of::<M>(plan, (None, &None, None), &mut locks)?;
-    let below = volumes.pop().expect("one volume of all drives");
+    let below = volumes.pop().expect("the plan's drives form one volume");
     let workers = Workers::start(below.disks());
     let cache = program.cache().map(|config| Cache::new(Arc::clone(&below), config)).transpose()?;
     let volume = match &cache {
@@ -177,7 +177,7 @@ fn play<M: Host, P: Program>(
         let body = Box::new(move || {
             let thread = thread::<M>(number);
             shared.volume.disks().iter().for_each(|disk| {
-                disk.bring_up(thread.number, &thread).expect("each thread has a queue of its own");
+                disk.bring_up(thread.number, &thread).expect("every thread has a queue of its own");
             });
             let mut access = Access::new(&shared, &thread);
             program.run(number, &mut access);
@@ -199,7 +199,7 @@ fn play<M: Host, P: Program>(
     Ok(RunMeasurement { window, errors, stats, _volume: Arc::clone(&shared.volume) })
 }
 
-/// Creates the volume that programs see through the cache.
+/// Creates the volume that consists of the cache on top of the plan's volume.
 fn over<M: Host>(
     below: &Arc<Volume<M>>,
     cache: &Arc<Cache<M>>,
@@ -251,7 +251,7 @@ fn flush<M: Host>(
     (stop, costs): (&M::Word, &FileCosts),
 ) {
     for disk in cache.below().disks() {
-        disk.bring_up(thread.number, thread).expect("each thread has a queue of its own");
+        disk.bring_up(thread.number, thread).expect("every thread has a queue of its own");
     }
     let depth = FLUSHER.channel_depth(cache.below().disks().len());
     let config = ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };

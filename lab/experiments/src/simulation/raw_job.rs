@@ -1,10 +1,11 @@
-//! A job that reads and writes like Linux's raw devices: one I/O at a time, cut into bios.
+//! A job that reads and writes like Linux's raw devices: one I/O at a time, split into bios.
 //!
-//! Runs on its own thread, in place of job.rs where a plan has a `Linux24`; called by it. In each
-//! round the I/O goes through the interface; its elements, together or one after the other, become
-//! bios of one unit each, and the job waits for all of them. Its latency is that of the program's
-//! I/O, not of the bios. With bounce buffers it really copies between the bios' own buffers and
-//! that of the I/O. Source: \[OLS\]; Linux 2.4.17, `rw_raw_dev`, `brw_kiovec`.
+//! job.rs calls `run` on the job's thread if the plan's `Linux24` settings need it. Each round does
+//! one I/O of the program, through the interface. The elements of the I/O's vector, all together or
+//! one after the other, become bios of one unit each, and the job waits for these bios. The
+//! reported latency is that of the program's I/O, not of a bio. With bounce buffers the job copies
+//! the data between the bios' buffers and the buffer of the I/O. Source: \[OLS\]; Linux 2.4.17,
+//! `rw_raw_dev`, `brw_kiovec`.
 
 use millrace_block::{Bio, Buffer, Channel, Op, Snapshot};
 
@@ -35,7 +36,7 @@ pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
         errors: 0,
         first_error: None,
     };
-    // Fill the memory, so that its pages are really allocated.
+    // Write to the memory, so that the kernel allocates its pages.
     let descriptor = vec![1u8; history.descriptor_bytes as usize];
     while !shared.window.is_over() {
         job.io(bs_bytes, together_bytes, unit_bytes);
@@ -59,7 +60,7 @@ struct Raw<'a, M: Host> {
     signal: &'a Signal<M>,
     kernel: Option<&'a Kernel<M>>,
     idle: Vec<Bio>,
-    /// The program's buffer, if bios have bounce buffers; otherwise empty.
+    /// The program's buffer if the bios' buffers are bounce buffers; otherwise empty.
     memory: Vec<u8>,
     /// Latencies from before the program's call to after it.
     calls: Snapshot,
@@ -68,7 +69,7 @@ struct Raw<'a, M: Host> {
 }
 
 impl<M: Host> Raw<'_, M> {
-    /// Does one I/O, from the system call to its end.
+    /// Does one I/O of the program, from its submission to the return of the system call.
     fn io(&mut self, bs_bytes: u32, together_bytes: u32, unit_bytes: u32) {
         let (block, op) = self.offsets.next_io();
         let first = block * u64::from(bs_bytes >> 9);
@@ -86,8 +87,8 @@ impl<M: Host> Raw<'_, M> {
         }
     }
 
-    /// Sends one bio per unit, starting at a sector; the data of the first one is at `start` in the
-    /// program's buffer.
+    /// Submits one bio per unit, the first at `sector`. The data of the first bio begins at byte
+    /// `start` of the program's buffer.
     fn send(&mut self, (sector, start): (u64, u32), op: Op, unit_bytes: u32) {
         for (number, mut bio) in (0..).zip(self.idle.drain(..)) {
             if let Some(kernel) = self.kernel {
@@ -112,7 +113,7 @@ impl<M: Host> Raw<'_, M> {
         self.channel.flush();
     }
 
-    /// Waits for all bios, of one unit each, of the I/O that begins at sector `first`.
+    /// Waits for all bios of the I/O that begins at sector `first`.
     fn wait(&mut self, first: u64, unit_bytes: u32) {
         while self.channel.in_flight() > 0 {
             let Raw { channel, idle, memory, errors, first_error, kernel, .. } = self;
@@ -151,8 +152,8 @@ impl<M: Host> Raw<'_, M> {
     }
 }
 
-/// Takes a completed bio, and copies data that it read into the program's buffer if that is
-/// separate.
+/// Takes a completed bio. If the bio read into a bounce buffer, copies the data to the program's
+/// buffer.
 fn take(bio: Bio, memory: &mut [u8]) -> Bio {
     if memory.is_empty() || bio.op() != Op::Read {
         return bio;

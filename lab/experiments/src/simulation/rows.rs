@@ -1,7 +1,9 @@
-//! Runs many rows in parallel: each simulation is single-threaded.
+//! Runs many rows in parallel, one system thread for each, because each simulation is
+//! single-threaded.
 //!
-//! Called by verbs with all rows of an experiment. Results are in the order of the rows, whichever
-//! ends first, so an experiment's output does not depend on the number of rows run in parallel.
+//! Verbs call `run_rows` with all rows of an experiment. Results are in the order of the rows, not
+//! of their ends, so an experiment's output does not depend on the number of rows that run in
+//! parallel.
 
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -13,7 +15,7 @@ use crate::load::bench::BenchError;
 /// After an error no further rows start.
 ///
 /// # Errors
-/// The error of the first row, in order, that has one.
+/// If rows fail, returns the error of the first of them in the order of the rows.
 pub fn run_rows<T: Send>(
     count: usize,
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,
@@ -61,7 +63,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(5 * (3 - index as u64)));
             Ok(Row { ios: index as u64, ..Row::default() })
         };
-        let rows = run_rows(4, run, |_| ended += 1).expect("none fails");
+        let rows = run_rows(4, run, |_| ended += 1).expect("no row may fail");
         assert_eq!(rows.iter().map(|row| row.ios).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!(ended, 4);
     }

@@ -1,8 +1,8 @@
 //! Runs one row on the simulated machine, or on this machine with lock statistics.
 //!
-//! Verbs call `run_simulated` and `run_metered`; both run `run_jobs`, which builds everything on
-//! its machine. Results leave a simulation through shared memory, together with the volume, so that
-//! dropping the volume takes no virtual time.
+//! Verbs call `run_simulated` and `run_metered`. Both run `run_jobs`, which creates the drives, the
+//! volume and the jobs on the machine. Results leave a simulation through shared memory, together
+//! with the volume, so that dropping the volume takes no virtual time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -37,7 +37,7 @@ use crate::load::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
 /// Largest total size of the bios' buffers in a row, in bytes.
 const BUFFERS_MAX: u64 = 1 << 30;
 
-/// Limit on virtual time, after which a row is given up.
+/// Virtual time after which a row fails.
 const LIMIT_NS: u64 = 1_000_000_000_000;
 
 /// Results of a run of the jobs.
@@ -53,7 +53,7 @@ struct RunMeasurement<M: Host> {
     _volumes: Vec<Arc<Volume<M>>>,
 }
 
-/// A row, and other observations from its run.
+/// A row, and further measurements of its run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObservedRow {
     /// The row.
@@ -96,7 +96,7 @@ pub fn run_simulated_until(
     Ok((observed.row.ios > 0 || !interrupt.is_set()).then_some(observed))
 }
 
-/// Like [`run_simulated`], but also returns the other observations.
+/// Like [`run_simulated`], but also returns the further measurements.
 ///
 /// # Errors
 /// As [`run_simulated`].
@@ -186,7 +186,9 @@ pub fn run_metered_until(
 
 fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<ObservedRow, BenchError> {
     plan.check(u32::MAX)?;
-    let busy = || BenchError::Workload("somebody takes lock statistics already".into());
+    let busy = || {
+        BenchError::Workload("lock statistics are already being collected in this process".into())
+    };
     let (meter, cpu_start_ns) = (LockMeter::start().ok_or_else(busy)?, process_cpu_ns());
     let measured = run_jobs::<Native>(plan, None, interrupt)?;
     let (elapsed_ns, rows) = (meter.elapsed_ns(), meter.rows());
@@ -209,7 +211,8 @@ fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<ObservedRow, BenchEr
     Ok(ObservedRow { row, recorded: measured.recorded, ..ObservedRow::default() })
 }
 
-/// Main thread of a row: builds everything, starts the jobs, waits for them.
+/// Main thread of a row: creates the drives and the volume, starts the jobs, and waits for their
+/// end.
 fn run_jobs<M: Host>(
     plan: &SimPlan,
     charge: Option<Charge>,
@@ -276,7 +279,8 @@ fn run_jobs<M: Host>(
 type DriverExtras<'a, M> =
     (Option<&'a Arc<Interrupts<M>>>, &'a Counters<M>, Option<&'a Arc<Tracer<M>>>);
 
-/// Opens the plan's drives on the machine and makes one volume of them, or one volume of each.
+/// Opens the plan's drives on the machine, and creates one volume of all drives or one volume of
+/// each drive.
 pub(super) fn volumes_of<M: Host>(
     plan: &SimPlan,
     (interrupts, counters, tracer): DriverExtras<'_, M>,
@@ -353,7 +357,8 @@ fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), 
     let bytes = u64::from(bs.max(4096)) * u64::from(depth) * u64::from(plan.jobs);
     if bytes > BUFFERS_MAX {
         let text = format!(
-            "bs={bs} iodepth={depth} with {} jobs: {} MiB of buffers; at most {} MiB",
+            "bs={bs} iodepth={depth} with {} jobs needs {} MiB of buffers; at most {} MiB are \
+             possible",
             plan.jobs,
             bytes >> 20,
             BUFFERS_MAX >> 20
@@ -363,7 +368,7 @@ fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), 
     Ok(())
 }
 
-/// Returns the statistics of each drive in the window.
+/// Returns the statistics of each drive within the window.
 fn states_of(sums: &Sums) -> Vec<DriveStates> {
     let drives = sums.drives.iter().zip(0..);
     drives.map(|(stats, index)| DriveStates::new(&drive_name(index), stats)).collect()

@@ -1,9 +1,9 @@
-//! Samples the tags in use over time, on a thread that periodically reads the counts of every
-//! drive.
+//! Samples the number of tags in use over time, on a thread that periodically reads this number for
+//! every drive.
 //!
-//! Started by run.rs on the CPU that the plan names, before the jobs, and stopped after them.
-//! Sampling reads the words of the tag sets, which slightly disturbs the threads that take tags:
-//! rows whose rates are compared do not use it.
+//! run.rs starts the thread before the jobs, on the CPU that the plan names, and stops it after the
+//! jobs. Sampling reads the words of the tag sets, which slightly slows the threads that allocate
+//! tags; so rows whose rates are compared do not sample tags.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
 pub struct TagSample {
     /// Time since the start of the window, in nanoseconds.
     pub at_ns: u64,
-    /// Tags in use of each drive.
+    /// Number of tags in use of each drive.
     pub in_use: Vec<u32>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct TagWatch<M: Machine> {
 }
 
 impl<M: Machine> TagWatch<M> {
-    /// Starts to sample `disks` every `period_ns` nanoseconds, from a CPU of its own.
+    /// Starts to sample `disks` every `period_ns` nanoseconds, on a thread on CPU `cpu`.
     pub(super) fn start(disks: Vec<Arc<Disk<M>>>, (cpu, period_ns): (u32, u64)) -> TagWatch<M> {
         let bell = Arc::new(Doorbell::<M>::new(M::Parker::new()));
         let (stop, samples) = (Arc::new(M::Word::new(0)), Arc::new(Mutex::new(Vec::new())));
@@ -46,7 +46,8 @@ impl<M: Machine> TagWatch<M> {
         TagWatch { thread: M::spawn("tag-watch", Some(CpuId(cpu)), body), bell, stop, samples }
     }
 
-    /// Stops sampling; returns the samples from `begin_ns` on, or None if the thread panicked.
+    /// Stops sampling. Returns the samples taken at or after `begin_ns`, or `None` if the thread
+    /// panicked.
     pub(super) fn stop(self, begin_ns: u64) -> Option<Vec<TagSample>> {
         self.stop.store(1, Order::SeqCst);
         self.bell.ring();

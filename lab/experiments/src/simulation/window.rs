@@ -1,8 +1,9 @@
 //! `Window`: the measured part of a run, without warm-up at its start and draining at its end.
 //!
-//! Shared by all jobs of a row; each reports its completions. The job that completes the last I/O
-//! of the warm-up opens the window, the job that reaches its length closes it, and all jobs stop.
-//! Counting is free on the simulated machine: a program's own bookkeeping is not measured.
+//! All jobs of a row share the window and report their completions. The job that completes the last
+//! I/O of the warm-up opens the window. The job whose completion reaches the window's length closes
+//! the window; all jobs then stop. Counting takes no virtual time on a simulated machine, because a
+//! benchmark program's bookkeeping is not part of the measurement.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -15,13 +16,14 @@ use crate::load::bench::Interrupt;
 const WARM_ROUNDS: u64 = 5;
 /// Number of measured rounds, unless the length is given.
 const ROUNDS: u64 = 20;
-/// Least number of I/Os per job in all measured rounds, for short rounds.
+/// Minimum number of measured I/Os per job, which applies when twenty rounds have fewer.
 const IOS_MIN: u64 = 400;
 
-/// Length of a row's measurement, after a warm-up of five rounds.
+/// Length of a row's measured window, which follows a warm-up of five rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Length {
-    /// Twenty rounds of the outstanding I/O, at any rate, but at least 400 I/Os per job.
+    /// Twenty times as many I/Os as are in flight, however long they take, but at least 400 I/Os
+    /// per job.
     #[default]
     Rounds,
     /// This many nanoseconds of the machine's time.
@@ -37,7 +39,7 @@ impl Length {
     }
 }
 
-/// Change of the window caused by counting completions.
+/// Effect on the window of counting completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowStep {
     /// The window did not change.
@@ -48,7 +50,7 @@ pub(crate) enum WindowStep {
     End,
 }
 
-/// Start or end of the window.
+/// Time and number of I/Os at the start or the end of the window.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Edge {
     pub(crate) at_ns: u64,
@@ -62,11 +64,11 @@ pub(crate) struct Window {
     ios: Option<u64>,
     length_ns: u64,
     done: AtomicU64,
-    /// Number of I/Os at which the edges must be checked.
+    /// Number of completed I/Os from which on a count checks whether the window opens or closes.
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,
-    /// Closes the window early, or keeps it from opening.
+    /// Once set, closes the window early, or keeps the window from opening.
     interrupt: Interrupt,
 }
 
@@ -91,7 +93,7 @@ impl Window {
         }
     }
 
-    /// Returns the window, to be closed early when `interrupt` is set.
+    /// Returns the same window, which closes early once `interrupt` is set.
     pub(crate) fn ended_by(self, interrupt: &Interrupt) -> Window {
         Window { interrupt: interrupt.clone(), ..self }
     }
@@ -121,8 +123,8 @@ impl Window {
         matches!(*edges, (Some(_), None))
     }
 
-    /// Counts completions of a job. A job that ends calls it with 0, since it may be the only one
-    /// left to see an interrupt.
+    /// Counts completions of a job. Each job calls this with 0 when it ends, because it may be the
+    /// last job that can close the window after an interrupt.
     #[inline]
     pub(crate) fn count<M: Machine>(&self, ios: u64) -> WindowStep {
         let done = self.done.fetch_add(ios, Relaxed) + ios;

@@ -1,7 +1,9 @@
-//! Worker threads of a row's drives: one for each CPU that serves drives for others.
+//! Worker threads of a simulated row: one thread for each CPU that dispatches to drives and polls
+//! them on behalf of the submitters.
 //!
-//! Started by run.rs before the jobs and stopped after them; also used by a replay. The disks name
-//! their CPUs; several disks share a thread if there are more drives than CPUs.
+//! run.rs starts the workers before the jobs and stops them after the jobs; a replay on a simulated
+//! machine does so, too. Each disk's configuration names the CPU of its worker; several disks share
+//! a worker if there are more drives than CPUs.
 
 use std::sync::Arc;
 
@@ -9,10 +11,10 @@ use millrace_block::{Disk, IoThread, WORKER_SPIN_NS, Worker};
 use millrace_machine::{Doorbell, Machine, Order, Parker, Thread, Word};
 use millrace_runtime::disks_by_worker;
 
-/// First owner number of workers; jobs use their index plus one.
+/// First owner number of the workers' queues. Jobs use their index plus one, which is smaller.
 const FIRST_OWNER: u64 = 1 << 32;
 
-/// Threads that serve drives until they are stopped.
+/// Running worker threads of a row.
 pub(crate) struct Workers<M: Machine> {
     threads: Vec<M::Thread>,
     bells: Vec<Arc<Doorbell<M>>>,
@@ -20,7 +22,7 @@ pub(crate) struct Workers<M: Machine> {
 }
 
 impl<M: Machine> Workers<M> {
-    /// Starts a thread on each CPU that a disk names; returns once each serves its disks.
+    /// Starts a thread on each CPU that a disk names, and waits until each thread serves its disks.
     pub(crate) fn start(disks: &[Arc<Disk<M>>]) -> Workers<M> {
         let stop = Arc::new(M::Word::new(0));
         let up = Arc::new(M::Word::new(0));

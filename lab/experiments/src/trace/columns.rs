@@ -22,7 +22,7 @@ pub(super) struct ColumnTable {
     pub(super) split: for<'a> fn(&'a str) -> Result<Fields<'a>, Problem>,
     /// Name and meaning of each column; fields behind the last one are ignored.
     pub(super) columns: &'static [(&'static str, Column)],
-    /// Note on lines whose word stands for `Action::Skip`, after their number.
+    /// Note on lines whose operation means `Action::Skip`; it follows the number of such lines.
     pub(super) skipped: &'static str,
     /// Note on all traces of the format.
     pub(super) note: Option<&'static str>,
@@ -39,15 +39,15 @@ impl ColumnTable {
 pub(super) enum Column {
     /// Arrival time.
     Time(TimeUnit),
-    /// Latency; empty or 0 where it is unknown, as no I/O takes 0.
+    /// Latency. An empty field or 0 means that the latency is unknown, because no I/O takes 0.
     Latency(TimeUnit),
-    /// Offset, in units of so many bytes.
+    /// Offset, in units of this many bytes.
     Offset(u64),
-    /// Length, in units of so many bytes.
+    /// Length, in units of this many bytes.
     Length(u64),
     /// Operation, as one of these words in either case.
     Op(&'static [(&'static str, Action)]),
-    /// Part of the device's name, with the text to put before it.
+    /// A component of the device's name, and the text that separates it from the component before.
     Device(&'static str),
     /// Number of the device, which is its name.
     DeviceNumber,
@@ -60,7 +60,7 @@ pub(super) enum Column {
 /// Unit of a column of times.
 #[derive(Clone, Copy)]
 pub(super) enum TimeUnit {
-    /// Whole numbers of so many nanoseconds.
+    /// Whole numbers in units of this many nanoseconds.
     Ns(u64),
     /// Seconds with decimals.
     Seconds,
@@ -80,9 +80,9 @@ impl TimeUnit {
 pub(super) enum Action {
     /// An I/O; a flush needs no further columns.
     Io(Op),
-    /// The time passes: by the microseconds in the next column, unless lines have a time.
+    /// The time advances by the microseconds in the next column, unless lines have a time.
     Wait,
-    /// An I/O that is not known well enough, which is counted.
+    /// An I/O about which the trace tells too little. It is skipped and counted.
     Skip,
     /// No I/O.
     Nothing,
@@ -196,7 +196,7 @@ fn action(name: &str, text: &str, words: &[(&'static str, Action)]) -> Result<Ac
             word => word,
         };
         let all: Vec<&str> = words.iter().map(named).collect();
-        let (last, first) = all.split_last().expect("a format has operations");
+        let (last, first) = all.split_last().expect("every format has operations");
         format!("{name} is {}; {} or {last} is expected", shown(text), first.join(", "))
     })
 }

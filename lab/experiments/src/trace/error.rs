@@ -1,4 +1,4 @@
-//! Errors of traces of any format: file, place, problem, and what to do about it.
+//! Errors of traces of any format: file, position, problem, and advice to the user.
 //!
 //! Returned by `open.rs` and by the format readers, printed by verbs. A trace is untrusted input,
 //! so each of these errors can occur, and text of a trace is shown only escaped and shortened.

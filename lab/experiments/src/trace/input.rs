@@ -235,7 +235,7 @@ impl TraceRecords {
         Ok(bytes)
     }
 
-    /// Passes over bytes of the current record.
+    /// Skips bytes of the current record.
     pub(super) fn pass(&mut self, len: u64) -> Result<(), ReadError> {
         self.copy(len, &mut io::sink())
     }

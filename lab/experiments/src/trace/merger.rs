@@ -61,7 +61,8 @@ pub(super) struct TraceStream {
 }
 
 impl TraceStream {
-    /// Creates the window of a reader; `gauge` is that of its file, if it reads one.
+    /// Creates the window of a reader; `gauge` is the progress of the reader's file, if it reads a
+    /// single file.
     pub(super) fn new(parser: Box<dyn TraceParser>, gauge: ReadGauge) -> TraceStream {
         let (waiting, more) = (BinaryHeap::new(), StreamState::ToCome);
         TraceStream { parser, gauge, waiting, read: 0, newest_ns: 0, more, error: None }

@@ -76,11 +76,11 @@ fn stream(format: Format, input: InputStream) -> TraceStream {
     TraceStream::new(format.open(input), gauge)
 }
 
-/// Returns the names of blktrace recordings, if the traces are such: `NAME.blktrace.N`, or a NAME
-/// that is not a file itself and has such files.
+/// Returns the names of blktrace recordings, if the traces are recordings: either files
+/// `NAME.blktrace.N`, or a NAME that is not a file itself but has files `NAME.blktrace.N`.
 ///
 /// # Errors
-/// If there are other files beside recordings.
+/// If recordings are mixed with other files.
 fn recordings(
     traces: &[TracePath],
     format: Option<Format>,

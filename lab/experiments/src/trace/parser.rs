@@ -1,4 +1,5 @@
-//! `TraceParser`: the interface of a format's reader; `LineParser`: that of a text format.
+//! `TraceParser`: the interface of a format's reader. `LineParser`: the interface of a text
+//! format's parser.
 //!
 //! A reader takes a line or record at a time and holds I/Os back until they may be output: at once
 //! in formats with one I/O per line, after the completion record in others. `LineReader` reads the
@@ -77,7 +78,7 @@ pub(super) enum LineKind {
     End,
 }
 
-/// Description of what is wrong with a line.
+/// Description of the problem with a line.
 pub(super) type Problem = String;
 
 /// Parser of the lines of a text format.
@@ -149,7 +150,7 @@ impl TraceParser for LineReader {
     }
 }
 
-/// Largest number of fields of a line that are looked at.
+/// Largest number of fields of a line that are parsed; further fields are ignored.
 const FIELDS_MAX: usize = 8;
 
 /// First fields of a line, trimmed.
@@ -179,7 +180,7 @@ impl<'a> Fields<'a> {
         self.at_least(N).map(|()| std::array::from_fn(|place| self.fields[place]))
     }
 
-    /// Returns the field at a place.
+    /// Returns the field with this index.
     ///
     /// # Errors
     /// If the line has fewer fields.

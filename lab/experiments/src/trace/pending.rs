@@ -54,7 +54,8 @@ impl Pending {
         self.first + self.held.len() as u64 - 1
     }
 
-    /// Returns an I/O if its completion is still to come, which it is not from now on.
+    /// Returns an I/O whose completion is still to come. The caller has found the completion, so
+    /// the I/O counts as complete from now on.
     fn end(&mut self, number: u64) -> Option<&mut TraceIo> {
         let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let held = self.held.get_mut(place).filter(|held| held.state == CompletionState::Open)?;
@@ -74,7 +75,7 @@ impl Pending {
         let _ = self.end(number);
     }
 
-    /// Discards the I/Os that `is_none` accepts.
+    /// Discards the I/Os for which `is_none` returns true.
     pub(super) fn drop_where(&mut self, is_none: impl Fn(&TraceIo) -> bool) {
         let none = self.held.iter_mut().filter(|held| is_none(&held.io));
         none.for_each(|held| held.state = CompletionState::Dropped);

@@ -1,9 +1,10 @@
 //! `TraceProfile`: statistics of a trace's I/Os: rates over time, sizes, strides, working set, mix
 //! and latencies.
 //!
-//! Owns counters of bounded size, however long the trace: 120 time slots, a bin for each power of
-//! two, a sketch of the pages touched, and a few words per device. Fed with each I/O; shown by
-//! `page.rs` and `json.rs`. Called by `millrace-lab trace report`, also beside blktrace's spans.
+//! Owns counters whose size does not depend on the trace's length: 120 time slots, a bin for each
+//! power of two, a sketch of the pages touched, and a few words per device. `millrace-lab trace
+//! report` adds each I/O, also for recordings of blktrace, whose report has spans, too. `page.rs`
+//! and `json.rs` show the statistics.
 
 mod json;
 mod page;
@@ -153,7 +154,7 @@ impl TraceProfile {
         self.touch(io, way, end);
     }
 
-    /// Counts an I/O in its time slot. The slot before it gets the working set up to here.
+    /// Counts an I/O in its time slot. Stores the working set so far in the previous slot.
     fn arrive(&mut self, io: &TraceIo) {
         let slot_of = |time_ns: u64| time_ns / self.slots.slot_ns;
         let previous = self.previous_ns.replace(io.at_ns);

@@ -120,8 +120,8 @@ impl ReportBuilder<'_> {
         Figure::new(
             "depth",
             "Queue depth and drives",
-            "Most requests in flight at the driver in each time slot, and the number of requests \
-             issued to each drive.",
+            "Largest number of requests in flight at the driver in each time slot, and the number \
+             of requests issued to each drive.",
             [
                 time.panel("deepest at the driver", ("requests", Unit::Plain), deepest),
                 time.panel("given to the driver", ("D/s", Unit::Count), issued),
@@ -172,8 +172,8 @@ impl ReportBuilder<'_> {
         Figure::new(
             "latency",
             "Latency over time",
-            "How many I/Os took how long, from Q to C, by when they were completed. A stronger \
-             colour means more of them, on a logarithmic scale.",
+            "Number of I/Os by their latency from Q to C and by the time of their completion. A \
+             stronger colour means more I/Os, on a logarithmic scale.",
             [Panel { y_scale: Scale::Log, ..panel }],
         )
     }

@@ -1,8 +1,9 @@
 //! `Slots`: counts over time, in at most `SLOTS_MAX` time slots, however long the trace.
 //!
-//! Slots begin with 1 us each; when the trace outgrows them, neighbours are merged and each slot
-//! lasts twice as long. So memory is bounded, and so is the page that is made of them. Owns the
-//! time axis of their plots, too. Filled by `timeline.rs` and `profile.rs`.
+//! A slot lasts 1 us at first. When the trace is longer than all slots, neighbouring slots are
+//! merged and each slot lasts twice as long. So the memory and the size of the report page are
+//! bounded. This file also has the time axis of the plots. `timeline.rs` and `profile.rs` fill the
+//! slots.
 
 use crate::page::{Panel, Series, Unit};
 
@@ -11,7 +12,7 @@ pub(super) const SLOTS_MAX: usize = 120;
 
 /// Counts of one time slot.
 pub(super) trait TimeSlot: Clone {
-    /// Counts of nothing.
+    /// Counts of an empty slot.
     const EMPTY: Self;
 
     /// Adds the counts of the next slot.
@@ -69,7 +70,7 @@ impl<T: TimeSlot> Slots<T> {
         slots * self.slot_ns as f64 / self.unit().1
     }
 
-    /// Converts a slot's count to a rate per second.
+    /// Converts a count of one slot to a rate per second.
     pub(super) fn rate(&self, count: u64) -> f64 {
         count as f64 * 1e9 / self.slot_ns as f64
     }
@@ -85,7 +86,7 @@ impl<T: TimeSlot> Slots<T> {
         Series::ours(name, points.collect())
     }
 
-    /// Creates a plot of those lines that are not 0 everywhere.
+    /// Creates a plot of the lines that are not 0 everywhere.
     pub(super) fn panel(
         &self,
         title: &str,

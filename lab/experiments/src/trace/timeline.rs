@@ -1,8 +1,8 @@
 //! `Timeline`: the events of a recording over time.
 //!
 //! Owns counts per time slot. A drive's sectors are counted in `SECTOR_BINS` bins, which grow like
-//! the slots, so memory is bounded (1 MiB). Fed with each event, and by `Spans` with each span;
-//! shown by `report.rs`.
+//! the slots, so memory is bounded (1 MiB). The reader adds each event, and `Spans` adds each span;
+//! `report.rs` shows the counts.
 
 use millrace_block::blktrace::{EventCode, category};
 use millrace_trace::{IoKind, IoListener, Sample, Span, Spans, TraceEntry};
@@ -25,7 +25,8 @@ pub(super) const STAGES: [Span; 6] =
 /// Events of one time slot.
 #[derive(Debug, Clone)]
 pub(super) struct TimelineSlot {
-    /// For each stage, how many ended in the slot, and their total time.
+    /// For each stage, the number of I/Os whose stage ended in the slot, and the total time of
+    /// these stages.
     pub(super) stages: [(u64, u64); STAGES.len()],
     /// Completions, by kind.
     pub(super) completed: [u64; IoKind::ALL.len()],
@@ -71,7 +72,8 @@ impl TimeSlot for TimelineSlot {
 #[derive(Debug, Default)]
 pub struct Timeline {
     pub(super) time: Slots<TimelineSlot>,
-    /// For each drive, number of low bits of a sector's number that are ignored to get its bin.
+    /// For each drive, the number of low bits of a sector number that are dropped to get the
+    /// sector's bin.
     pub(super) sector_bits: [u32; DRIVES_SHOWN],
     pub(super) events: u64,
 }

@@ -18,7 +18,7 @@ use super::format::Format;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{format} can only be read; write one of {}", Format::names(Format::written()))]
 pub struct ReadOnlyFormat {
-    /// Format that was asked for.
+    /// Format that cannot be written.
     pub format: Format,
 }
 

@@ -1,7 +1,7 @@
 //! `VmBench`: a virtual machine on a simulated host, for `millrace-lab bench --vm`.
 //!
-//! Converts plain settings to a plan, runs it with `run_vm`, and returns a plain report. The modes
-//! are those that `paper msst15` compares. Called by the verb.
+//! Converts the command line's settings to a plan, runs the plan with `run_vm`, and returns a
+//! report. The modes are those that `paper msst15` compares. The verb `bench` calls this file.
 
 use millrace_drives::Spec;
 use millrace_simulator::Model;
@@ -168,7 +168,7 @@ pub struct VmReport {
     pub bw_bytes: f64,
     /// Mean latency from submission in the guest to reaping, in nanoseconds.
     pub lat_mean_ns: f64,
-    /// Costs of an I/O.
+    /// Events and waits per I/O.
     #[serde(flatten)]
     pub cost: VmIoCost,
     /// Fraction of the host's CPU time that was not idle, 0 to 1.
@@ -218,7 +218,7 @@ pub struct VmWork {
     pub seed: u64,
 }
 
-/// Costs of an I/O, and of a submission.
+/// Events and waits per I/O, and the size of submissions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmIoCost {
@@ -238,12 +238,12 @@ pub struct VmIoCost {
     pub interrupts_per_io: f64,
     /// Mean number of requests per submission.
     pub batch: f64,
-    /// Fraction of submissions that were held back at least once, 0 to 1.
+    /// Fraction of submissions that workload-aware batching delayed at least once, 0 to 1.
     pub held_share: f64,
     /// Time spent waiting for the queues' locks, in nanoseconds per I/O.
     pub lock_wait_ns_per_io: f64,
-    /// Number of times that the holder of a queue's lock, or the next in line, had no CPU for
-    /// longer than 100 us.
+    /// Number of times that the holder of a queue's lock, or the next vCPU to get the lock, had no
+    /// CPU for longer than 100 us.
     pub lock_lost: u64,
 }
 
@@ -266,8 +266,8 @@ pub fn run_vm_bench(
     if !(1..=setting.vcpus).contains(processes) {
         let vcpus = setting.vcpus;
         return Err(refused(format!(
-            "--numjobs {processes}: each process has a vCPU, and there are {vcpus}; write fewer, or \
-             vcpus={processes}"
+            "--numjobs {processes}: each process has a vCPU, and there are {vcpus}; write fewer, \
+             or vcpus={processes}"
         )));
     }
     if model.hyper_threads.is_none() && setting.without.contains(&Effect::Sharing) {
@@ -275,7 +275,9 @@ pub fn run_vm_bench(
         return Err(refused(format!("without=sharing: machine {name} has no hyper-threads")));
     }
     if workload.verify || drive.driver == "file" {
-        return Err(refused("nothing is verified, and drives are null, ram or model".to_owned()));
+        return Err(refused(
+            "a virtual machine verifies nothing, and its drives are null, ram or model".to_owned(),
+        ));
     }
     let plan = VmPlan {
         vcpus: setting.vcpus,
@@ -348,7 +350,7 @@ mod tests {
 
     fn run(setting: VmSetting, processes: u32) -> Result<VmReport, BenchError> {
         let report = run_until(setting, processes, &Interrupt::default())?;
-        Ok(report.expect("nobody interrupts it"))
+        Ok(report.expect("the run is not interrupted"))
     }
 
     fn run_until(
@@ -358,7 +360,7 @@ mod tests {
     ) -> Result<Option<VmReport>, BenchError> {
         let workload =
             Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 32, verify: false, seed: 1 };
-        let drive = "null".parse().expect("a drive");
+        let drive = "null".parse().expect("the drive's spec must be valid");
         let length = Length::Ios(400);
         let bench = VmBench { setting, processes, workload, drive, length };
         run_vm_bench(&machine("miot").expect("there"), &bench, interrupt)
@@ -369,7 +371,7 @@ mod tests {
         let interrupt = Interrupt::default();
         interrupt.set();
         let report = run_until(VmSetting::new(Mode::Baseline), 3, &interrupt);
-        assert_eq!(report.expect("it ends"), None);
+        assert_eq!(report.expect("the run must end"), None);
     }
 
     /// Little's law: 128 slots, and of each of eight processes the request that waits for one.
@@ -381,12 +383,13 @@ mod tests {
             setting: VmSetting::new(Mode::Baseline),
             processes: 8,
             workload,
-            drive: "model:preset=850evo".parse().expect("a drive"),
+            drive: "model:preset=850evo".parse().expect("the drive's spec must be valid"),
             length: Length::Ios(2_000),
         };
         let model = machine("miot").expect("there");
-        let report = run_vm_bench(&model, &bench, &Interrupt::default()).expect("it runs");
-        let report = report.expect("nobody interrupts it");
+        let report =
+            run_vm_bench(&model, &bench, &Interrupt::default()).expect("the run must succeed");
+        let report = report.expect("the run is not interrupted");
         let in_flight = report.iops * report.lat_mean_ns / 1e9;
         assert!((134.0..138.0).contains(&in_flight), "{in_flight}");
     }
@@ -395,7 +398,7 @@ mod tests {
     fn a_mode_has_the_papers_queues_and_threads_and_can_have_others() {
         let of = |mode| VmSetting::new(mode);
         let shape = |setting| {
-            let report = run(setting, 2).expect("it runs");
+            let report = run(setting, 2).expect("the run must succeed");
             (report.guest.queues, report.guest.threads, report.guest.batching_ns)
         };
         assert_eq!(shape(of(Mode::Baseline)), (1, 1, 0));
@@ -413,7 +416,7 @@ mod tests {
         let one = VmSetting { threads: Some(1), ..long.clone() };
         let mut most: f64 = 0.0;
         for (setting, processes) in [(unbound, 1), (long.clone(), 1), (long, 3), (one, 3)] {
-            let held = run(setting, processes).expect("it runs").cost.held_share;
+            let held = run(setting, processes).expect("the run must succeed").cost.held_share;
             most = most.max(held);
         }
         assert!(most > 0.5 && most <= 1.0, "{most}");

@@ -1,7 +1,7 @@
-//! `VmCosts`: costs of virtualisation, from a file beside the machine's.
+//! `VmCosts`: costs of virtualisation, from a file of its own beside the machine's file.
 //!
-//! Plain data with an origin for each entry, as in the machines' files; nothing here depends on the
-//! program that runs. Charged by guest and I/O threads to the thread that does the work.
+//! Plain data with an origin for each entry, as in the machines' files. The costs do not depend on
+//! the program in the guest. The guest's threads and I/O threads charge themselves for their work.
 
 use millrace_simulator::{Cost, Simulated};
 use serde::Deserialize;
@@ -72,7 +72,7 @@ impl VmCosts {
         check_origins(KVM_2015).map_err(wrong)?;
         for (name, cost) in costs.entries() {
             if !(0.0..=1e9).contains(&cost.ns) {
-                return Err(wrong(format!("{name}: a time of 0 to 1e9 ns")));
+                return Err(wrong(format!("{name}: must be a time of 0 to 1e9 ns")));
             }
         }
         Ok(costs)
@@ -97,26 +97,26 @@ impl VmCosts {
         let VmCosts { exits, guest, device, .. } = self;
         [
             ("exit: notification of the device", &exits.kick),
-            ("exit: spinning for too long", &exits.pause),
+            ("exit: a vCPU has spun for too long", &exits.pause),
             ("exit: interrupt for a running vCPU", &exits.interrupt),
             ("exit: halt", &exits.halt),
             ("exit: IPI to another vCPU", &exits.ipi),
             ("guest: taking an interrupt", &guest.interrupt),
             ("guest: submission interface", &guest.interface),
-            ("guest: block layer, going in", &guest.layer),
+            ("guest: block layer, submission", &guest.layer),
             ("guest: block layer, completion", &guest.complete),
-            ("guest: virtio driver, adding", &guest.add),
-            ("guest: virtio driver, taking back", &guest.get),
-            ("guest: each further page", &guest.page),
+            ("guest: virtio driver, adding a request", &guest.add),
+            ("guest: virtio driver, taking a request back", &guest.get),
+            ("guest: each further page of a request", &guest.page),
             ("device: ppoll", &device.poll),
             ("device: reading an eventfd", &device.event),
             ("device: request through QEMU", &device.request),
-            ("device: each further page", &device.page),
+            ("device: each further page of a request", &device.page),
             ("device: io_submit, fixed part", &device.submit),
             ("device: io_getevents", &device.reap),
             ("device: completion in QEMU", &device.complete),
             ("device: interrupt by irqfd", &device.signal),
-            ("spinning before an exit", &exits.pause_window),
+            ("time that a vCPU spins before an exit", &exits.pause_window),
         ]
     }
 }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_file_is_whole_and_every_entry_has_an_origin() {
-        let costs = VmCosts::kvm_2015().expect("it comes with the program");
+        let costs = VmCosts::kvm_2015().expect("the built-in file must be valid");
         assert_eq!(costs.name, "kvm-2015");
         assert!(costs.entries().iter().all(|(_, cost)| cost.ns > 0.0));
         let dearer = costs.with_guest_times(3);

@@ -1,12 +1,13 @@
 //! The thread of a vCPU: a submitting process, the guest's driver, its interrupts and halts.
 //!
-//! One simulated thread per vCPU. The process is fio with libaio: it submits I/Os one by one (a
-//! system call of the guest each, which does not exit), waits for at least one completion, reaps
-//! all completions, and submits as many again. A process that finds no free slot of the ring waits,
-//! too. Interrupts are handled between two requests. A request completes on the vCPU that submitted
-//! it, by an IPI if necessary: QEMU's vCPUs are sockets of their own, which share no cache as far
-//! as the guest knows, so blk-mq completes on the submitting CPU. It does so under the virtqueue's
-//! lock, like `virtblk_done` of Linux 3.17.
+//! Each vCPU is one simulated thread. The process behaves like fio with libaio: it submits I/Os one
+//! by one, waits for at least one completion, reaps all completions, and submits as many I/Os
+//! again. Each submission is a system call of the guest, which does not exit to the host. A process
+//! that finds no free slot of the ring waits for one. The vCPU handles interrupts between two
+//! requests. A request completes on the vCPU that submitted it, if necessary by an IPI: QEMU
+//! presents each vCPU as a socket, so the guest assumes that vCPUs share no cache, and blk-mq
+//! completes on the submitting CPU. The vCPU takes requests back under the virtqueue's lock, like
+//! `virtblk_done` of Linux 3.17.
 
 use std::collections::VecDeque;
 
@@ -25,7 +26,7 @@ use crate::simulation::WindowStep;
 /// A process in the guest.
 struct Process {
     offsets: Offsets,
-    /// Number of I/Os that it may submit.
+    /// Number of further I/Os that the process may submit.
     idle: u32,
     in_flight: u32,
     /// Start time of the request that found no free slot, if the process waits for one.
@@ -85,7 +86,7 @@ impl GuestCpu<'_> {
         }
     }
 
-    /// Submits as many I/Os as the process may and the ring has slots.
+    /// Submits as many I/Os as the process may submit and the ring has free slots for.
     fn submit(&mut self) {
         let pages = self.vm.plan.workload.bs_bytes.div_ceil(4096) - 1;
         let sectors = u64::from(self.vm.plan.workload.bs_bytes >> 9);
@@ -93,7 +94,7 @@ impl GuestCpu<'_> {
             let Some(process) = self.process.as_mut().filter(|process| process.idle > 0) else {
                 return;
             };
-            // Count the time that a request without a slot has waited.
+            // The latency includes the time for which the request waited for a free slot.
             let start_ns = process.waits_since_ns.take().unwrap_or_else(Simulated::now);
             Simulated::system_call();
             charge(&self.vm.costs.guest.interface, 1);
@@ -115,7 +116,7 @@ impl GuestCpu<'_> {
         }
     }
 
-    /// Adds a request to the vCPU's queue; returns false without a free slot.
+    /// Adds a request to the vCPU's queue; returns false if no slot is free.
     fn add(&self, request: VmRequest) -> bool {
         let queue = self.me.number % self.vm.plan.served.queues;
         let costs = &self.vm.costs;
@@ -217,7 +218,10 @@ impl GuestCpu<'_> {
 
     /// Completes a request of this vCPU.
     fn complete(&mut self, request: VmRequest) {
-        debug_assert!(matches!(request.op, Op::Read | Op::Write), "what a process submits");
+        debug_assert!(
+            matches!(request.op, Op::Read | Op::Write),
+            "a process submits only reads and writes"
+        );
         charge(&self.vm.costs.guest.complete, 1);
         self.done.push_back(request);
     }

@@ -1,12 +1,13 @@
-//! An I/O thread: virtqueues on one side, the block layer on the other.
+//! An I/O thread, which takes requests from virtqueues and sends them to the block layer.
 //!
-//! One simulated thread each. A turn of its loop checks notifications, takes the requests of the
-//! rings into the channel, submits them together, collects completions, puts them on the used
-//! rings, and interrupts. The production code (`Channel`, `BatchPacer`, `Polling`) is surrounded by
-//! charges for QEMU and its system calls. QEMU 2.1 publishes and signals each completed request by
-//! itself (`complete_request_vring`; 2.2 has a bottom half for it), if the driver asks for an
-//! interrupt. Like QEMU, the thread enables notifications as soon as it has emptied a ring, but not
-//! while it polls. Without work it polls for as long as `Polling` says, then sleeps.
+//! Each I/O thread is one simulated thread. An iteration of its loop checks notifications, takes
+//! the rings' requests into the channel, submits them together, collects completions, puts them on
+//! the used rings, and interrupts the guest. The model charges the costs of QEMU and its system
+//! calls around the production code (`Channel`, `BatchPacer`, `Polling`). QEMU 2.1 publishes each
+//! completed request separately, and signals the guest for each one if the driver asks for an
+//! interrupt (`complete_request_vring`; 2.2 has a bottom half for all requests). Like QEMU, the
+//! thread enables notifications as soon as it has emptied a ring, but not while it polls. Without
+//! work it polls for the time that `Polling` allows, then sleeps.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use super::ring::{Ring, VmRequest};
 struct Queue {
     number: u32,
     ring: Arc<Ring>,
-    /// Numbers of requests taken and put back so far.
+    /// Number of requests taken off the ring so far. `done` is the number put on the used ring.
     taken: u64,
     used: u64,
     published: u64,
@@ -44,9 +45,9 @@ impl Queue {
 /// Handling of the guest's notifications after a ring is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NotificationRule {
-    /// Ask for a notification with the next request.
+    /// Ask the guest for a notification of the next request.
     Asked,
-    /// Leave notifications off, because the thread polls.
+    /// Leave notifications unchanged, because the thread polls.
     AsTheyAre,
 }
 
@@ -63,7 +64,7 @@ pub(super) struct IoThreadState<'a> {
     requests: Vec<(u32, VmRequest)>,
     free: Vec<usize>,
     bios: Vec<Bio>,
-    /// Requests taken and not submitted yet, and the time of the first one.
+    /// Number of requests taken and not submitted yet. `since_ns` is the time of the first of them.
     in_hand: u32,
     since_ns: u64,
 }
@@ -90,7 +91,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         bell: Arc::clone(&handle.bell),
         turn: None,
     };
-    // As many slots as the rings have, so that the channel is never full.
+    // The channel has as many slots as the rings together, so that it is never full.
     let config = ChannelConfig {
         depth: 128 * queues.len() as u32,
         stamp: Stamp::Batch,
@@ -114,7 +115,8 @@ pub(super) fn run(vm: &Vm, number: u32) {
 }
 
 impl IoThreadState<'_> {
-    /// Runs one turn; returns false when everything is over.
+    /// Runs one iteration of the loop. Returns false when all processes have ended and no I/O is in
+    /// flight.
     fn turn(&mut self) -> bool {
         self.vm.cores.enter(None);
         self.system_call(&self.vm.costs.device.poll);
@@ -130,13 +132,14 @@ impl IoThreadState<'_> {
         true
     }
 
-    /// Charges a system call with a body.
+    /// Charges a system call, and the cost of the kernel's work in it.
     fn system_call(&self, body: &millrace_simulator::Cost) {
         Simulated::system_call();
         charge(body, 1);
     }
 
-    /// Takes requests from the rings with a notification, or from all rings while polling.
+    /// Takes requests from the rings whose notification is pending, or from all rings while
+    /// polling.
     fn take(&mut self) -> bool {
         let kicked = std::mem::take(&mut *lock(&self.handle.kicked));
         let polls = self.polling.spin_ns() > 0;
@@ -186,7 +189,7 @@ impl IoThreadState<'_> {
         }
     }
 
-    /// Moves a request through QEMU into the channel.
+    /// Charges QEMU's work for a request, and submits the request to the channel.
     fn start(&mut self, queue: u32, request: VmRequest) {
         let (costs, bs_bytes) = (&self.vm.costs.device, self.vm.plan.workload.bs_bytes);
         charge(&costs.request, 1);
@@ -208,12 +211,15 @@ impl IoThreadState<'_> {
         bio.set_op(if request.op == Op::Write { Op::Write } else { Op::Read });
         bio.set_user_data(place as u64);
         let accepted = self.channel.submit(bio);
-        assert!(accepted.is_ok(), "a channel for all slots, and sectors of this drive");
+        assert!(
+            accepted.is_ok(),
+            "the channel has room for all slots, and the request's sectors lie within the drive"
+        );
         self.in_hand += 1;
     }
 
-    /// Submits the requests in hand, after a wait for more if that pays; returns false if there are
-    /// none.
+    /// Submits the requests taken so far, after waiting for more if `BatchPacer` finds the wait
+    /// worthwhile. Returns false if there are no requests to submit.
     fn submit(&mut self) -> bool {
         if self.in_hand == 0 {
             return false;
@@ -254,7 +260,7 @@ impl IoThreadState<'_> {
             return false;
         }
         if self.vm.plan.interrupts && !self.vm.plan.served.steered {
-            // CPU 0 took the drive's interrupt and forwarded it.
+            // CPU 0 has handled the drive's interrupt and forwards it to this CPU.
             Simulated::interrupt(CpuId(0));
         }
         // Read the eventfd, then get the completions.
@@ -306,7 +312,7 @@ impl IoThreadState<'_> {
                 self.polling.caught(Simulated::now() - start_ns);
                 return;
             }
-            // From here on the thread relies on notifications.
+            // From here on the thread relies on notifications instead of polling.
             let quiet = |queue: &Queue| queue.ring.ask_for_kicks(queue.taken);
             if !self.queues.iter().all(quiet) {
                 return;

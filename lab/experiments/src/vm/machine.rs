@@ -1,6 +1,6 @@
 //! `Vm`: state shared by the vCPUs and I/O threads of a virtual machine.
 //!
-//! Created by `run` inside the simulation; used by `guest` and `iothread`.
+//! `run` creates this state inside the simulation; `guest` and `iothread` use it.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ use crate::filter::FilteredDriver;
 use crate::load::bench::{BenchError, Interrupt};
 use crate::simulation::{PollerDriver, Window};
 
-/// Event counts: now, and at the start of the window.
+/// Event counts at present and at the start of the measured window.
 #[derive(Debug, Default)]
 pub(super) struct Windowed {
     now: Counts,
@@ -42,7 +42,8 @@ pub(super) struct Vm {
     pub(super) costs: VmCosts,
     /// Cost of switching between the guest's processes, or to idle and back, in nanoseconds.
     pub(super) guest_switch_ns: u64,
-    /// Fixed cost of a submission in nanoseconds: its system calls and those of the turn it causes.
+    /// Fixed cost of a submission in nanoseconds: the system calls of the submission and of reaping
+    /// its completions.
     pub(super) turn_ns: u64,
     /// Size of the drive.
     pub(super) bytes: u64,

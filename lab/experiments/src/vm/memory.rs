@@ -20,10 +20,10 @@ use super::lock;
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
 
-/// Look-ups of a request of one page: the indirect table's entry and the buffer of each of header,
-/// data and status.
+/// Look-ups for a request of one page: two for each of header, data and status, namely the entry of
+/// the indirect table and the buffer.
 const LOOKUPS: u32 = 6;
-/// Look-ups of each further page: an entry and a buffer.
+/// Look-ups for each further page: an entry of the indirect table and a buffer.
 const PAGE_LOOKUPS: u32 = 2;
 
 /// A glibc mutex with its waiters.
@@ -143,8 +143,12 @@ mod tests {
             assert_eq!(memory.mutex.word.load(Order::Relaxed), 0);
             assert_eq!(memory.references.load(Order::Relaxed), 1);
         };
-        let model = machine("miot").expect("a known machine");
-        Simulation::new(&model, 1).expect("a model").first_cpu(7).run(main).expect("it ends");
+        let model = machine("miot").expect("the machine must exist");
+        Simulation::new(&model, 1)
+            .expect("the model must be valid")
+            .first_cpu(7)
+            .run(main)
+            .expect("the run must end");
         let seen = lock(&seen);
         *seen
     }

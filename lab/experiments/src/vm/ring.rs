@@ -28,7 +28,7 @@ type SimWord = <Simulated as Machine>::Word;
 /// One I/O of the guest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VmRequest {
-    /// Descriptor slot of the request, from adding it to taking it back.
+    /// Descriptor slot that the request occupies until the driver has taken the request back.
     pub(super) slot: u32,
     pub(super) vcpu: u32,
     pub(super) op: Op,
@@ -42,7 +42,7 @@ pub(super) struct DriverSide {
     free: Vec<u32>,
     added: u64,
     taken: u64,
-    /// vCPUs whose process found no free slot, in order.
+    /// vCPUs whose process waits for a free slot, in order of arrival.
     waiting: VecDeque<u32>,
 }
 
@@ -59,13 +59,14 @@ pub(super) struct Ring {
     used: Mutex<VecDeque<VmRequest>>,
 }
 
-/// Returns true if the other side asked for an event when the index passes its event index.
+/// Returns true if the other side wants an event: the step from `old` to `new` has passed its event
+/// index.
 fn needs_event(event: u64, new: u64, old: u64) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
 impl Ring {
-    /// Creates an empty ring; with `pause` the holders of its driver's lock may be preempted.
+    /// Creates an empty ring. With `pause`, the host may preempt holders of the driver's lock.
     pub(super) fn new(pause: Option<PauseLoop>) -> Ring {
         let lines = |count: u32| (0..count).map(|_| SimLine::new([0; 64])).collect();
         let word = || SimWord::new(0);
@@ -89,8 +90,8 @@ impl Ring {
         self.driver.seen()
     }
 
-    /// Adds a request, at the cost of `work`; returns true if the driver must notify the device.
-    /// `None` without a free slot: the vCPU is told when slots are free again.
+    /// Adds a request, at the cost of `work`. Returns true if the driver must notify the device,
+    /// and `None` if no slot is free; the vCPU is then woken when slots are free again.
     pub(super) fn add(&self, mut request: VmRequest, work: impl FnOnce()) -> Option<bool> {
         let mut driver = self.driver.lock();
         let Some(slot) = driver.free.pop() else {
@@ -113,9 +114,9 @@ impl Ring {
         Some(needs_event(event, driver.added, old))
     }
 
-    /// Takes back completed requests, each at the cost of `each`, until there are none left, and
-    /// asks for an interrupt by the next one; all under the driver's lock. Returns the vCPUs to be
-    /// told of free slots.
+    /// Takes back all completed requests, each at the cost of `each`, and asks for an interrupt
+    /// when the next request completes; all under the driver's lock. Returns the vCPUs that must be
+    /// woken because slots are free.
     pub(super) fn take_done(&self, mut each: impl FnMut(VmRequest)) -> Vec<u32> {
         let mut driver = self.driver.lock();
         let mut freed = 0;
@@ -124,7 +125,8 @@ impl Ring {
             let used = self.used_idx.load(Order::Acquire);
             while driver.taken < used {
                 self.used_line(driver.taken).read();
-                let request = lock(&self.used).pop_front().expect("published before the index");
+                let request =
+                    lock(&self.used).pop_front().expect("requests are published before the index");
                 driver.taken += 1;
                 driver.free.push(request.slot);
                 freed += 1;
@@ -137,7 +139,7 @@ impl Ring {
                 break;
             }
         }
-        // Wake as many as there are batches of 8 tags (BT_WAIT_BATCH of blk-mq).
+        // Wake one waiting vCPU for every 8 freed slots, rounded up (`BT_WAIT_BATCH` of blk-mq).
         let told = driver.waiting.len().min(usize::div_ceil(freed, 8));
         driver.waiting.drain(..told).collect()
     }
@@ -150,13 +152,13 @@ impl Ring {
 
     /// Takes the next request for the device; the index says that there is one.
     pub(super) fn pop(&self) -> VmRequest {
-        let request = lock(&self.avail).pop_front().expect("added before the index");
+        let request = lock(&self.avail).pop_front().expect("requests are added before the index");
         self.descriptors[request.slot as usize].read();
         request
     }
 
-    /// Asks for a notification of the next request after the device has taken all up to `taken`;
-    /// returns true if there are no more requests already.
+    /// Asks for a notification of the next request, after the device has taken `taken` requests.
+    /// Returns true if no further request was added meanwhile.
     pub(super) fn ask_for_kicks(&self, taken: u64) -> bool {
         self.avail_event.store(taken, Order::Relaxed);
         // Pairs with the driver's fence in `add`: one of the two sees the other.
@@ -164,13 +166,15 @@ impl Ring {
         self.available() == taken
     }
 
-    /// Puts a request on the used ring as its `number`th entry; visible once published.
+    /// Puts a request on the used ring as its `number`th entry. The driver sees the entry after
+    /// `publish`.
     pub(super) fn push_used(&self, request: VmRequest, number: u64) {
         self.used_line(number).write();
         lock(&self.used).push_back(request);
     }
 
-    /// Publishes entries of the used ring to the driver; returns true if the device must interrupt.
+    /// Publishes entries `old` to `new` of the used ring to the driver. Returns true if the device
+    /// must interrupt.
     pub(super) fn publish(&self, new: u64, old: u64) -> bool {
         // Release: pairs with the driver's acquire in `take_done`.
         self.used_idx.store(new, Order::Release);

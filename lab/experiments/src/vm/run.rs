@@ -1,7 +1,8 @@
-//! Runs one row of a virtual machine: builds everything inside the simulation, runs it, and counts.
+//! Runs one row of a virtual machine: creates its threads and queues inside the simulation, runs
+//! them, and computes the results.
 //!
-//! Experiments call `run_vm`. The simulation ends when every process has ended: the last one wakes
-//! all sleeping threads.
+//! Experiments call `run_vm`. The simulation ends when every process has ended; the last process
+//! wakes all sleeping threads so that these end, too.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +13,7 @@ use super::machine::Vm;
 use super::{Counts, LockSeen, VmCosts, VmPlan, guest, iothread, lock};
 use crate::load::bench::{BenchError, Interrupt};
 
-/// Limit on virtual time, after which a row is given up.
+/// Virtual time after which a row fails.
 const LIMIT_NS: u64 = 100_000_000_000;
 
 /// Results of a row.
@@ -21,9 +22,10 @@ pub(crate) struct VmResult {
     pub(crate) iops: f64,
     /// Mean latency from submission in the guest to reaping, in nanoseconds.
     pub(crate) latency_ns: f64,
-    /// Counts in the window.
+    /// Event counts within the measured window.
     pub(crate) counts: Counts,
-    /// Per I/O, warm-up included: the host's context switches, and the wait for the queues' locks.
+    /// The host's context switches per I/O, warm-up included. `lock_wait_ns` is the wait for the
+    /// queues' locks per I/O, warm-up included, too.
     pub(crate) switches_per_io: f64,
     pub(crate) lock_wait_ns: f64,
     /// Statistics of the queues' locks, warm-up included; zero if holders are not preempted.
@@ -71,7 +73,7 @@ pub(crate) fn run_vm_until(
     Ok(seen(&vm, &report))
 }
 
-/// Returns the machine without the effects that the plan leaves off.
+/// Returns the machine's model without the effects that the plan switches off.
 fn with_effects(model: &Model, plan: &VmPlan) -> Model {
     let mut model = model.clone();
     if !plan.effects.sharing {
@@ -80,7 +82,7 @@ fn with_effects(model: &Model, plan: &VmPlan) -> Model {
     model
 }
 
-/// Makes each hyper-thread of a machine as fast as a core.
+/// Makes each hyper-thread of a model as fast as a core.
 pub(crate) fn share_nothing(model: &mut Model) {
     if let Some(threads) = &mut model.hyper_threads {
         threads.gain.factor = f64::from(threads.per_core);
@@ -155,12 +157,12 @@ mod tests {
                 verify: false,
                 seed: 1,
             },
-            drive: drive.parse().expect("a drive"),
+            drive: drive.parse().expect("the drive's spec must be valid"),
             interrupts: drive != "null",
             length: Length::Ios(400),
         };
         let (costs, model) = (costs.expect("there"), model.expect("there"));
-        run_vm(&model, &costs, &plan).expect("it runs")
+        run_vm(&model, &costs, &plan).expect("the run must succeed")
     }
 
     #[test]

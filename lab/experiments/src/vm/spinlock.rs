@@ -1,13 +1,14 @@
 //! `GuestLock`: a spin lock of the guest's kernel, whose holder may be preempted.
 //!
-//! A ticket lock in one word: the ticket being served, and the next one. The host knows nothing of
-//! it: it may preempt a vCPU that holds the lock, or whose turn is next, and all others wait for
-//! that vCPU. A vCPU that has spun for the window of pause-loop exiting exits, gives up its CPU if
-//! another thread wants it, and spins again. With preemption off it is a lock of the host's kernel,
-//! whose holders and waiters the simulated machine does not preempt. Source: `ticket_spin_lock`
-//! (arch/x86/include/asm/spinlock.h), `handle_pause` and `ple_window` (arch/x86/kvm/vmx.c), both
-//! Linux 3.17. Not modelled: the directed yield of `kvm_vcpu_on_spin`, which makes the host prefer
-//! a preempted vCPU, and paravirtual spin locks.
+//! A ticket lock in one word, which holds the ticket being served and the next free ticket. The
+//! host does not know of the lock: it may preempt a vCPU that holds the lock or has the next
+//! ticket, and all other vCPUs then wait for that vCPU. A vCPU that has spun for the window of
+//! pause-loop exiting exits to the host, yields its CPU if another thread waits for the CPU, and
+//! spins again. With preemption off, `GuestLock` is a lock of the simulated machine, which preempts
+//! neither holders nor waiters. Source: `ticket_spin_lock` (arch/x86/include/asm/spinlock.h),
+//! `handle_pause` and `ple_window` (arch/x86/kvm/vmx.c), both Linux 3.17. Not modelled: the
+//! directed yield of `kvm_vcpu_on_spin`, which makes the host prefer a preempted vCPU, and
+//! paravirtual spin locks.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
@@ -23,7 +24,8 @@ type SimWord = <Simulated as Machine>::Word;
 
 /// Adds one to the next ticket.
 const TICKET: u64 = 1 << 32;
-/// Time after which a holder must have been preempted, as work under the lock takes microseconds.
+/// Wait for the lock, in nanoseconds, after which its holder must have been preempted, because work
+/// under the lock takes only microseconds.
 const LOST_NS: u64 = 100_000;
 
 /// Statistics of a lock.
@@ -31,9 +33,10 @@ const LOST_NS: u64 = 100_000;
 pub(crate) struct LockSeen {
     /// Time that vCPUs waited for the lock, with or without a CPU, in nanoseconds.
     pub(crate) wait_ns: u64,
-    /// Exits of vCPUs that spun for the window.
+    /// Number of exits of vCPUs that spun for the whole pause-loop window.
     pub(crate) pauses: u64,
-    /// Number of times that the holder, or the next in line, had no CPU for longer than 100 us.
+    /// Number of times that the holder, or the next vCPU to get the lock, had no CPU for longer
+    /// than 100 us.
     pub(crate) lost: u64,
 }
 
@@ -59,7 +62,7 @@ pub(super) struct PauseLoop {
 pub(super) enum GuestLock<T: Send> {
     /// The host may preempt the holder.
     Preempted(TicketLock<T>),
-    /// The host does not preempt holders.
+    /// The host does not preempt the holder, so this is a lock of the simulated machine.
     Left(SimLock<T>),
 }
 
@@ -74,7 +77,7 @@ pub(super) struct TicketLock<T> {
 }
 
 impl<T: Send> GuestLock<T> {
-    /// Creates a lock around `value`; with `pause` its holders may be preempted.
+    /// Creates a lock around `value`. With `pause`, the host may preempt holders of the lock.
     pub(super) fn new(value: T, pause: Option<PauseLoop>) -> GuestLock<T> {
         match pause {
             None => GuestLock::Left(SimLock::new("virtqueue", value)),
@@ -96,8 +99,8 @@ impl<T: Send> GuestLock<T> {
         }
     }
 
-    /// Returns the statistics so far; zero if holders are not preempted, whose lock the machine
-    /// counts.
+    /// Returns the statistics so far. They are zero if holders are not preempted, because the
+    /// simulated machine then counts the waits.
     pub(super) fn seen(&self) -> LockSeen {
         match self {
             GuestLock::Left(_) => LockSeen::default(),
@@ -106,7 +109,7 @@ impl<T: Send> GuestLock<T> {
     }
 }
 
-/// Returns the virtual time for statistics, without a cost to the guest.
+/// Returns the virtual time, for statistics, without charging the guest.
 fn now_ns() -> u64 {
     <Simulated as Machine>::Meter::now()
 }
@@ -142,7 +145,7 @@ impl<T: Send> TicketLock<T> {
             }
             lock(&self.seen).pauses += 1;
             charge(&self.pause.exit, 1);
-            // Give another thread that wants the CPU a chance to run.
+            // Yield the CPU to another thread that waits for it.
             Simulated::spin_until(now_ns() + 1, || false);
         }
     }
@@ -151,7 +154,7 @@ impl<T: Send> TicketLock<T> {
         let now_ns = now_ns();
         lock(&self.seen).lost += u64::from(now_ns - since_ns > LOST_NS);
         *lock(&self.released_ns) = now_ns;
-        // Release: pairs with the acquire of the next in line.
+        // Release: pairs with the acquire of the next holder in `lock`.
         self.word.fetch_add(1, Order::Release);
     }
 }
@@ -170,7 +173,7 @@ pub(super) enum GuestGuard<'a, T: Send> {
 impl<T: Send> Drop for GuestGuard<'_, T> {
     fn drop(&mut self) {
         if let GuestGuard::Preempted { of, value, since_ns } = self {
-            // The ticket keeps others away until `unlock`.
+            // The ticket still excludes other vCPUs until `unlock`.
             *value = None;
             of.unlock(*since_ns);
         }
@@ -253,7 +256,11 @@ mod tests {
             parker.unpark();
             threads.into_iter().for_each(|thread| assert!(thread.join()));
         };
-        Simulation::new(&model, 1).expect("a model").first_cpu(2).run(main).expect("it ends");
+        Simulation::new(&model, 1)
+            .expect("the model must be valid")
+            .first_cpu(2)
+            .run(main)
+            .expect("the run must end");
         let result = lock(&result);
         *result
     }

@@ -1,10 +1,11 @@
 //! `Vcpu`: a vCPU as other threads see it: its pending interrupts, and their delivery.
 //!
-//! A sender marks the interrupt; if it was already marked there is nothing more to do. If the vCPU
-//! is halted its thread is woken. If it runs in the guest on another core, that core gets an IPI,
-//! and the vCPU exits when it next checks. If its thread only waits for its core, the interrupt is
-//! delivered with the next entry, free of charge. A vCPU checks between two requests: an interrupt
-//! does not come in the middle of one. Kernel counterpart: `kvm_vcpu_kick`.
+//! A sender marks the interrupt as pending; if it was pending already, the sender does no more. If
+//! the vCPU is halted, the sender wakes the vCPU's thread. If the vCPU runs in the guest on another
+//! core, the sender sends an IPI to that core, and the vCPU exits when it next checks for
+//! interrupts. If the vCPU's thread waits for a core, the interrupt is delivered at the next entry
+//! into the guest, without a cost. A vCPU checks for interrupts between two requests, never within
+//! a request. Kernel counterpart: `kvm_vcpu_kick`.
 
 use std::sync::Mutex;
 
@@ -17,7 +18,7 @@ use super::ring::VmRequest;
 /// Interrupt bit of IPIs; lower bits are queues.
 pub(super) const IPI: u64 = 1 << 63;
 
-/// The vCPU that runs on each core, as far as the threads have reported.
+/// The vCPU that runs on each core, as the threads last reported.
 #[derive(Debug)]
 pub(super) struct Cores {
     running: Mutex<Vec<Option<u32>>>,
@@ -51,13 +52,15 @@ impl Cores {
 /// A vCPU.
 pub(super) struct Vcpu {
     pub(super) number: u32,
-    /// CPU on which its thread ran last, as far as it has reported; state of the simulation itself.
+    /// CPU on which the vCPU's thread ran last, as the thread last reported. Bookkeeping of the
+    /// simulation, which takes no virtual time.
     cpu: Mutex<u32>,
     pending: <Simulated as Machine>::Word,
     pub(super) bell: Doorbell<Simulated>,
     /// True if an IPI made, or will make, the vCPU exit.
     kicked: Mutex<bool>,
-    /// Requests of this vCPU that another vCPU has taken back, and the head of their list.
+    /// Requests of this vCPU that another vCPU has taken off the ring. `remote_head` models the
+    /// head of this list in the guest's memory.
     remote: Mutex<Vec<VmRequest>>,
     remote_head: <Simulated as Machine>::Word,
 }
@@ -90,7 +93,7 @@ impl Vcpu {
         self.bell.ring();
         if self.cpu() != Simulated::cpu().0 && cores.has(self.cpu(), self.number) {
             *lock(&self.kicked) = true;
-            // The cost to the vCPU is part of its exit.
+            // The vCPU's own cost is charged with its exit.
             Simulated::charge(cores.send_ns);
         }
     }
@@ -107,7 +110,8 @@ impl Vcpu {
         (bits, std::mem::take(&mut *lock(&self.kicked)))
     }
 
-    /// Hands over a request of this vCPU from another vCPU; returns true if an IPI must be sent.
+    /// Gives a completed request of this vCPU to it from another vCPU. Returns true if the caller
+    /// must send an IPI.
     pub(super) fn hand_over(&self, request: VmRequest) -> bool {
         lock(&self.remote).push(request);
         // AcqRel: pairs with the swap in `take_remote`.

@@ -80,7 +80,7 @@ fn every_smaller_scenario_is_another_valid_one() {
 fn what_was_found_once_stays_away() {
     for line in include_str!("../found.jsonl").lines() {
         let scenario: Scenario = serde_json::from_str(line).expect("a scenario a line");
-        let outcome = run(&scenario).expect("a valid scenario");
+        let outcome = run(&scenario).expect("the scenario must be valid");
         assert_eq!(outcome.violation, None, "{line}");
     }
 }

@@ -13,7 +13,7 @@ use millrace_simulator::Model;
 
 fn plan(serving: Serving, drives: usize, rw: Rw, bs_bytes: u32, workers: &[u32]) -> SimPlan {
     SimPlan {
-        drives: vec!["model:preset=850evo".parse().expect("a preset"); drives],
+        drives: vec!["model:preset=850evo".parse().expect("the preset must exist"); drives],
         layout: Layout::Stripe { chunk_sectors: 8 },
         service: Service {
             controllers: Vec::new(),
@@ -61,7 +61,7 @@ fn modes_differ_as_their_designs_say_and_lose_nothing() {
             for (_, name) in Serving::NAMES {
                 let serving = Serving::NAMES.iter().find(|n| n.1 == name).expect("one of them").0;
                 let row_of = run_simulated(&model, &plan(serving, drives, rw, bs, &workers));
-                let found = row_of.expect("a plan that fits");
+                let found = row_of.expect("the plan must be valid");
                 assert_eq!(found.outcome.errors, 0);
                 row.push((name, found.iops as u64));
             }
@@ -77,10 +77,11 @@ fn drives_of_one_list_wait_longer_later_unless_with_workers() {
     let unfairness = |serving| {
         let mut plan = plan(serving, 8, Rw::RandRead, 4096, &workers);
         // Room for all: waiting for a tag would hide what the stack does.
-        plan.drives = vec!["model:preset=850evo,depth=254".parse().expect("a preset"); 8];
+        plan.drives =
+            vec!["model:preset=850evo,depth=254".parse().expect("the preset must exist"); 8];
         plan.length = Length::Time(100_000_000);
-        let model = machine("x5690").expect("a machine that there is");
-        let row = run_simulated(&model, &plan).expect("a plan that fits");
+        let model = machine("x5690").expect("the machine must exist");
+        let row = run_simulated(&model, &plan).expect("the plan must be valid");
         let drives = &row.outcome.states;
         assert_eq!(drives.len(), 8);
         assert!(drives.iter().all(|drive| drive.wait == 0 && drive.insert == drive.dispatch));

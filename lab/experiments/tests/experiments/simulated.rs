@@ -19,7 +19,7 @@ use millrace_simulator::Model;
 fn plan(cpus: u32, stack: Stack, interface: InterfaceKind) -> SimPlan {
     let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
     SimPlan {
-        drives: vec!["null".parse().expect("a spec")],
+        drives: vec!["null".parse().expect("the drive's spec must be valid")],
         layout: Layout::Linear,
         service: Service::default(),
         stack,
@@ -40,7 +40,7 @@ fn plan(cpus: u32, stack: Stack, interface: InterfaceKind) -> SimPlan {
 const LOCKS: Watch = Watch { locks: true, tags: None, trace: None };
 
 fn run(model: &Model, plan: &SimPlan) -> Row {
-    let row = run_simulated(model, plan).expect("a plan that fits");
+    let row = run_simulated(model, plan).expect("the plan must be valid");
     assert_eq!(row.outcome.errors, 0, "{row:?}");
     row
 }
@@ -151,7 +151,7 @@ fn an_interrupt_wakes_whoever_waits_for_one_io() {
         .map(|stack| [Irq::Core0, Irq::Steered].map(|irq| (stack, irq)))
         .concat()
     {
-        let drives = vec!["null:delay=5us".parse().expect("a spec")];
+        let drives = vec!["null:delay=5us".parse().expect("the drive's spec must be valid")];
         let row = run(&model, &SimPlan { drives, irq, ..plan(8, stack, InterfaceKind::Sync) });
         // Of the program's call: with its system call, and behind the others' interrupts.
         assert!((10_000..35_000).contains(&row.lat_ns.p50), "{row:?}");
@@ -199,7 +199,12 @@ fn interrupts_of_linux_2_4_wake_waiters_for_several_drives() {
     for (stack, jobs) in [(Stack::Sq, 1), (Stack::Sq, 3), (Stack::Mq, 2), (Stack::Sq, 4)] {
         let plan = plan(jobs, stack, InterfaceKind::Sync);
         let history = Linux24 { adapters: Some(LockScope::Global), ..Linux24::default() };
-        let drives = vec!["model:read=20us,units=4,latency=0us".parse().expect("a spec"); 3];
+        let drives = vec![
+            "model:read=20us,units=4,latency=0us"
+                .parse()
+                .expect("the drive's spec must be valid");
+            3
+        ];
         let layout = Layout::Stripe { chunk_sectors: 8 };
         let service = Service { history, ..Service::default() };
         let row = run(&model, &SimPlan { drives, layout, service, irq: Irq::Core0, ..plan });
@@ -271,7 +276,9 @@ fn locks_have_rows_by_place_on_both_machines() {
 fn plans_that_fit_no_machine_say_why() {
     let model = Model::plain(1, 2);
     let good = plan(1, Stack::Mq, InterfaceKind::Ring);
-    let error = |plan: SimPlan| run_simulated(&model, &plan).expect_err("refused").to_string();
+    let error = |plan: SimPlan| {
+        run_simulated(&model, &plan).expect_err("the input must be refused").to_string()
+    };
     assert_eq!(error(SimPlan { cpus: vec![2], ..good.clone() }), "CPU 2: the machine has 2");
     let file = SimPlan { drives: vec!["file:path=/x".parse().unwrap()], ..good.clone() };
     assert_eq!(
@@ -288,7 +295,7 @@ fn plans_that_fit_no_machine_say_why() {
 fn excess_jobs_are_refused_with_the_number_of_threads() {
     let mut plan = plan(1, Stack::Mq, InterfaceKind::Ring);
     plan.jobs = 4_096;
-    let model = machine("e7-2870").expect("it comes with the program");
+    let model = machine("e7-2870").expect("the built-in file must be valid");
     let text = run_simulated(&model, &plan).expect_err("too many").to_string();
     let said = "numjobs=4096: a simulated machine has room for 4096 threads; use 4014 or fewer";
     assert!(text.contains(said), "{text}");
@@ -301,7 +308,7 @@ fn acts(files: &[std::path::PathBuf]) -> Vec<EventCode> {
         let bytes = std::fs::read(file).expect("a file that was named");
         let mut rest = &bytes[..];
         while let Some((head, data)) = rest.split_first_chunk::<RECORD_BYTES>() {
-            let record = Record::decode(head).expect("a whole record");
+            let record = Record::decode(head).expect("the record must be complete");
             acts.extend(record.act());
             rest = &data[record.pdu_len as usize..];
         }

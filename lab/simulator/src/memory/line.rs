@@ -2,11 +2,11 @@
 //!
 //! Each word, line and lock has a `LineState`. Its fields are atomics only so that it may be
 //! shared; within a simulation only one system thread accesses it. Its content is valid for the
-//! simulation whose number is `epoch`; for any other simulation the line is in no cache. States: in
-//! no cache; exclusive (dirty or not); shared by a set of CPUs. `busy_until_ps` serialises the
-//! transfers of a line; a CPU that requests the line during a transfer waits for its turn first
-//! (line_queue.rs). Not modelled: capacity misses, prefetching, store buffers, and overlapping
-//! misses.
+//! simulation whose number is `epoch`; for any other simulation the line is in no cache. A line is
+//! in one of these states: in no cache; exclusive (dirty or not); shared by a set of CPUs.
+//! `busy_until_ps` serialises the transfers of a line; a CPU that requests the line during a
+//! transfer first waits in the line's queue (line_queue.rs). Not modelled: capacity misses,
+//! prefetching, store buffers, and overlapping misses.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -216,8 +216,9 @@ impl Caches {
         end_ps
     }
 
-    /// Invalidates the line in all other caches. Returns when that is complete, which the farthest
-    /// cache decides. Returns `None` if no other cache holds the line.
+    /// Invalidates the line in all other caches. Returns the time at which the invalidation is
+    /// complete, which the farthest cache determines. Returns `None` if no other cache holds the
+    /// line.
     fn invalidate(
         &mut self,
         line: &LineState,

@@ -1,8 +1,8 @@
-//! `SimMeter`: collects statistics of locks that are built from words.
+//! `SimMeter`: collects statistics of locks that the program builds from atomic words.
 //!
-//! Such locks report each hold, always and at no cost in virtual time, so that they appear in the
-//! statistics like the locks of the lock table (lock_table.rs), which owns the counts. The block
-//! layer calls this through `Machine::Meter`. Outside a simulation nothing is counted.
+//! Such a lock reports every release to `SimMeter`, at no cost in virtual time. So the statistics
+//! list it beside the simulated locks. The lock table (lock_table.rs) owns the counts. The block
+//! layer calls this type through `Machine::Meter`. Outside a simulation the calls count nothing.
 
 use crate::model::time::PS_PER_NS;
 use crate::world::private;

@@ -1,8 +1,8 @@
-//! `Clocks`: the times that decide which CPU, or which thread deadline, comes next.
+//! `Clocks`: the CPUs' clocks and the threads' deadlines, of which the earliest is the next event.
 //!
-//! The scheduler owns the clocks. CPUs whose thread can run are in one tournament, together with
-//! the earliest deadline, which precedes a CPU of equal time; the deadlines are in a tournament of
-//! their own. Invariant: `tree` holds the earliest time of `timers` at the position `TIMERS`.
+//! The scheduler owns the clocks. One tournament tree holds the CPUs whose thread can run, and the
+//! earliest deadline, which precedes a CPU of equal time. A second tournament tree holds all
+//! deadlines. Invariant: `tree` holds the earliest time of `timers` at the position `TIMERS`.
 
 use std::vec;
 use std::vec::Vec;
@@ -32,7 +32,8 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    /// Creates the clocks. `places` has the rank of each CPU among CPUs of equal time.
+    /// Creates the clocks. `places` holds the rank of each CPU, which decides between CPUs of equal
+    /// time.
     pub(crate) fn new(places: &[usize]) -> Self {
         let mut by_position = vec![0; places.len() + 1];
         for (cpu, place) in places.iter().enumerate() {
@@ -59,7 +60,10 @@ impl Clocks {
         if position != TIMERS {
             return Some((time_ps, ClockEvent::Cpu(self.by_position[position])));
         }
-        let (_, thread) = self.timers.first().expect("the tree shows a timer, so one is set");
+        let (_, thread) = self
+            .timers
+            .first()
+            .expect("the tree holds the earliest deadline, so a deadline is set");
         Some((time_ps, ClockEvent::Deadline(thread as u32)))
     }
 

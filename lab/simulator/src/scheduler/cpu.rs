@@ -67,7 +67,7 @@ impl CpuState {
 /// State of fair scheduling on a CPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FairCpu {
-    /// Start of that part of the current thread's run time which is not counted yet.
+    /// Time since which the current thread's run time is not counted yet.
     pub(crate) since_ps: u64,
     /// Maximum run time of all threads chosen so far. Threads that slept are compared with it.
     pub(crate) least_ps: u64,

@@ -1,4 +1,4 @@
-//! `Tournament`: finds the earliest of a few hundred clocks in a handful of comparisons.
+//! `Tournament`: finds the earliest of a few hundred clocks with a few comparisons.
 //!
 //! The tournament is a complete binary tree of minima over packed keys (time, then position), so
 //! that the lower position wins ties. The scheduler keeps one over the CPUs and one over the

@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_call_by_whoever_holds_still_ends_the_simulation() {
-        let simulation = Simulation::new(&Model::plain(1, 1), 0).expect("a valid model");
+        let simulation = Simulation::new(&Model::plain(1, 1), 0).expect("the model must be valid");
         let main = || {
             drop(Simulated::hold_still());
             let before_ns = Simulated::now();

@@ -30,7 +30,7 @@ fn deadlock_names_every_thread_and_what_it_waits_for() {
         });
         assert!(thread.join());
     })
-    .expect_err("a deadlock");
+    .expect_err("the run must end with a deadlock");
     let expected = "deadlock: every thread waits; main on CPU 0 waits for the end of thread left; \
                     left on CPU 1 waits for lock second, held by right; \
                     right on CPU 2 waits for lock first, held by left; \
@@ -47,14 +47,16 @@ fn a_lock_taken_twice_is_a_deadlock() {
         let _guard = lock.lock();
         let _again = lock.lock();
     });
-    let text = error.expect_err("a deadlock").to_string();
+    let text = error.expect_err("the run must end with a deadlock").to_string();
     assert!(text.ends_with("main on CPU 0 waits for lock twice, held by main"), "{text}");
 }
 
 #[test]
 fn a_run_that_goes_on_for_ever_ends_at_its_limit() {
     for parks in [false, true] {
-        let simulation = Simulation::new(&exact(1, 2), 0).expect("valid").time_limit_ns(5_000_000);
+        let simulation = Simulation::new(&exact(1, 2), 0)
+            .expect("the input must be valid")
+            .time_limit_ns(5_000_000);
         let result = simulation.run(move || {
             let parker = SimParker::new();
             loop {
@@ -85,7 +87,7 @@ fn a_panic_ends_the_simulation_with_the_threads_name_and_time() {
             drop(lock.lock());
         }
     })
-    .expect_err("a panic");
+    .expect_err("the run must panic");
     let SimError::Panic { thread, at_ns, message } = &error else { panic!("{error:?}") };
     assert_eq!((thread.as_str(), message.as_str()), ("unlucky", "number 17"));
     // Started at 1,100, woken at 3,100, running at 4,100, and it has worked for 5,000.
@@ -115,13 +117,13 @@ fn destructors_of_a_thread_that_panics_do_not_wait_for_others() {
         Simulated::charge(1_000);
         panic!("early");
     });
-    let text = error.expect_err("a panic").to_string();
+    let text = error.expect_err("the run must panic").to_string();
     assert!(text.starts_with("thread main panicked") && text.ends_with("early"), "{text}");
 }
 
 #[test]
 fn a_clock_beyond_the_last_time_that_counts_is_over_its_limit() {
-    let simulation = Simulation::new(&exact(1, 1), 0).expect("valid");
+    let simulation = Simulation::new(&exact(1, 1), 0).expect("the input must be valid");
     let result = simulation.run(|| {
         Simulated::charge(u64::MAX);
         SimWord::new(0).store(1, Order::Relaxed);
@@ -152,18 +154,20 @@ fn destructor_waiting_for_a_lock_in_a_panic_ends_the_run() {
             panic!("with a lock still to take");
         })
     });
-    let text = result.join().expect("it returns").expect_err("a panic").to_string();
+    let text = result.join().expect("it returns").expect_err("the run must panic").to_string();
     assert!(text.ends_with("a destructor waits for a lock"), "{text}");
 }
 
 #[test]
 fn simulations_do_not_nest() {
-    let error = try_run(&exact(1, 1), || drop(try_run(&exact(1, 1), || ()))).expect_err("a panic");
+    let error = try_run(&exact(1, 1), || drop(try_run(&exact(1, 1), || ())))
+        .expect_err("the run must panic");
     assert!(error.to_string().ends_with("simulations must not be nested"), "{error}");
 }
 
 #[test]
 #[should_panic(expected = "there is no CPU")]
 fn a_first_cpu_that_does_not_exist_is_refused() {
-    let _ = Simulation::new(&exact(1, 1), 0).expect("valid").first_cpu(1).run(|| ());
+    let _ =
+        Simulation::new(&exact(1, 1), 0).expect("the input must be valid").first_cpu(1).run(|| ());
 }

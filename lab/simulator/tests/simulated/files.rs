@@ -48,7 +48,7 @@ jitter = { share = 0.05, origin = "avoids lockstep" }
 "#;
 
 fn error_of(text: &str) -> String {
-    toml::from_str::<Model>(text).expect_err("refused").to_string()
+    toml::from_str::<Model>(text).expect_err("the input must be refused").to_string()
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn cost_without_origin_and_unknown_key_are_errors_that_name_it() {
     let text = error_of(&FILE.replace("ghz = 2.4", ""));
     assert!(text.contains("missing field `ghz`"), "{text}");
     let wrong = FILE.replace("spinner = { share = 0.5", "spinner = { share = 5.0");
-    let model: Model = toml::from_str(&wrong).expect("a number");
+    let model: Model = toml::from_str(&wrong).expect("the value must be a number");
     assert_eq!(
         model.validate().expect_err("too much").to_string(),
         "machine model: cache.spinner: share must be 0 to 1, is 5"
@@ -79,8 +79,9 @@ fn cost_without_origin_and_unknown_key_are_errors_that_name_it() {
 #[test]
 fn name_that_is_no_word_and_clock_that_stands_still_are_refused() {
     let refused = |old: &str, new: &str| {
-        let model: Model = toml::from_str(&FILE.replace(old, new)).expect("well formed");
-        model.validate().expect_err("no machine has it").to_string()
+        let model: Model =
+            toml::from_str(&FILE.replace(old, new)).expect("the text must be well formed");
+        model.validate().expect_err("no machine has the mechanism").to_string()
     };
     let name = FILE.lines().find(|line| line.starts_with("name")).expect("it has a name");
     for wrong in [r#"name = """#, r#"name = "a\u001bb""#] {

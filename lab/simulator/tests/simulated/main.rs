@@ -37,7 +37,10 @@ pub fn run(model: &Model, main: impl FnOnce() + Send + 'static) -> Report {
 }
 
 pub fn try_run(model: &Model, main: impl FnOnce() + Send + 'static) -> Result<Report, SimError> {
-    Simulation::new(model, 1).expect("a valid model").time_limit_ns(10_000_000_000).run(main)
+    Simulation::new(model, 1)
+        .expect("the model must be valid")
+        .time_limit_ns(10_000_000_000)
+        .run(main)
 }
 
 pub fn spawn(name: &str, cpu: u32, body: impl FnOnce() + Send + 'static) -> SimThread {
@@ -62,9 +65,9 @@ pub struct Notes(Arc<Mutex<Vec<u64>>>);
 
 impl Notes {
     pub fn add(&self, note: u64) {
-        self.0.lock().expect("no panics").push(note);
+        self.0.lock().expect("the simulation must not panic").push(note);
     }
     pub fn take(&self) -> Vec<u64> {
-        std::mem::take(&mut self.0.lock().expect("no panics"))
+        std::mem::take(&mut self.0.lock().expect("the simulation must not panic"))
     }
 }

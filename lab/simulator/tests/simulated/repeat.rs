@@ -9,7 +9,7 @@ use super::{SimLock, SimParker, SimWord, spawn};
 
 /// A bit of everything, on 24 CPUs.
 fn busy(seed: u64) -> Report {
-    let simulation = Simulation::new(&Model::plain(4, 6), seed).expect("valid");
+    let simulation = Simulation::new(&Model::plain(4, 6), seed).expect("the input must be valid");
     let main = || {
         let words: Arc<Vec<_>> = Arc::new((0..5).map(|_| SimWord::new(0)).collect());
         let lock = Arc::new(SimLock::new("shared", 0u64));
@@ -42,7 +42,7 @@ fn same_seed_same_report_and_another_seed_another() {
     let first = busy(7);
     assert_eq!(format!("{first:?}"), format!("{:?}", busy(7)));
     assert_ne!(first.end_ns, busy(8).end_ns);
-    let elsewhere = std::thread::spawn(|| busy(7)).join().expect("no panic");
+    let elsewhere = std::thread::spawn(|| busy(7)).join().expect("the simulation must not panic");
     assert_eq!(first, elsewhere, "on another thread of the system");
 }
 

@@ -1,7 +1,7 @@
 //! Splits Rust text into code, comments and string literals, keeping every line and column.
 //!
-//! Literals are tokens of proc-macro2, with which it also replaces doc comments; once these are
-//! known, a slash begins a comment or is code. Called by `Source::parse`.
+//! proc-macro2 finds the literals; it also returns doc comments as literals. Outside these
+//! literals, a slash is code or begins a comment. `Source::parse` calls this file.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 
@@ -29,7 +29,7 @@ pub fn split(text: &str, tokens: TokenStream) -> SourceViews {
     let mut classes = vec![TokenClass::Code; text.len()];
     each_literal(tokens, &mut |span| {
         let range = span.byte_range();
-        // The first of these characters says what the literal is; a number has none.
+        // The first of these characters tells the kind of the literal; a number has none of them.
         let class = match text[range.clone()].chars().find(|c| matches!(c, '/' | '"' | '\'')) {
             Some('/') => TokenClass::Comment,
             Some('"') => TokenClass::Text,

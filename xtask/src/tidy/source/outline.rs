@@ -85,7 +85,7 @@ impl Outline {
     }
 
     fn function(&mut self, attrs: &[syn::Attribute], sig: &syn::Signature, body: Option<Span>) {
-        // The lines of the braces do not count.
+        // The lines with the function's braces do not count.
         let size = body.map_or(0, |span| (span.end().line - span.start().line).saturating_sub(1));
         self.items.push(Item {
             kind: ItemKind::Function,

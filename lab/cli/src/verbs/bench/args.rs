@@ -407,7 +407,9 @@ impl FromStr for CpuRange {
     fn from_str(text: &str) -> Result<CpuRange, String> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let range = first.parse().ok().zip(last.parse().ok()).map(|(a, b)| CpuRange(a, b));
-        range.filter(|range| range.0 <= range.1).ok_or_else(|| "CPUs such as 1-4,7".to_owned())
+        range
+            .filter(|range| range.0 <= range.1)
+            .ok_or_else(|| "write CPUs such as 1-4,7".to_owned())
     }
 }
 
@@ -517,12 +519,12 @@ impl TargetArgs {
 /// Default size of a chunk in bytes.
 const CHUNK: u64 = 65_536;
 
-/// Parses the way in which a client of a vhost-user server waits.
+/// Parses the method by which a client of a vhost-user server waits for completions.
 fn wait(text: &str) -> Result<Wait, String> {
     match text {
         "poll" => Ok(Wait::Poll),
         "events" => Ok(Wait::Events),
-        _ => Err("one of poll, events".to_owned()),
+        _ => Err("write poll or events".to_owned()),
     }
 }
 
@@ -532,6 +534,6 @@ pub const ALL_CPUS: u32 = u32::MAX;
 fn cpu_count(text: &str) -> Result<u32, String> {
     match text {
         "all" => Ok(ALL_CPUS),
-        text => text.parse().map_err(|_| "a number, or all".to_owned()),
+        text => text.parse().map_err(|_| "write a number, or all".to_owned()),
     }
 }

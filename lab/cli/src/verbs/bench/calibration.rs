@@ -23,12 +23,12 @@ use super::args::BenchArgs;
 use super::plan;
 use crate::verbs::interrupt::INTERRUPTED;
 
-/// Default time of all runs together: first on this machine, then on a simulated one.
+/// Default time of all runs together, on this machine and on a simulated machine.
 const RUNTIME: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(6)];
 /// Default number of I/Os in flight.
 const IODEPTH: u32 = 128;
-/// Share of its time that a job must spend computing for the job, not the drive, to count as the
-/// bottleneck.
+/// Fraction of its time for which a job must compute to count as the bottleneck in place of the
+/// drive.
 const BUSY: f64 = 0.95;
 /// Measures the drive and prints its rates.
 pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitCode> {

@@ -70,7 +70,7 @@ fn unit(text: &str) -> Result<Unit, String> {
         "512" => Ok(Unit(Some(512))),
         "page" => Ok(Unit(Some(4096))),
         "whole" => Ok(Unit(None)),
-        _ => Err("512, page or whole".to_owned()),
+        _ => Err("write 512, page or whole".to_owned()),
     }
 }
 
@@ -87,7 +87,7 @@ fn bounce(text: &str) -> Result<Bounce, String> {
     match text {
         "never" => Ok(Bounce::Never),
         "always" => Ok(Bounce::Always),
-        _ => Err("one of never, always".to_owned()),
+        _ => Err("write never or always".to_owned()),
     }
 }
 
@@ -104,7 +104,7 @@ fn queue_plug(text: &str) -> Result<QueuePlug, String> {
     match text {
         "task" => Ok(QueuePlug::Task),
         "queue" => Ok(QueuePlug::Queue),
-        _ => Err("one of task, queue".to_owned()),
+        _ => Err("write task or queue".to_owned()),
     }
 }
 

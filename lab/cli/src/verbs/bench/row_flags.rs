@@ -1,7 +1,7 @@
 //! Flags that apply only to rows, and that runs of other kinds exclude.
 //!
-//! This module owns the list of flags that all such runs exclude; each kind adds its own list. It
-//! is used where clap's arguments are defined.
+//! This module owns the list of flags that all runs without rows exclude; each kind of run adds a
+//! list of its own. The definitions of clap's arguments use it.
 
 /// Arguments that only rows of --machine and --locks have.
 const LABORATORY: [&str; 12] = [

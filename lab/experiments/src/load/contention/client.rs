@@ -1,9 +1,10 @@
 //! Loop of one client, which keeps `iodepth` I/Os in flight until the run ends and counts them.
 //!
-//! Called by run.rs on the client's own thread, with a channel and a way to wait. A latency is from
-//! the moment before a bio is submitted until it has been polled, so it includes waits for limits,
-//! schedulers and tags. I/Os that complete during the warm-up do not count. I/Os in flight at the
-//! end are left to the channel, which lifts its limits when it is dropped.
+//! run.rs calls this on the client's own thread, with a channel and a function that waits. A
+//! latency lasts from the moment before a bio is submitted until the client has polled its
+//! completion, so it includes waits for limits, schedulers and tags. I/Os that complete during the
+//! warm-up do not count. The channel completes the I/Os in flight at the end; it lifts its limits
+//! when it is dropped.
 
 use millrace_block::{
     Bio, Buffer, Channel, Completion, CostModel, Error, Reject, Sector, Snapshot,
@@ -20,7 +21,7 @@ pub(super) struct RunTimes {
     /// Start of the measured interval, after the warm-up.
     pub(super) begin_ns: u64,
     pub(super) end_ns: u64,
-    /// Start of the series, and length of each of its steps.
+    /// Start time of the series, and length of each of its steps, if the plan asks for a series.
     pub(super) series: Option<(u64, u64)>,
     /// Start of the run, if the times of all completions are kept.
     pub(super) times_from_ns: Option<u64>,
@@ -49,13 +50,13 @@ struct IoInFlight {
     cost_ns: u64,
 }
 
-/// Client at its channel.
+/// Running client with its channel.
 pub(super) struct Contender<'a, M: Machine> {
     channel: &'a mut Channel<M>,
     moments: RunTimes,
     cost: CostModel,
     sectors: u32,
-    /// Pause after a completion in nanoseconds, and the end of the present pause.
+    /// Pause after a completion, in nanoseconds. `pause_until_ns` is the end of the current pause.
     thinktime_ns: u64,
     pauses_until_ns: u64,
     offsets: Offsets,
@@ -96,7 +97,8 @@ impl<'a, M: Machine> Contender<'a, M> {
         }
     }
 
-    /// Runs until the end; `wait` returns when there may be something to poll, or at its deadline.
+    /// Runs the client until the end of the run. `wait` sleeps until there may be completions to
+    /// poll, or until its deadline.
     pub(super) fn run(
         mut self,
         mut wait: impl FnMut(&mut Channel<M>, u64) -> Result<(), Error>,
@@ -122,12 +124,13 @@ impl<'a, M: Machine> Contender<'a, M> {
         }
     }
 
-    /// Submits idle I/Os, or as many of them as the stack accepts.
+    /// Submits idle I/Os, or as many of them as the block layer accepts.
     fn submit(&mut self, now_ns: u64) {
         M::work(Stage::Interface, self.idle.len() as u32);
         while let Some(mut bio) = self.idle.pop() {
             let sent = &mut self.sent[bio.user_data() as usize];
-            // An I/O that the stack gave back keeps its place, and the time since which it waits.
+            // An I/O that the block layer rejected keeps its offset and its start time for the next
+            // attempt.
             if sent.at_ns == 0 {
                 let (block, op) = self.offsets.next_io();
                 let sector = block * u64::from(self.sectors);
@@ -138,7 +141,11 @@ impl<'a, M: Machine> Contender<'a, M> {
                 bio.set_op(op);
             }
             if let Err(rejected) = self.channel.submit(bio) {
-                assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
+                assert_eq!(
+                    rejected.reason,
+                    Reject::Full,
+                    "the client's offsets must lie within the volume"
+                );
                 self.idle.push(rejected.bio);
                 break;
             }

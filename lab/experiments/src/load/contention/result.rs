@@ -1,7 +1,7 @@
-//! `ContentionReport`: what each client got of the drive, and how fair that was.
+//! `ContentionReport`: each client's share of the drive, and the fairness of these shares.
 //!
-//! Plain data, made by run.rs; printed by the binary, judged by experiments. Rates are by the time
-//! that a client had, which is shorter for one that starts late.
+//! run.rs creates this plain data; the binary prints it, and experiments check it. A client's rates
+//! refer to the client's own measured time, which is shorter if the client starts late.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use super::client::Tally;
 use super::{Client, ContentionPlan};
 use crate::load::row::LatencyNs;
 
-/// I/Os of a client that failed.
+/// Failed I/Os of a client.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct FailedIos {
     /// Number of failed I/Os.
@@ -20,10 +20,10 @@ pub struct FailedIos {
     pub error_text: Option<String>,
 }
 
-/// Course of a client's I/Os over a run, as far as the plan asks for it.
+/// Time series of a client's I/Os over a run, if the plan asks for it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientTimeline {
-    /// Number of I/Os in each step; steps begin with the measured time.
+    /// Number of I/Os in each step; the first step begins with the measured time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<u64>,
     /// Time of each completion, warm-up included, in nanoseconds from the start of the run.
@@ -56,16 +56,17 @@ pub struct ClientRow {
     pub bw_bytes_per_s: f64,
     /// Latency from submission to completion, as the client sees it.
     pub lat_ns: LatencyNs,
-    /// Cost of the client's I/Os a second, in nanoseconds of the drives' time by the cost model.
+    /// Cost of the client's I/Os per second: nanoseconds of drive time by the cost model.
     pub cost_ns_per_s: f64,
-    /// Share of the client's I/Os in the cost of all clients' I/Os, 0 to 1.
+    /// Cost of the client's I/Os as a fraction of the cost of all clients' I/Os, 0 to 1.
     pub share: f64,
-    /// Share that the weights give the client if every client always has I/O waiting.
+    /// Fraction of the total cost that the weights give the client if every client always has I/O
+    /// waiting.
     pub weight_share: f64,
-    /// I/Os of the client that failed.
+    /// Failed I/Os of the client.
     #[serde(flatten)]
     pub failed: FailedIos,
-    /// Course of the client's I/Os over the run.
+    /// Time series of the client's I/Os over the run.
     #[serde(flatten)]
     pub course: ClientTimeline,
 }

@@ -1,8 +1,9 @@
-//! An experiment on a machine: makes groups, drives and threads, and collects what clients did.
+//! Runs an experiment on a machine: creates groups, drives and threads, and collects the clients'
+//! results.
 //!
-//! `contend_simulated` and `contend` are what others call; both run `run_on`. What differs between
-//! machines is a `ClientHost`. Results and the volume leave a simulation through shared memory,
-//! where taking them apart costs no virtual time.
+//! Callers use `contend_simulated` and `contend`; both call `run_on`. A `ClientHost` implements the
+//! differences between machines. Results and the volume leave a simulation through shared memory,
+//! so that dropping the volume takes no virtual time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,11 +19,11 @@ use crate::load::bench::{BenchError, check_block_size, check_room};
 use crate::load::drain_barrier::{DrainBarrier, DrainMember};
 use crate::load::sleeper::{BellSleeper, Sleeper};
 
-/// Virtual time that a simulation may take beyond its plan, in which clients' channels drain.
+/// Virtual time that a simulation may take after the plan's end, in which clients' channels drain.
 const GRACE_NS: u64 = 20_000_000_000;
 
-/// Runs an experiment on a simulated machine, for drives that run on any machine. A plan and a
-/// model always give one result, to the bit.
+/// Runs an experiment on a simulated machine, for drives that run on any machine. The result is
+/// deterministic: the same plan and model give a bit-identical result.
 ///
 /// # Errors
 /// If the plan does not fit the machine or the drives, or the simulation fails.
@@ -62,7 +63,7 @@ pub fn contend(plan: &ContentionPlan) -> Result<ContentionReport, BenchError> {
     Ok(contest)
 }
 
-/// Parts of a machine that a client's thread uses, beside a way to wait.
+/// Operations that a client's thread needs from its machine, in addition to a `Sleeper`.
 trait ClientHost: Sleeper {
     /// Returns the CPU of a client; `None` for any CPU.
     fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32>;
@@ -74,7 +75,7 @@ trait ClientHost: Sleeper {
     ) -> Result<(), Error>;
 }
 
-/// Drives' queues belong to nobody.
+/// On a simulated machine no thread owns the drives' queues, so there is nothing to serve.
 impl ClientHost for BellSleeper {
     fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32> {
         Some(plan.cpu_of(number))
@@ -107,13 +108,14 @@ fn wait<S: Sleeper>(
 ) -> Result<(), Error> {
     let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
     if sleeper.sleep(due_ns, &|| channel.has_work())? {
-        // The wait may have ended for the channel's tick, which would stay due if it were not run.
+        // The wait may have ended because the channel's periodic work is due; it would stay due and
+        // end every further wait if it were not done here.
         channel.tick();
     }
     Ok(())
 }
 
-/// Report and volume; the volume is kept so that it is dropped where time does not count.
+/// Report and volume. The volume is returned so that it is dropped outside of the measured time.
 type RunResult<M> = (ContentionReport, Arc<Volume<M>>);
 
 /// Runs an experiment on the main thread.

@@ -22,7 +22,7 @@ fn client(name: &str, group: u16, iodepth: u32) -> Client {
 
 fn plan(drive: &str, clients: Vec<Client>) -> ContentionPlan {
     ContentionPlan {
-        drives: vec![drive.parse().expect("a spec")],
+        drives: vec![drive.parse().expect("the drive's spec must be valid")],
         layout: Layout::Linear,
         scheduler: SchedulerKind::None,
         queues: (Spread::Core, Spread::Core),
@@ -40,7 +40,7 @@ fn plan(drive: &str, clients: Vec<Client>) -> ContentionPlan {
 }
 
 fn run(plan: &ContentionPlan) -> ContentionReport {
-    contend_simulated(&machine("x5690").expect("known"), plan).expect("it runs")
+    contend_simulated(&machine("x5690").expect("known"), plan).expect("the run must succeed")
 }
 
 #[test]

@@ -1,9 +1,11 @@
-//! Where random I/Os go: uniform, Zipf, Pareto or normal, or each block once.
+//! Distributions of random I/Os over blocks: uniform, Zipf, Pareto or normal, and a map to do I/O
+//! to each block once.
 //!
-//! `Distribution` is what a job file says, `BlockSequence` draws blocks of it. Zipf draws ranks
-//! exactly, for every exponent; ranks of Zipf and Pareto are then spread over the blocks by a
-//! bijection, so that neighbours are not alike hot, as fio's hash does (which lets some ranks share
-//! a block). `Map` remembers blocks that were drawn, a bit for each. Called by `source`.
+//! `Distribution` is the setting of a job file, and `BlockSequence` draws blocks by the
+//! distribution. Zipf's ranks are drawn exactly, for every exponent. A bijection then spreads the
+//! ranks of Zipf and Pareto over the blocks, so that hot blocks are not neighbours; fio does so
+//! with a hash, which lets some ranks share a block. `Map` keeps one bit for each block that was
+//! drawn. `source` calls this file.
 //!
 //! Sources: Hoermann and Derflinger, "Rejection-inversion to generate variates from monotone
 //! discrete distributions", ACM TOMACS 6 (3), 1996; Box and Muller, "A note on the generation of
@@ -20,15 +22,16 @@ pub(super) enum Distribution {
     /// All blocks are equally likely.
     #[default]
     Uniform,
-    /// Zipf: the i-th hottest block in proportion to i^-theta; place of the hottest, as a share of
-    /// the blocks.
+    /// Zipf: the i-th hottest block is drawn in proportion to i^-theta. Fields: theta, and the
+    /// position of the hottest block as a fraction of the blocks.
     Zipf(f64, Option<f64>),
-    /// Pareto's rule, with its fraction; place of the hottest block, as a share of the blocks.
+    /// Pareto's rule. Fields: its fraction h, and the position of the hottest block as a fraction
+    /// of the blocks.
     Pareto(f64, Option<f64>),
     /// Normal distribution around a centre, with a standard deviation in percent of all blocks.
     Normal(f64, Option<f64>),
-    /// Parts of the region in order, each with the percents of I/Os and of blocks that are in it or
-    /// before it.
+    /// Zones of the region in order. Each has two cumulative percentages: of the I/Os, and of the
+    /// blocks, in this zone and all zones before it.
     Zoned(Vec<(u32, u32)>),
 }
 
@@ -61,8 +64,8 @@ pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
     }
 }
 
-/// Parses `zoned` of a direction: `60/10:30/20:10/`, where empty sizes share the rest. No I/Os go
-/// behind the last part that is named.
+/// Parses `zoned` of a direction, such as `60/10:30/20:10/`; zones without a size share the
+/// remaining blocks. No I/Os go to blocks after the last zone.
 fn zoned(text: &str) -> Result<Distribution, String> {
     let wrong = || {
         format!(
@@ -106,11 +109,11 @@ pub(super) struct BlockSequence {
 enum Kind {
     Uniform,
     Zipf(Zipf),
-    /// Pareto's exponent that follows from the fraction.
+    /// Pareto's exponent, which follows from the fraction h.
     Pareto(f64),
     /// Normal distribution: centre and deviation, in blocks.
     Normal(f64, f64),
-    /// Parts of the region: cumulative percents of I/Os and of blocks.
+    /// Zones of the region: cumulative percentages of I/Os and of blocks.
     Zoned(Vec<(u32, u32)>),
 }
 
@@ -228,7 +231,7 @@ impl Zipf {
         }
     }
 
-    /// Returns the `x` of an integral.
+    /// Returns the `x` at which the integral has this value.
     fn inverse(&self, integral: f64) -> f64 {
         let power = 1.0 - self.theta;
         match power.abs() < 1e-9 {

@@ -1,12 +1,14 @@
-//! `Sizes`: sizes of the I/Os of a direction: one size, a range, or a list with shares.
+//! `Sizes`: sizes of the I/Os of a direction: one size, a range, or a list of sizes with
+//! percentages.
 //!
-//! Read from `bs`, `bsrange` and `bssplit`; drawn by `source`.
+//! The values come from `bs`, `bsrange` and `bssplit`. `source` draws the size of each I/O from
+//! them. Sizes are in bytes.
 
 use millrace_random::SplitMix64;
 
 use super::value::Base;
 
-/// Largest number of shares of one direction, as in fio.
+/// Largest number of sizes in `bssplit` of one direction, as in fio.
 const SHARES_MAX: usize = 64;
 
 /// Sizes of I/Os in bytes.
@@ -16,8 +18,9 @@ pub(super) enum Sizes {
     One(u32),
     /// Sizes are multiples of the first up to the second, and the second.
     Range(u32, u32),
-    /// Sizes in the order of their shares, each with how many of a hundred I/Os are of it or of one
-    /// before it. The last one, which has the largest share, gets what they lack to a hundred.
+    /// Sizes in rising order of their percentages, each with the cumulative percentage of the I/Os
+    /// that have this size or an earlier one. The last size, which has the largest percentage, also
+    /// gets the rest up to 100.
     Split(Vec<(u32, f64)>),
 }
 
@@ -94,9 +97,9 @@ pub(super) fn range(base: Base, text: &str) -> Result<Sizes, String> {
     Ok(if first == last { Sizes::One(first) } else { Sizes::Range(first, last) })
 }
 
-/// Parses `bssplit` of a direction: `4k/60:8k/:16k/`, where empty or zero shares divide the rest.
-/// As in fio, an empty part ends the list, and the largest share is adjusted so that all make a
-/// hundred.
+/// Parses `bssplit` of a direction, such as `4k/60:8k/:16k/`; sizes with an empty or zero
+/// percentage divide the rest. As in fio, an empty list entry ends the list, and the largest
+/// percentage is adjusted so that the sum is 100.
 pub(super) fn split(base: Base, text: &str) -> Result<Sizes, String> {
     let mut shares = Vec::new();
     for part in text.split(':').map(str::trim).take_while(|part| !part.is_empty()) {
@@ -124,7 +127,7 @@ pub(super) fn split(base: Base, text: &str) -> Result<Sizes, String> {
         return Err(format!("{text:?}: the shares make {given} %; nothing is left for the others"));
     }
     let left = 100_u32.saturating_sub(given) / open.max(1);
-    // fio does only whole blocks of the smallest size.
+    // fio does only I/Os of whole blocks of the smallest size.
     let least = shares.iter().map(|(bytes, _)| *bytes).min().unwrap_or(1);
     let mut shares: Vec<(u32, u32)> = shares
         .into_iter()

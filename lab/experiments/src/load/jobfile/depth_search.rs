@@ -1,24 +1,27 @@
-//! `DepthSearch`: the deepest queue whose I/Os stay within a latency (fio's `latency_target`).
+//! `DepthSearch`: finds the largest queue depth at which I/Os meet a latency target (fio's
+//! `latency_target`).
 //!
-//! Owned by a job's `Worker`, which keeps no more I/Os in flight than `depth` says. Each depth is
-//! tried for a window of `latency_window`; I/Os issued before the window do not count. The depth
-//! doubles while it is good, then the gap to the shallowest bad one is halved. The job ends with
-//! the search, unless `latency_run` is set: then the search begins anew when the depth it settled
-//! on misses the target, and probes a deeper one after `PROBE_WINDOWS` good windows.
+//! A job's `Worker` owns the search and keeps at most `depth` I/Os in flight. Each depth is tried
+//! for a window of `latency_window`; I/Os issued before the window do not count. The depth doubles
+//! while it meets the target; then the search bisects between the largest depth that met the target
+//! and the smallest that missed it. The job ends with the search, unless `latency_run` is set: then
+//! the search starts again when the found depth misses the target, and tries a larger depth after
+//! `PROBE_WINDOWS` good windows.
 
-/// Number of good windows at the depth found after which a deeper one is tried, with `latency_run`.
+/// Number of good windows at the found depth after which a larger depth is tried, with
+/// `latency_run`.
 const PROBE_WINDOWS: u32 = 10;
 
 /// Values of a job's `latency_*` words.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LatencyTarget {
-    /// Largest completion latency of an I/O that is in time, in nanoseconds.
+    /// Largest completion latency that meets the target, in nanoseconds.
     pub(super) target_ns: u64,
     /// Time for which a depth is tried, in nanoseconds.
     pub(super) window_ns: u64,
-    /// Percentage of I/Os that must be in time.
+    /// Percentage of I/Os that must meet the target.
     pub(super) percent: f64,
-    /// The job goes on after the search.
+    /// True if the job continues after the search.
     pub(super) run: bool,
 }
 
@@ -26,15 +29,15 @@ pub(super) struct LatencyTarget {
 #[derive(Debug)]
 pub(super) struct DepthSearch {
     target: LatencyTarget,
-    /// Depth that is tried now.
+    /// Depth of the current window.
     depth: u32,
-    /// Deepest queue that met the target; 0 before one did.
+    /// Largest depth that met the target; 0 if none has met it yet.
     good: u32,
-    /// Shallowest queue that missed the target; one more than `iodepth` before one did.
+    /// Smallest depth that missed the target; `iodepth` + 1 if none has missed it yet.
     bad: u32,
     iodepth: u32,
     window_ns: u64,
-    /// Number of I/Os in this window, and of those that took too long.
+    /// Number of I/Os in this window. `late` is the number of those that took too long.
     ios: u64,
     late: u64,
     /// Number of good windows since the depth was found.
@@ -59,7 +62,7 @@ impl DepthSearch {
         }
     }
 
-    /// Returns the largest number of I/Os in flight at present.
+    /// Returns the number of I/Os that the job may have in flight now.
     pub(super) fn depth(&self) -> usize {
         self.depth as usize
     }
@@ -77,7 +80,7 @@ impl DepthSearch {
         }
     }
 
-    /// Judges the window if it has ended. A window without any I/O goes on.
+    /// Evaluates the window if its time is over. A window without a completed I/O is extended.
     pub(super) fn turn(&mut self, now_ns: u64) {
         let ends_ns = self.window_ns.saturating_add(self.target.window_ns);
         if self.is_over || now_ns < ends_ns || self.ios == 0 {
@@ -106,13 +109,13 @@ impl DepthSearch {
         (self.window_ns, self.ios, self.late) = (now_ns, 0, 0);
     }
 
-    /// Returns true if the next deeper queue is known to miss the target, or is deeper than
-    /// `iodepth`.
+    /// Returns true if the next larger depth is known to miss the target, or exceeds `iodepth`.
     pub(super) fn is_settled(&self) -> bool {
         self.good + 1 == self.bad
     }
 
-    /// Returns the deepest queue that met the target; `None` if the job ended before one was tried.
+    /// Returns the largest depth that met the target; `None` if the job ended before any depth was
+    /// tried.
     ///
     /// # Errors
     /// If not even one I/O at a time meets the target.

@@ -1,7 +1,8 @@
-//! `Draft`: a job while its words are read, one after another.
+//! `Draft`: a job whose options are still being read, one after another.
 //!
-//! Owns the reading of a file, the values until all words are read (`words` has how each is), and
-//! what contradicts itself at the end. A later word wins over an equal one before it.
+//! This file reads a job file, keeps the values until all options of a job are read (`words` has
+//! the parser of each option), and then refuses options that contradict each other. If an option
+//! occurs twice, the later value wins.
 
 use super::blocks::{BUFFER_MAX, Sizes};
 use super::depth_search::LatencyTarget;
@@ -16,7 +17,7 @@ use super::words::{Needs, WORDS};
 
 /// Default size of an I/O in bytes.
 const BS: u32 = 4096;
-/// Default seed, so that runs are alike (`randrepeat`).
+/// Default seed, which gives every run the same sequence of I/Os (`randrepeat`).
 const SEED: u64 = 0x89;
 
 /// Defaults of the `latency_*` words; `target_ns` 0 stands for no target.
@@ -81,7 +82,7 @@ fn pairs(entries: &[Entry]) -> Vec<(String, String)> {
 /// Returns the job of a section, and the words in it that have no meaning here.
 fn job(section: &Section) -> Result<(JobSpec, Vec<String>), JobFileError> {
     let mut draft = Draft::new(section);
-    // `kb_base` also applies to sizes that stand before it.
+    // `kb_base` also applies to sizes that are written before it.
     let (first, rest): (Vec<_>, Vec<_>) = section
         .global
         .iter()
@@ -185,7 +186,7 @@ impl Draft {
     /// Returns the job, if its words agree with each other.
     fn finish(mut self) -> Result<(JobSpec, Vec<String>), String> {
         let job = &mut self.job;
-        // As in fio, whichever comes later in the file.
+        // As in fio, the option that comes later in the file wins.
         for (place, sizes) in job.shape.sizes.iter_mut().enumerate() {
             let given = self.splits[place].take().or(self.ranges[place].take());
             *sizes = given.unwrap_or(Sizes::One(self.bs[place]));

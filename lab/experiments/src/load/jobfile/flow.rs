@@ -1,15 +1,17 @@
-//! `FlowGroups`: jobs whose I/Os keep to the shares of `flow`, as in fio.
+//! `FlowGroups`: keeps the numbers of several jobs' I/Os in proportion to the jobs' `flow` weights,
+//! as in fio.
 //!
-//! Jobs with the same `flow_id` count their I/Os together; a job whose part of them is larger than
-//! the part of the weights that its own weight is waits until the others have caught up. A job that
-//! has ended counts no more. Made by `run` for the jobs that run beside each other; workers ask.
+//! Jobs with the same `flow_id` form a group, which counts the I/Os of all its jobs. A job whose
+//! fraction of these I/Os exceeds its weight's fraction of all weights waits until the other jobs
+//! have caught up. A job that has ended no longer counts. `run` creates the groups for the jobs
+//! that run at the same time; workers ask the group before each I/O.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::spec::Flow;
 
-/// Shortest time in nanoseconds after which a job that is ahead looks again.
+/// Minimum time in nanoseconds after which a job that is ahead checks again.
 const LOOK_NS: u64 = 20_000;
 
 /// Groups of jobs by `flow_id`, with their I/Os and weights.
@@ -50,7 +52,7 @@ impl FlowGroups {
 impl FlowMember<'_> {
     /// Returns the time in nanoseconds that the job waits for the others; `None` if it may go on.
     pub(super) fn wait_ns(&self) -> Option<u64> {
-        // Relaxed: the counts order nothing; a job that looks too early looks again.
+        // Relaxed: the counts order nothing; a job that reads old values checks again.
         let all = self.group.ios.load(Ordering::Relaxed);
         let weights = self.group.weight.load(Ordering::Relaxed);
         let is_ahead = u128::from(self.ios) * u128::from(weights)

@@ -1,8 +1,9 @@
-//! `Slots`: what a job has in flight, and the memory that waits for its next I/Os.
+//! `Slots`: the I/Os that a job has in flight, and idle buffers for its next I/Os.
 //!
-//! Owned by one worker; a slot's number is the user data of its bio. As much memory waits as may be
-//! in flight, or a little more: a job with several lengths needs buffers of each, and one that is
-//! made is filled, which takes longer than most I/Os.
+//! One worker owns the slots; a slot's number is the user data of its bio. Idle buffers may take as
+//! much memory as the job's largest I/Os in flight, or 64 MiB if that is more. They are kept
+//! because a job with I/Os of several lengths needs buffers of each length, and a new buffer must
+//! be filled with data, which takes longer than most I/Os.
 
 use millrace_block::{Bio, Buffer, Op, SectorCount};
 use millrace_random::SplitMix64;

@@ -1,7 +1,8 @@
 //! Next step of a job: an I/O, a flush, a pause, a wait, or the job's end.
 //!
-//! Part of `Worker`: draws from its source, asks its pace, counts its loops. fio's order: whether
-//! the job is over, a pause that is due, a flush that is due, then the I/O.
+//! This is a part of `Worker`: it draws I/Os from the job's source, obeys the rate limits, and
+//! counts loops. The checks have fio's order: the end of the job, a pause that is due, a flush that
+//! is due, and then the next I/O.
 
 use millrace_machine::{Machine, Native};
 
@@ -27,7 +28,7 @@ pub(super) enum JobStep {
 /// Progress of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Progress {
-    /// Number of bytes issued in this loop, and of I/Os and writes in all.
+    /// Number of bytes issued in this loop; the next fields are the I/Os and writes in all loops.
     pub(super) bytes: u64,
     pub(super) ios: u64,
     pub(super) writes: u64,
@@ -70,7 +71,7 @@ impl Worker<'_> {
                 if due(job.flow.fsync) { FlushAccounting::Yes } else { FlushAccounting::No };
             return JobStep::Flush(counted);
         }
-        let io = self.held[0].expect("drawn above");
+        let io = self.held[0].expect("the I/O was drawn above");
         let due_ns = self.pace.due_ns(io.direction);
         if due_ns > now_ns {
             return self.other_way(io.direction, due_ns, now_ns);
@@ -97,8 +98,8 @@ impl Worker<'_> {
         if self.at.ios - self.at.thought_at < think.blocks {
             return None;
         }
-        // As in fio's manual, the given number of blocks is issued before the pause, and all must
-        // end first.
+        // As fio's manual says, the job issues the given number of blocks before the pause, and
+        // waits until all of them have completed.
         if self.channel.in_flight() > 0 {
             return Some(JobStep::Wait(0));
         }
@@ -117,7 +118,8 @@ impl Worker<'_> {
         if self.at.has_drawn_all {
             return false;
         }
-        // A pass may be empty, as of a mix without one of its directions; two in a row are not.
+        // One pass may be empty, for example that of a mix in which one direction has no I/Os. Two
+        // empty passes in a row mean that there is no I/O left.
         for _ in 0..2 {
             if self.at.bytes < span.io_size || job.span.time_based {
                 let direction = self.source.direction();
@@ -143,8 +145,9 @@ impl Worker<'_> {
         false
     }
 
-    /// Where the direction that was drawn must wait until `due_ns`: an I/O of the other one of a
-    /// mix, if that may go now, as in fio; else to wait for whichever may go first.
+    /// Returns the step if the rate limit delays the drawn direction until `due_ns`. As in fio,
+    /// this is an I/O of the mix's other direction if that direction may go now; otherwise a wait
+    /// for the direction that may go first.
     fn other_way(&mut self, drawn: usize, due_ns: u64, now_ns: u64) -> JobStep {
         let other = match drawn {
             READ => WRITE,

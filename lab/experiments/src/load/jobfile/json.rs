@@ -1,8 +1,8 @@
 //! Reports with fio's keys, so that fio's own tools read them.
 //!
-//! Owns the names and their types: those of `fio --output-format=json`, and with `json+` also the
-//! bins of latencies. What there is nothing to say about is left out (`disk_util` is empty). Called
-//! by the command line.
+//! The names and types are those of `fio --output-format=json`, and with `json+` also the bins of
+//! latencies. Keys without a counterpart in millrace are left out; `disk_util` is empty. The
+//! command line calls this file.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -105,8 +105,8 @@ fn flow(flow: &DirectionTally, form: &TimesForm<'_>) -> Value {
     let runtime_ms = flow.runtime_ns.div_ceil(1_000_000);
     let per_s = |count: u64| count as f64 * 1e9 / flow.runtime_ns.max(1) as f64;
     let (bw, iops) = (&flow.bw, &flow.iops);
-    // `agg` is the job's percentage of its group's bandwidth; a job has all of it, if there are
-    // samples.
+    // `agg` is the job's percentage of its group's bandwidth. millrace counts each reported job as
+    // a group of its own, so the percentage is 100 if there are samples.
     let agg = if bw.count == 0 { 0.0 } else { 100.0 };
     json!({
         "io_bytes": flow.bytes,
@@ -145,7 +145,8 @@ fn spread(spread: &Spread) -> Value {
     })
 }
 
-/// Returns a spread with percentiles, if there are samples, and bins if `form` asks for them.
+/// Returns a spread of values with its percentiles, if there are samples, and with bins if `form`
+/// asks for bins.
 fn times(times: &Times, form: &TimesForm<'_>) -> Value {
     let mut value = spread(&times.spread);
     if times.spread.count == 0 {
@@ -162,7 +163,7 @@ fn times(times: &Times, form: &TimesForm<'_>) -> Value {
     value
 }
 
-/// Returns the shares of depths, each from one level to below the next.
+/// Returns the percentages of I/Os by queue depth; each level reaches up to the next level.
 fn depths(levels: &Levels) -> Value {
     let total = levels.iter().sum::<u64>().max(1) as f64;
     let names = ["1", "2", "4", "8", "16", "32", ">=64"];
@@ -172,7 +173,7 @@ fn depths(levels: &Levels) -> Value {
     )
 }
 
-/// Returns the shares of batch sizes: none, up to 4, and so on.
+/// Returns the percentages of batches by size: 0, up to 4, and so on.
 fn batches(levels: &Levels) -> Value {
     let total = levels.iter().sum::<u64>().max(1) as f64;
     let sums = [
@@ -188,8 +189,8 @@ fn batches(levels: &Levels) -> Value {
     Value::Object(entries.into_iter().collect())
 }
 
-/// Returns the shares of latencies in a unit's classes: 0 nanoseconds, 1 microseconds, 2
-/// milliseconds.
+/// Returns the percentages of I/Os in the latency classes of a unit: 0 is nanoseconds, 1
+/// microseconds, 2 milliseconds.
 fn classes(tally: &Tally, unit: usize) -> Value {
     let total = tally.flows.iter().map(|flow| flow.ios).sum::<u64>().max(1) as f64;
     let share = |count: u64| json!(count as f64 * 100.0 / total);

@@ -1,25 +1,26 @@
-//! A job file as text: sections of words, with the file and line of each.
+//! A job file as text: sections of options, each with its file and line.
 //!
-//! Owns comments, `[section]` heads, `include` and the expansion of `${NAME}` and of fio's words
-//! `$pagesize`, `$mb_memory` and `$ncpus`; knows no word's meaning. Bounded: a file of 1 MiB at
-//! most, 16 includes deep, 4096 sections. Called by `spec`.
+//! This file handles comments, `[section]` heads, `include`, and the expansion of `${NAME}` and of
+//! fio's variables `$pagesize`, `$mb_memory` and `$ncpus`. It does not know the meaning of any
+//! option. Limits: 1 MiB for a file, 16 nested includes, and 4096 sections. `draft` calls this
+//! file.
 
 use std::fmt;
 
 /// Largest size of one job file or included file, in bytes.
 const FILE_MAX: usize = 1 << 20;
-/// Largest depth of includes inside includes.
+/// Largest depth of nested includes.
 const DEPTH_MAX: usize = 16;
-/// Largest number of words of all sections; words of `global` count once for each job that has
-/// them.
+/// Largest number of options in all sections. An option of `global` counts once for each job that
+/// inherits it.
 const WORDS_MAX: usize = 1 << 16;
 
-/// Error of a job file, and its place in the file.
+/// Error in a job file, with file and line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct JobFileError {
     /// File, and line in the file, of the error.
     pub place: Place,
-    /// Description of the error, and the remedy.
+    /// Description of the error, and advice to the user.
     pub text: String,
 }
 
@@ -54,7 +55,7 @@ impl Place {
     }
 }
 
-/// Word and the value behind its `=`; the value is empty if there is none.
+/// Option and the value after its `=`; the value is empty if there is no `=`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) place: Place,
@@ -67,9 +68,9 @@ pub(super) struct Entry {
 pub(super) struct Section {
     pub(super) place: Place,
     pub(super) name: String,
-    /// Words of the `global` sections above the job, in order.
+    /// Options of the `global` sections above the job, in order.
     pub(super) global: Vec<Entry>,
-    /// Words of the job's own section.
+    /// Options of the job's own section.
     pub(super) own: Vec<Entry>,
 }
 
@@ -100,7 +101,7 @@ struct Reader<'a> {
     words: usize,
 }
 
-/// Splits a file into the sections of its jobs.
+/// Splits a file into sections, one for each job.
 pub(super) fn sections(
     name: &str,
     bytes: &[u8],
@@ -194,7 +195,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns a value with its variables replaced; a value with fio's system words is computed.
+    /// Returns a value with its variables replaced. A value with fio's system variables is computed
+    /// as a product.
     fn expand(&self, place: &Place, value: &str) -> Result<String, JobFileError> {
         let mut text = String::new();
         let mut rest = value;

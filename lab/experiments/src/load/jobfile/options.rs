@@ -1,32 +1,32 @@
-//! Words of job files that have no meaning here, and other names of all words.
+//! Options of fio's job files that millrace ignores or refuses, and aliases of all options.
 //!
-//! Owns the list of words that are passed over with a note, since they are about how fio itself
-//! does something (its engines, files, processes, logs) or about what buffers hold, and the list of
-//! words that are refused, since they would change what I/Os are done, but for the value that
-//! changes nothing. Called by `draft`; `words` has those with a meaning.
+//! Options that concern only fio itself (its engines, files, processes, logs) or the content of
+//! buffers are ignored with a note. Options that would change the I/Os are refused, except with the
+//! value that changes nothing. `draft` calls this file; `words` has the options that millrace
+//! supports.
 
 use millrace_drives::nearest;
 
-/// Word of fio's for I/Os that millrace does not do.
+/// Option of fio for I/Os that millrace does not do.
 pub(super) struct Refused {
     pub(super) word: &'static str,
-    /// Value with which the word changes nothing; empty for none.
+    /// Value with which the option changes nothing; empty if there is no such value.
     plain: &'static str,
     /// Advice to the user about a replacement.
     remedy: &'static str,
 }
 
-/// Returns a refused word that the user must leave out.
+/// Returns a refused option that the user must remove.
 const fn without(word: &'static str, plain: &'static str) -> Refused {
     Refused { word, plain, remedy: "remove this option" }
 }
 
-/// Returns a refused word, and the text to write instead.
+/// Returns a refused option with advice on a replacement.
 const fn instead(word: &'static str, plain: &'static str, remedy: &'static str) -> Refused {
     Refused { word, plain, remedy }
 }
 
-/// Other names of words.
+/// Aliases of options.
 const ALIASES: &str = "\
     readwrite=rw blocksize=bs blocksize_range=bsrange io_limit=io_size \
     iodepth_batch=iodepth_batch_submit iodepth_batch_complete=iodepth_batch_complete_min \
@@ -36,7 +36,7 @@ const ALIASES: &str = "\
     steadystate_ramp=steadystate_ramp_time timeout=runtime ratemin=rate_min ratecycle=rate_cycle \
     nr_files=nrfiles fill_fs=fill_device dedup_percentage=dedupe_percentage threads=thread";
 
-/// Words that are passed over with a note.
+/// Options that are ignored with a note.
 pub(super) const NOTHING: &str = "\
     allow_file_create allow_mounted_write block_error_percentiles buffer_compress_chunk \
     buffer_compress_percentage buffer_pattern bwavgtime clat_percentiles clocksource cmdprio \
@@ -64,7 +64,7 @@ pub(super) const NOTHING: &str = "\
     write_iops_log write_lat_log zero_buffers zone_reset_frequency zone_reset_threshold \
     zonecapacity";
 
-/// Words of fio's for I/Os that millrace does not do.
+/// Options of fio for I/Os that millrace does not do.
 pub(super) const REFUSED: [Refused; 31] = [
     without("atomic", "0"),
     without("blocksize_unaligned", "0"),
@@ -107,21 +107,21 @@ pub(super) const REFUSED: [Refused; 31] = [
     instead("write_barrier", "0", "write fsync=N"),
 ];
 
-/// Returns each alias of a word, with the usual name.
+/// Returns each alias of an option, with the usual name.
 fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
     ALIASES.split(' ').filter_map(|pair| pair.split_once('='))
 }
 
-/// Returns the usual name of a word.
+/// Returns the usual name of an option.
 pub(super) fn usual(word: &str) -> &str {
     aliases().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
-/// Accepts a word, given by its usual name, that has no meaning to millrace; `meaning` has the
-/// words that have one.
+/// Accepts an option, given by its usual name, that millrace ignores. `meaning` has the options
+/// that millrace supports.
 ///
 /// # Errors
-/// If it is refused with this value, or is no word of fio's that is known here.
+/// If millrace refuses the option with this value, or does not know the option.
 pub(super) fn pass_over(
     word: &str,
     value: &str,

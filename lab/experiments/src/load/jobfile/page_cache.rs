@@ -1,9 +1,8 @@
-//! `CachedRange`: a job's region of a file as the page cache has it, to be forgotten before each
-//! pass.
+//! `CachedRange`: a job's region of a file, which is dropped from the page cache before each pass.
 //!
-//! fio does so with `posix_fadvise` where a job opens its file and where it begins anew
-//! (`invalidate`): what is clean goes, what is dirty is on its way to the disk. Made by `run`; the
-//! worker calls it.
+//! fio does the same with `posix_fadvise` when a job opens its file and before each further pass
+//! (`invalidate`). Clean pages are dropped; dirty pages stay until they are written. `run` creates
+//! the value; the worker calls it.
 
 use std::fs::File;
 

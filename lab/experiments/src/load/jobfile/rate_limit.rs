@@ -1,8 +1,10 @@
-//! `RateLimit`: when the next I/O of a direction may go, by `rate` and `rate_iops`.
+//! `RateLimit`: computes the time at which the next I/O of a direction may be issued, from `rate`
+//! and `rate_iops`.
 //!
-//! As in fio, an I/O may go when all before it, at the rate asked for, would have gone: a job that
-//! fell behind catches up. With `rate_process=poisson` the times between are drawn. Used by
-//! `worker`.
+//! As in fio, an I/O may be issued at the time at which the job would have issued all earlier bytes
+//! at the given rate. So a job that fell behind issues I/Os without a delay until it has caught up.
+//! With `rate_process=poisson` the intervals between I/Os are random, with an exponential
+//! distribution. `worker` uses this file.
 
 use millrace_random::SplitMix64;
 
@@ -30,7 +32,7 @@ impl RateLimit {
     /// Creates the rate limits of a job that begins at `now_ns`.
     pub(super) fn new(job: &JobSpec, now_ns: u64, seed: u64) -> RateLimit {
         let rate = |direction: usize| {
-            // fio counts bytes here too: `rate_iops` is converted to I/Os of the smallest size.
+            // Like fio, convert `rate_iops` to bytes per second, with I/Os of the smallest size.
             let least = u64::from(job.shape.sizes[direction].least());
             let by_ios = job.flow.rate_iops[direction].map(|iops| iops.saturating_mul(least));
             let bytes_per_s = by_ios.or(job.flow.rate[direction])?;

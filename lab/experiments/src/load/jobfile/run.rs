@@ -1,7 +1,9 @@
-//! The jobs of a file on volumes: phases between stonewalls, a thread for each clone, groups.
+//! Runs the jobs of a file on volumes: in phases that stonewalls separate, with a thread for each
+//! clone.
 //!
-//! `run_jobs` builds no volume: it gets one for each job, starts the clones of a phase together,
-//! waits for all of them, and adds up those that report as a group. Called by `bench --jobfile`.
+//! The caller of `run_jobs` creates the volumes. `run_jobs` starts the clones of a phase together,
+//! waits for all of them, and adds up the counts of clones that report as a group. `bench
+//! --jobfile` calls this file.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -31,8 +33,8 @@ use crate::load::drain_barrier::{DrainBarrier, serve_while};
 pub struct JobSetting {
     /// Settings of the rings.
     pub reactor: Config,
-    /// Jobs work on the files that they name, and the page cache drops these files where jobs say
-    /// so.
+    /// True if jobs do I/O to the files that they name; jobs with `invalidate` then drop these
+    /// files from the page cache.
     pub on_files: bool,
     /// Flag by which the caller ends all jobs early.
     pub interrupt: Interrupt,
@@ -55,7 +57,7 @@ pub struct JobReport {
 struct Instance {
     job: usize,
     clone: u32,
-    /// Number of the clone among the clones that run beside it.
+    /// Number of the clone among the job's clones that run at the same time.
     number: u16,
     group: u32,
 }
@@ -67,7 +69,7 @@ struct PhaseState {
     start: Barrier,
     barrier: DrainBarrier,
     flows: FlowGroups,
-    /// Number of clones of each job that run, or are to run.
+    /// Number of clones of each job that run or have not started yet.
     running: Vec<AtomicU32>,
 }
 
@@ -76,7 +78,7 @@ struct RunningClone<'a>(&'a AtomicU32);
 
 impl Drop for RunningClone<'_> {
     fn drop(&mut self) {
-        // Relaxed: it orders nothing; a job that looks too early looks again.
+        // Relaxed: the count orders nothing; a job that reads an old value reads the count again.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -109,14 +111,15 @@ impl PhaseState {
 /// Result that a thread sends when it ends.
 type InstanceResult = (Instance, Result<Tally, BenchError>);
 
-/// Runs the jobs of a file: clone j of job i on `volumes[i][j]`, or on `volumes[i][0]` where that
-/// is the only one. The volumes are made for as many I/O threads as there are jobs with their
-/// clones.
+/// Runs the jobs of a file: clone j of job i on `volumes[i][j]`, or on `volumes[i][0]` if all
+/// clones share a volume. The volumes must have been created for as many I/O threads as there are
+/// clones of all jobs.
 ///
-/// Where jobs cannot be set up after others have ended, the reports of those come with the error.
+/// If jobs of a later phase cannot be set up, the error comes with the reports of the jobs that
+/// have already ended.
 ///
 /// # Errors
-/// If a job does not fit its volume, or a thread or a queue of the first ones cannot be set up.
+/// If a job does not fit its volume, or a thread or a queue of the first phase cannot be set up.
 pub fn run_jobs(
     file: &JobFile,
     volumes: &[Vec<Arc<Volume<Native>>>],
@@ -158,7 +161,8 @@ fn instances(file: &JobFile) -> Vec<Instance> {
             group += 1;
         }
         if spec.crowd.stonewall {
-            // Queues of those before are nobody's by then: the first of these has the first again.
+            // The queues of the phase before are free by then, so this phase numbers its clones
+            // from 0 again.
             first = all.len();
         }
         for clone in 0..spec.crowd.numjobs {
@@ -221,8 +225,8 @@ fn volume_of(volumes: &[Arc<Volume<Native>>], clone: u32) -> &Arc<Volume<Native>
     &volumes[clone as usize % volumes.len()]
 }
 
-/// Checks that the buffers of jobs that run beside each other fit into memory. Larger buffers would
-/// first push everything else out of memory. Trims have no buffers.
+/// Checks that the buffers of jobs that run at the same time fit into memory, because larger
+/// buffers would first force everything else out of memory. Trims have no buffers.
 fn check_buffers(file: &JobFile) -> Result<(), BenchError> {
     let Some(memory) = memory_bytes() else { return Ok(()) };
     let mut all = 0_u64;
@@ -256,7 +260,7 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     let bytes = |amount: Option<Amount>| amount.map_or(0, |amount| amount.of(device));
     let increment = bytes(region.offset_increment).saturating_mul(clone.into());
     let begin = bytes(region.offset).saturating_add(increment);
-    // Offsets that are shares are rounded up, by default to whole I/Os.
+    // Offsets in percent are rounded up, by default to whole I/Os.
     let is_share = |amount| matches!(amount, Some(Amount::Percent(share)) if share > 0.0);
     let begin = if is_share(region.offset) || is_share(region.offset_increment) {
         let align = region.offset_align.unwrap_or(least);
@@ -267,7 +271,7 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     let left = device.saturating_sub(begin);
     let size = match region.size {
         Some(Amount::Bytes(bytes)) => bytes,
-        // Rounded down to whole I/Os, as in fio, but for what is all.
+        // As in fio, the size is rounded down to whole I/Os, unless it is the whole device.
         Some(share) => match share.of(device) {
             bytes if bytes >= left => left,
             bytes => bytes / least * least,
@@ -294,7 +298,7 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     Ok(Span { begin, size, io_size, device })
 }
 
-/// Runs the jobs of a phase beside each other.
+/// Runs the jobs of a phase at the same time.
 fn run_phase(
     file: &JobFile,
     phase: &[Instance],
@@ -311,7 +315,7 @@ fn run_phase(
             (Arc::clone(volume_of(&volumes[instance.job], instance.clone)), Sender::clone(&sender));
         let body = move || {
             let result = run_instance(&shared, &instance, &volume);
-            // The thread that started the phase waits for the result.
+            // The receiver exists: the thread that started the phase waits for the results.
             let _ = sender.send((instance, result));
         };
         Native::spawn("job", cpu.map(CpuId), Box::new(body))
@@ -368,7 +372,7 @@ fn run_instance(
         let channel = context.channel(volume, job.flow.iodepth, Stamp::Batch)?;
         Ok((context, channel))
     });
-    // Whoever cannot begin lets the others go.
+    // A clone that cannot start must not keep the other clones waiting.
     let salt = if job.shape.repeat { 0 } else { seed_of_now() };
     let place = |text| BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name));
     let made = span_of(job, instance.clone, volume.capacity() << 9)

@@ -1,8 +1,9 @@
-//! `Source`: the I/Os of one job, one after another: which direction, where and how long.
+//! `Source`: generates the I/Os of one job, with direction, offset and length.
 //!
-//! A pass goes through the job's region: sequential directions to its end, random ones until each
-//! block was met once, or for ever where blocks may come again. How many passes there are, and how
-//! many bytes in all, is the worker's business. Drawn from the job's seed: a run can be repeated.
+//! A pass goes through the job's region once: a sequential direction to the region's end, a random
+//! direction until each block was drawn once, or endlessly if blocks may repeat. The worker decides
+//! about the number of passes and the total number of bytes. All choices follow from the job's
+//! seed, so a run can be repeated.
 
 use millrace_random::{SplitMix64, mixed};
 
@@ -48,7 +49,7 @@ pub(super) struct Source {
     places: [Option<BlockSequence>; 3],
     /// Free blocks and their size, if a pass must meet each block once.
     map: Option<(Map, u64)>,
-    /// Number of I/Os up to the next one at a random place, which is counted too.
+    /// Number of I/Os up to and including the next one at a random offset.
     to_random: u32,
     /// Start of the zone from the region's start, and number of bytes of I/O in the zone.
     zone: (u64, u64),
@@ -72,7 +73,7 @@ impl Source {
         }
         let places = [0, 1, 2].map(|direction| {
             let least = u64::from(shape.sizes[direction].least());
-            // Every place has room for the smallest I/O.
+            // The smallest I/O must fit at every offset.
             let blocks = match shape.align[direction] {
                 Some(align) => span.size.saturating_sub(least) / u64::from(align) + 1,
                 None => span.size / least,
@@ -141,7 +142,7 @@ impl Source {
         Some(Io { direction, offset: self.span.begin + at, bytes })
     }
 
-    /// Returns true if the next I/O may be at a random place, which every `length`th may.
+    /// Returns true if the next I/O goes to a random offset, as every `length`th I/O does.
     fn is_turn_of_random(&mut self) -> bool {
         self.to_random -= 1;
         if self.to_random == 0 {
@@ -151,8 +152,8 @@ impl Source {
         false
     }
 
-    /// Returns the place behind the direction's last I/O. As in fio, the last I/O of a region may
-    /// reach beyond its end, but not beyond the device's.
+    /// Returns the offset after the direction's last I/O. As in fio, the last I/O of a region may
+    /// reach beyond the region's end, but not beyond the device's end.
     fn in_order(&mut self, direction: usize) -> Option<(u64, u32)> {
         let at = match self.shape.zones {
             Some(zones) => self.in_zone(zones, direction),
@@ -167,8 +168,8 @@ impl Source {
         Some((at, bytes))
     }
 
-    /// The place behind the last one, or as far from it as `rw=KIND:BYTES` says. fio goes on at the
-    /// other end only where it would leave the device.
+    /// Returns the offset after the last I/O, plus the distance that `rw=KIND:BYTES` sets. As in
+    /// fio, the sequence continues at the other end only if it would leave the device.
     fn behind(&self, direction: usize) -> Option<u64> {
         let (next, gap) = (self.next[direction], self.shape.sequence.gap);
         if next == 0 || gap == 0 {
@@ -184,7 +185,8 @@ impl Source {
         }
     }
 
-    /// Returns the place in a zone, or the start of the next zone if this one has had its bytes.
+    /// Returns the next offset in the current zone, or the start of the next zone if all bytes of
+    /// this zone's I/O are done.
     fn in_zone(&mut self, zones: Zones, direction: usize) -> u64 {
         let next = &mut self.next[direction];
         if self.zone.1 >= zones.size {
@@ -199,7 +201,7 @@ impl Source {
         *next
     }
 
-    /// Returns a place drawn from the distribution.
+    /// Returns an offset drawn from the distribution.
     fn anywhere(&mut self, direction: usize) -> Option<(u64, u32)> {
         let sizes = &self.shape.sizes[direction];
         let unit = self.shape.align[direction].unwrap_or(sizes.least());
@@ -208,7 +210,8 @@ impl Source {
         Some((at, bytes))
     }
 
-    /// Returns a place that no I/O of this pass has met; a long I/O ends where an earlier one was.
+    /// Returns an offset that no I/O of this pass has covered. A long I/O is shortened so that it
+    /// ends before blocks that an earlier I/O covered.
     fn unmet(&mut self, direction: usize) -> Option<(u64, u32)> {
         let (map, unit) = self.map.as_mut()?;
         let drawn = ((u128::from(self.random[2].next()) * u128::from(map.blocks())) >> 64) as u64;
@@ -229,8 +232,8 @@ impl Source {
     }
 }
 
-/// Returns true if, in any direction, places are multiples of a size other than the shortest one:
-/// fio has no map then.
+/// Returns true if, in any direction, offsets are multiples of a size other than the smallest I/O.
+/// fio keeps no map of blocks in this case.
 fn is_aligned_otherwise(shape: &IoShape) -> bool {
     let mut aligns = shape.align.iter().zip(&shape.sizes);
     aligns.any(|(align, sizes)| align.is_some_and(|align| align != sizes.least()))

@@ -1,8 +1,9 @@
-//! `JobFile` and `JobSpec`: the jobs of a file, each word read and what contradicts itself refused.
+//! `JobFile` and `JobSpec`: the jobs of a file after all their options were read and checked.
 //!
-//! Made of the sections of `lines`: the words of `global` sections first, then the job's own, the
-//! last of two equal words winning, as in fio. Plain data, read by `run`, `source`, `pace` and
-//! `worker`; sizes stay as they were written until a device is known.
+//! `draft` creates a job from the sections of `lines`: from the options of `global` sections first,
+//! then from the job's own. If an option occurs twice, the later one wins, as in fio. `run`,
+//! `source`, `rate_limit` and `worker` read this plain data. Sizes in percent stay percentages
+//! until the device is known.
 
 use millrace_drives::Advice;
 
@@ -12,30 +13,30 @@ use super::depth_search::LatencyTarget;
 use super::lines::Place;
 use super::value::Amount;
 
-/// Job file: its jobs, and the words of its `global` sections.
+/// Job file: its jobs, and the options of its `global` sections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobFile {
     /// Jobs in the order of the file.
     pub jobs: Vec<JobSpec>,
-    /// Words of the `global` sections.
+    /// Options of the `global` sections.
     pub global: Vec<(String, String)>,
-    /// Words that have no meaning here, each listed once.
+    /// Options that have no meaning in millrace, each listed once.
     pub ignored: Vec<String>,
 }
 
-/// Job, with fio's defaults for words that are missing.
+/// Job, with fio's defaults for options that are missing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSpec {
     /// Name of the job.
     pub name: String,
     /// Description of the job by its author.
     pub description: Option<String>,
-    /// Percentiles in the job's report; `None` for fio's.
+    /// Percentiles in the job's report; `None` means fio's defaults.
     pub(super) percentiles: Option<Vec<f64>>,
     /// File or device that all clones of the job share, if the job names one.
     pub filename: Option<String>,
     pub(super) directory: Option<String>,
-    /// Way of the job's I/Os to its file.
+    /// Access of the job's I/Os to its file: direct or through the page cache.
     pub access: Access,
     pub(super) kind: Kind,
     pub(super) shape: IoShape,
@@ -43,12 +44,12 @@ pub struct JobSpec {
     pub(super) flow: IssueRules,
     pub(super) span: Span,
     pub(super) crowd: CloneGroup,
-    /// Words of the job's own section, as they were written.
+    /// Options of the job's own section, as they were written.
     pub(super) own: Vec<(String, String)>,
     pub(super) place: Place,
 }
 
-/// Way of a job's I/Os to its file: direct or through the page cache.
+/// Settings of a job's access to its file: direct or through the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
     /// Bypass the page cache.
@@ -67,11 +68,11 @@ pub(super) enum Engine {
     Sync,
     /// The kernel does direct I/O; other I/O is done by the thread that submits: `libaio`.
     Aio,
-    /// The kernel does the I/O, with threads of its own where an I/O may have to wait: `io_uring`.
+    /// The kernel does the I/O, in its own threads if an I/O might block: `io_uring`.
     Uring,
 }
 
-/// Directions that the job has, of reads, writes and trims, and whether places are random.
+/// Directions of the job's I/Os (reads, writes, trims), and whether their offsets are random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) has: [bool; 3],
@@ -83,16 +84,16 @@ pub(super) struct Kind {
 pub(super) struct IoShape {
     pub(super) read_percent: u8,
     pub(super) sizes: [Sizes; 3],
-    /// Alignment of random places in bytes; `None` for the smallest size.
+    /// Alignment of random offsets in bytes; `None` means the smallest I/O size.
     pub(super) align: [Option<u32>; 3],
     pub(super) distribution: [Distribution; 3],
     pub(super) percent_random: [u8; 3],
     pub(super) sequence: Sequence,
     pub(super) zones: Option<Zones>,
-    /// Each block is met once, unless another word says otherwise.
+    /// True if each block is covered once per pass, unless another option prevents it.
     pub(super) map: bool,
     pub(super) seed: u64,
-    /// Every run has a different seed.
+    /// False if every run uses a different seed.
     pub(super) repeat: bool,
     pub(super) verify: Option<Verify>,
 }
@@ -102,7 +103,8 @@ pub(super) struct IoShape {
 pub(super) struct Sequence {
     /// Number of bytes skipped between two sequential I/Os; negative to go backwards.
     pub(super) gap: i64,
-    /// Number of I/Os for each random place: the first goes there, the others follow it.
+    /// Number of I/Os for each random offset: the first I/O goes to the offset, the others follow
+    /// sequentially.
     pub(super) length: u32,
 }
 
@@ -112,8 +114,8 @@ impl Default for Sequence {
     }
 }
 
-/// Zones: after `size` bytes of I/O in a zone of `range` bytes, the next one begins `skip` bytes
-/// behind it.
+/// Zones: after `size` bytes of I/O in a zone of `range` bytes, the job continues in the next zone,
+/// which begins `skip` bytes after this zone's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Zones {
     pub(super) size: u64,
@@ -124,21 +126,22 @@ pub(super) struct Zones {
 /// Verification of written blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verify {
-    /// Blocks are read and checked: after they were written, or by a job that reads only.
+    /// True if blocks are read and checked, either after the job wrote them or by a job that only
+    /// reads.
     pub(super) read_back: bool,
 }
 
-/// Where I/Os go, and how many there are.
+/// Region of the job's I/Os, and their number.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Region {
     pub(super) size: Option<Amount>,
     pub(super) io_size: Option<Amount>,
     pub(super) offset: Option<Amount>,
-    /// Alignment of offsets that are shares; `None` for the smallest size.
+    /// Alignment of an offset that is given in percent; `None` means the smallest I/O size.
     pub(super) offset_align: Option<u64>,
     pub(super) offset_increment: Option<Amount>,
     pub(super) file_size: Option<u64>,
-    /// Use the whole device, whatever `size` says.
+    /// Use the whole device and ignore `size`.
     pub(super) fill: bool,
     pub(super) number_ios: Option<u64>,
 }
@@ -161,12 +164,12 @@ pub(super) struct IssueRules {
     pub(super) end_fsync: bool,
 }
 
-/// Share of the I/Os of all jobs with the same `flow_id`.
+/// Weight of the job among all jobs with the same `flow_id`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Flow {
     pub(super) id: u64,
     pub(super) weight: u64,
-    /// Pause of a job that is ahead of the others, in nanoseconds.
+    /// Pause in nanoseconds of a job that is ahead of the other jobs of its flow.
     pub(super) sleep_ns: u64,
 }
 
@@ -195,21 +198,21 @@ pub(super) struct CloneGroup {
     pub(super) stonewall: bool,
     pub(super) new_group: bool,
     pub(super) group_reporting: bool,
-    /// CPUs that clones take in turn; empty for any CPU.
+    /// CPUs that are assigned to clones in turn; empty means any CPU.
     pub(super) cpus: Vec<u32>,
     /// Name of the job that must end before this job begins.
     pub(super) wait_for: Option<String>,
 }
 
 impl JobSpec {
-    /// Returns the number of clones of the job that run beside each other.
+    /// Returns the number of clones of the job that run at the same time.
     #[must_use]
     pub fn numjobs(&self) -> u32 {
         self.crowd.numjobs
     }
 
-    /// Returns the file or device of one of the job's clones. As in fio, each clone has its own if
-    /// the job names none.
+    /// Returns the file or device of one of the job's clones. As in fio, each clone has a file of
+    /// its own if the job names no file.
     #[must_use]
     pub fn filename_of(&self, clone: u32) -> String {
         let own = || format!("{}.{clone}.0", self.name);
@@ -259,7 +262,7 @@ impl JobSpec {
         (end > 0).then_some(end)
     }
 
-    /// Returns the place of the line that begins the job.
+    /// Returns the file and line where the job begins.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place

@@ -1,6 +1,6 @@
-//! `JobLine`: what a report says in a table, a line for each kind of I/O of a job.
+//! `JobLine`: a line of the results table, for one kind of I/O of a job or group.
 //!
-//! Plain data made of reports; printed by the command line.
+//! `lines` computes this plain data from reports; the command line prints it.
 
 use super::run::JobReport;
 use super::spec::JobFile;
@@ -25,7 +25,7 @@ pub struct JobLine {
     pub runtime_ns: u64,
     /// Completion latencies, as fio has them: from submission to completion.
     pub clat: JobTimes,
-    /// Percentiles of `clat` that the job asks for with `percentile_list`: per cent and
+    /// Percentiles of `clat` that the job's `percentile_list` names, as pairs of percentage and
     /// nanoseconds.
     pub percentiles: Vec<(f64, u64)>,
 }
@@ -96,7 +96,7 @@ impl JobReport {
         lines
     }
 
-    /// Returns the number of I/Os that failed, and of blocks that did not verify.
+    /// Returns the number of I/Os that failed plus the number of blocks that failed verification.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.tally.errors
@@ -108,14 +108,14 @@ impl JobReport {
         self.tally.first_error.as_deref()
     }
 
-    /// Returns the deepest queue that met `latency_target` (for several jobs, the shallowest of
-    /// theirs), and whether the search had ended.
+    /// Returns the largest queue depth that met `latency_target` (for several jobs, the smallest of
+    /// their results), and whether the search had ended.
     #[must_use]
     pub fn depth_found(&self) -> Option<(u32, bool)> {
         self.tally.depth_found
     }
 
-    /// Returns the number of blocks that were read back and found right.
+    /// Returns the number of blocks that passed verification.
     #[must_use]
     pub fn verified(&self) -> u64 {
         self.tally.verified

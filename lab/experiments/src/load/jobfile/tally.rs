@@ -1,8 +1,8 @@
 //! `Tally`: counts and latencies of a job, in the statistics that fio reports.
 //!
-//! Owned by one worker while the job runs; summed over the jobs of a group afterwards. The
-//! histogram has 64 buckets for each power of two, as fio's has, so percentiles are accurate to
-//! 1/128.
+//! One worker owns the counts while its job runs; afterwards the counts of a group's jobs are added
+//! up. Like fio's, the histogram has 64 buckets for each power of two, so percentiles are accurate
+//! to 1/128.
 
 /// Number of histogram buckets for each power of two.
 const OCTAVE: u64 = 64;
@@ -177,10 +177,12 @@ impl DirectionTally {
     }
 }
 
-/// Number of depths or batches that were 0, up to 1, 2, 4 and so on; see [`Tally::depth`].
+/// Number of samples of a depth or batch size in the classes 0, 1, 2, 4 and so on; see
+/// [`Tally::depth`].
 pub(super) type Levels = [u64; 8];
 
-/// Upper ends of fio's classes of latencies, in their unit; the last of milliseconds is open.
+/// Upper limits of fio's latency classes, in the class's unit; the last class of milliseconds has
+/// no limit.
 pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 
 /// Counts of a job, or of a group of jobs.
@@ -239,7 +241,7 @@ pub(super) fn level(depth: u32) -> usize {
 }
 
 impl Tally {
-    /// Counts an I/O with data that is done.
+    /// Counts a completed I/O with data.
     #[inline]
     pub(super) fn done(&mut self, direction: usize, bytes: u32, (slat, clat): (u64, u64)) {
         let flow = &mut self.flows[direction];
@@ -288,7 +290,7 @@ impl Tally {
         let classes = self.classes.as_flattened_mut().iter_mut().chain(&mut self.slower);
         let theirs = other.classes.as_flattened().iter().chain(&other.slower);
         classes.zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
-        // Shares of processor time are those of the jobs' times together.
+        // The fractions of processor time refer to the sum of the jobs' run times.
         self.runtime_ns += other.runtime_ns;
         self.usage = Usage {
             user_us: self.usage.user_us + other.usage.user_us,

@@ -1,8 +1,9 @@
-//! Values of words: numbers with units, times, shares, switches, one value for each direction.
+//! Parsers for the values in a job file: numbers with units, times, percentages, switches, and
+//! lists with one value for each direction.
 //!
-//! Pure functions of text, which name what to write instead. Units are fio's as fio 3.33 reads
-//! them: with `kb_base=1024` (the default) `k`, `kb` and `ki` are 1024 and `kib` is 1000; with
-//! `kb_base=1000` it is the other way round. Called by `spec`.
+//! The errors of these pure functions say what to write instead. Units have the meanings of fio
+//! 3.33: with `kb_base=1024` (the default) `k`, `kb` and `ki` are 1024 and `kib` is 1000; with
+//! `kb_base=1000`, `k`, `kb` and `ki` are 1000 and `kib` is 1024. `words` and `draft` call them.
 
 /// Number of bytes, or percentage of the size of a file or device.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -124,7 +125,7 @@ pub(super) fn float(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("{text:?}: write a number such as 1.2"))
 }
 
-/// Parses a switch; a word without a value switches on.
+/// Parses a switch; an empty value means on.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "" | "1" | "true" => Ok(true),
@@ -142,8 +143,8 @@ pub(super) fn whole(text: &str, least: u64, most: u64) -> Result<u64, String> {
     }
 }
 
-/// Parses a value for each direction: the last one stands for the directions behind it too, and an
-/// empty one is `None`.
+/// Parses a value for each direction. The last value also applies to the directions after it; an
+/// empty value is `None`.
 pub(super) fn each<T: Clone>(
     text: &str,
     read: impl Fn(&str) -> Result<T, String>,

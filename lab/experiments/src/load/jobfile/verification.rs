@@ -1,7 +1,8 @@
-//! Reading back what a job wrote, and checking it.
+//! Verification: reads back the blocks that a job wrote, and checks them.
 //!
-//! The end of a `Worker` with `verify`: each block that it wrote is read once and compared with its
-//! last generation. These reads are counted, as in fio.
+//! A `Worker` with `verify` does this at its end: it reads each block that it wrote once, and
+//! compares the block with the last generation written. The job's counts include these reads, as in
+//! fio.
 
 use millrace_block::{Completion, Error};
 use millrace_machine::{Machine, Native};
@@ -63,7 +64,7 @@ impl Worker<'_> {
         self.tally.flows[READ].runtime_ns = Native::now() - began_ns;
         self.tally.verified = result.verified;
         if let Some(text) = result.first_error {
-            // fio's errno for blocks that do not verify.
+            // fio reports this errno for blocks that fail verification.
             self.tally.errno = libc::EILSEQ;
             self.tally.errors += result.errors;
             self.tally.first_error = Some(text);

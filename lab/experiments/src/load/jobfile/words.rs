@@ -1,7 +1,7 @@
-//! The words of job files with a meaning, as a table: name, and how the value is read.
+//! The options of job files that millrace supports, as a table of names and parsers.
 //!
-//! A new word is a row here, and one in docs/lab/bench.md. Words without a meaning, and other names
-//! of words, are in `options`. Called by `draft`, whose fields the values go to.
+//! To add an option, add a row to this table and a row to docs/lab/bench.md. `options` has ignored
+//! options and aliases. `draft` calls the parsers, which store the values in the draft's fields.
 
 use millrace_drives::Advice;
 
@@ -15,11 +15,11 @@ use super::value::{Base, each, float, switch, time_ns, whole};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     Value,
-    /// Nothing: the word alone switches a setting on.
+    /// The value may be missing; the option alone switches a setting on.
     Nothing,
 }
 
-/// Word with a meaning.
+/// Supported option.
 pub(super) struct Word {
     pub(super) name: &'static str,
     pub(super) needs: Needs,
@@ -35,8 +35,8 @@ const fn flag(name: &'static str, read: fn(&mut Draft, &str) -> Result<(), Strin
     Word { name, needs: Needs::Nothing, read }
 }
 
-/// Words with a meaning, by their usual names: places, regions, single I/Os, their rate, their
-/// time, and other jobs.
+/// Supported options, by their usual names, in this order: files, regions, single I/Os, rates,
+/// times, and relations to other jobs.
 pub(super) static WORDS: [Word; 69] = [
     word("name", |d, v| put(&mut d.job.name, Ok(v.to_owned()))),
     flag("description", |d, v| put(&mut d.job.description, Ok(Some(v.to_owned())))),
@@ -52,7 +52,7 @@ pub(super) static WORDS: [Word; 69] = [
     word("kb_base", |d, v| {
         put(&mut d.base, one_of(v, &[("1024", Base::BINARY), ("1000", Base::DECIMAL)]))
     }),
-    // More than there is, is all there is.
+    // A size above 100 % counts as 100 %.
     word("size", |d, v| put(&mut d.job.region.size, d.base.amount(v, 1e6).map(Some))),
     word("io_size", |d, v| put(&mut d.job.region.io_size, d.base.amount(v, 100.0).map(Some))),
     word("offset", |d, v| put(&mut d.job.region.offset, d.base.amount(v, 100.0).map(Some))),
@@ -125,7 +125,7 @@ pub(super) static WORDS: [Word; 69] = [
     word("wait_for", |d, v| put(&mut d.job.crowd.wait_for, Ok(Some(v.to_owned())))),
 ];
 
-/// Reads `ioengine`; an engine without a meaning is passed over.
+/// Reads `ioengine`; an engine that millrace does not know is ignored with a note.
 fn read_engine(draft: &mut Draft, value: &str) -> Result<(), String> {
     draft.engine = engine(value);
     if draft.engine.is_none() {
@@ -196,7 +196,7 @@ fn cpus(value: &str) -> Result<Vec<u32>, String> {
 }
 
 /// Returns the kind of I/O that `value` names, and the sequence of its offsets: `read:8k` skips 8k
-/// behind each I/O, `randread:8` goes to another place every eighth I/O.
+/// after each I/O, `randread:8` goes to a new random offset with every eighth I/O.
 fn kind_of(base: Base, value: &str) -> Result<(Kind, Sequence), String> {
     let (reads, writes, trims) = ([true, false, false], [false, true, false], [false, false, true]);
     let both = [true, true, false];
@@ -241,8 +241,8 @@ fn signed(base: Base, text: &str) -> Result<i64, String> {
     }
 }
 
-/// Parses a size for each direction. As in fio, colons and hyphens separate sizes too, and text
-/// after a slash or after the third size is ignored, so that a list for `bssplit` may stand here.
+/// Parses a size for each direction. As in fio, colons and hyphens also separate sizes, and text
+/// after a slash or after the third size is ignored, so that a list for `bssplit` is accepted, too.
 fn sizes(base: Base, value: &str) -> Result<[Option<u32>; 3], String> {
     let parts: Vec<&str> = value.split([',', ':', '-']).take(3).collect();
     each(&parts.join(","), |part| blocks::size(base, part.split('/').next().unwrap_or("")))
@@ -335,7 +335,7 @@ fn zone_mode(text: &str) -> Result<bool, String> {
     })
 }
 
-/// Parses `startdelay`: a time, or two between which each clone draws one.
+/// Parses `startdelay`: a time, or a range from which each clone draws its time.
 fn delay(text: &str) -> Result<(u64, u64), String> {
     let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
     let (first, last) = (seconds(first)?, seconds(last)?);

@@ -1,10 +1,11 @@
-//! The loop of one job's thread: I/Os of its source, at its pace, until it is done.
+//! The loop of one job's thread: issues the I/Os of the job's source, within the rate limits, until
+//! the job is done.
 //!
-//! Owns a channel of an `IoContext` and what is in flight on it; called by `run` on a thread of its
-//! own. The order of a round is fio's: a pause that is due, a flush that is due, the next I/O when
-//! its pace lets it go; all that may go are submitted together. A job ends after its bytes, its
-//! number of I/Os, its time, at the first error, or when it is interrupted; what is in flight is
-//! waited for.
+//! A worker owns a channel of an `IoContext` and the I/Os in flight in the channel; `run` calls it
+//! on a thread of its own. Each round has fio's order: a pause that is due, a flush that is due,
+//! then the next I/O if the rate limit allows it. All I/Os that may go are submitted together. A
+//! job ends after its bytes, its number of I/Os or its time, at the first error, or when it is
+//! interrupted; it then waits for its I/Os in flight.
 
 use millrace_block::{Bio, Channel, Completion, Error, Reject, Status};
 use millrace_machine::{Machine, Native};
@@ -24,7 +25,7 @@ use crate::load::verify::{self, WrittenBlocks};
 
 /// Length of a bandwidth sample in nanoseconds.
 const SAMPLE_NS: u64 = 500_000_000;
-/// Interval in nanoseconds at which a job that waits looks for an interrupt.
+/// Interval in nanoseconds at which a waiting job checks for an interrupt.
 const LOOK_NS: u64 = 50_000_000;
 
 fn is_write(io: &Io) -> bool {
@@ -36,14 +37,14 @@ pub(super) struct Setting<'a> {
     pub(super) job: &'a JobSpec,
     pub(super) span: Span,
     pub(super) cached: Option<CachedRange>,
-    /// Number of the clone, among those of the job.
+    /// Number of the clone among the job's clones.
     pub(super) clone: u64,
     /// Number added to the seed if every run must be different.
     pub(super) salt: u64,
     pub(super) interrupt: &'a Interrupt,
 }
 
-/// Job that runs, on its thread.
+/// State of a running job on its thread.
 pub(super) struct Worker<'a> {
     pub(super) setting: &'a Setting<'a>,
     context: &'a mut IoContext,
@@ -51,10 +52,10 @@ pub(super) struct Worker<'a> {
     pub(super) source: Source,
     pub(super) pace: RateLimit,
     pub(super) slots: Slots,
-    /// I/Os that were drawn and not issued; the second is of the other direction of a mix.
+    /// I/Os that were drawn and not issued yet; the second one is of the mix's other direction.
     pub(super) held: [Option<Io>; 2],
     pub(super) written: Option<WrittenBlocks>,
-    /// Search for the deepest queue that keeps `latency_target`.
+    /// Search for the largest queue depth that meets `latency_target`.
     pub(super) search: Option<DepthSearch>,
     /// Membership in a flow group, which limits the job to its share of the I/Os.
     pub(super) flow: Option<FlowMember<'a>>,
@@ -63,7 +64,7 @@ pub(super) struct Worker<'a> {
     pub(super) clock: Clock,
 }
 
-/// Times of a job: its start, its end, and the samples.
+/// Times of a job: start, end, and the next samples.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     measured_ns: u64,
@@ -112,7 +113,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Makes the worker keep to its share of the I/Os of several jobs.
+    /// Makes the worker limit itself to its share of the I/Os of several jobs.
     pub(super) fn with_flow(self, flow: Option<FlowMember<'a>>) -> Worker<'a> {
         Worker { flow, ..self }
     }
@@ -156,8 +157,8 @@ impl<'a> Worker<'a> {
         self.setting.job.access.engine == Engine::Sync
     }
 
-    /// Submits I/Os that may go. Returns the time at which to try again if there is room; `None` at
-    /// the end.
+    /// Submits the I/Os that the limits allow. Returns the time at which to try again if there is
+    /// room for more, and `None` at the job's end.
     fn fill(&mut self) -> Result<Option<u64>, Error> {
         let most = self.setting.job.flow.batch.unwrap_or(u32::MAX) as usize;
         loop {
@@ -235,7 +236,7 @@ impl<'a> Worker<'a> {
             }
         }
         self.tally.submitted[level(self.slots.batch.len() as u32)] += 1;
-        // A synchronous engine has no submission time: the I/O is one call.
+        // A synchronous engine has no submission latency, because the I/O is one system call.
         let issued_ns = if self.is_sync() { None } else { Some(Native::now()) };
         let Slots { batch, flights, .. } = &mut self.slots;
         for slot in batch.drain(..) {
@@ -257,7 +258,8 @@ impl<'a> Worker<'a> {
         let handed = channel.poll(|Completion { user_data: slot, status, mut bio, q_ns, c_ns }| {
             let mut flight = flights[slot as usize];
             if is_sync {
-                // One I/O at a time: its own stamps, so that the clock is not read again.
+                // With one I/O in flight, use the timestamps of the I/O itself, so that the clock
+                // is not read again.
                 (flight.start_ns, flight.issue_ns, now_ns) = (q_ns, q_ns, c_ns.max(q_ns));
             } else if now_ns == 0 {
                 now_ns = Native::now();
@@ -300,7 +302,7 @@ impl<'a> Worker<'a> {
                 idle.push(bio);
             }
         });
-        // As in fio: that is where it ends.
+        // As in fio, the job ends here.
         self.at.has_drawn_all |= is_full;
         if let Some((status, text)) = failed {
             self.fail(status, text);
@@ -326,7 +328,8 @@ impl<'a> Worker<'a> {
         self.tally.first_error.get_or_insert(text);
     }
 
-    /// Does the periodic work: the end of the ramp, samples, timeouts of the channel.
+    /// Does the periodic work: detects the end of the ramp time, takes samples, and checks the
+    /// channel's timeouts.
     fn tick(&mut self, now_ns: u64) {
         if self.clock.ramp_ns.is_some_and(|ramp_ns| now_ns >= ramp_ns) {
             let errors = (self.tally.errors, self.tally.errno, self.tally.first_error.take());
@@ -344,9 +347,10 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Sleeps until an I/O completes or `wake_ns` has come; 0 stands for no time.
+    /// Sleeps until an I/O completes or until `wake_ns`; 0 means without a time limit.
     pub(super) fn sleep(&mut self, wake_ns: u64) -> Result<(), Error> {
-        // Nothing is done now, so nobody else looks after requests that no drive answers.
+        // No I/O has completed, so this thread must check for timeouts of requests that no drive
+        // answers.
         self.channel.tick();
         let now_ns = Native::now();
         let channel_ns = self.channel.sleep_until().unwrap_or(u64::MAX);
@@ -359,7 +363,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Does a flush behind all I/Os, which is not counted.
+    /// Does a flush after all I/Os, which is not counted.
     fn end_flush(&mut self) -> Result<(), Error> {
         while !self.submit(None, FlushAccounting::No, Native::now()) {
             self.sleep(0)?;

@@ -1,7 +1,8 @@
-//! File systems, partition tables and the like, recognised by bytes at the begin of a disk.
+//! File systems, partition tables and other formats, recognised by bytes at the start of a disk.
 //!
-//! For messages only: a disk without a known mark may hold data all the same. Sources: the formats'
-//! specifications, and libblkid's `superblocks/*.c`. Called by overwrite.rs and servers.rs.
+//! The marks are only used in messages; a disk without a known mark may hold data, too. Sources:
+//! the formats' specifications, and libblkid's `superblocks/*.c`. Called by overwrite.rs and
+//! servers.rs.
 
 /// Number of bytes at the start of a disk in which all marks lie; a multiple of every block size.
 pub(super) const HEAD_BYTES: u64 = 128 << 10;
@@ -9,7 +10,7 @@ pub(super) const HEAD_BYTES: u64 = 128 << 10;
 /// Name, offset and bytes of a mark.
 type Mark = (&'static str, usize, &'static [u8]);
 
-/// Boot records stand last: several file systems begin with one.
+/// Boot records are last in the list, because several file systems begin with a boot record.
 const MARKS: [Mark; 20] = [
     ("an ext2, ext3 or ext4 file system", 0x438, b"\x53\xef"),
     ("an XFS file system", 0, b"XFSB"),

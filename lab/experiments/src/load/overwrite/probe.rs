@@ -1,19 +1,19 @@
 //! Search for data on a server's disk.
 //!
-//! Ranges that are not known to be zeroes are read: all of them if that is little, else at places
-//! that are spread over them, the first and the last at the ends, where partition tables and file
-//! systems begin and backups of such tables lie. Bytes other than zero are data; zeroes that are
-//! allocated are not. Called by servers.rs, which reads.
+//! The search reads the ranges that are not known to be zeroes: all of them if they are small,
+//! otherwise samples that are spread over them. The first and the last sample lie at the ends of
+//! the ranges, where partition tables, file systems and backups of such tables are. Bytes other
+//! than zero count as data; allocated zeroes do not. servers.rs calls this file and does the reads.
 
 use std::ops::Range;
 
-/// Size in bytes of a place that is read.
+/// Size of a sample in bytes.
 const PLACE_BYTES: u64 = 1 << 20;
-/// Largest number of places that are read.
+/// Largest number of samples.
 const PLACES_MAX: u64 = 64;
 
-/// The first byte other than zero at the places that are looked at in `unknown`: ranges of a disk
-/// in order, of whole blocks. `read` gives ranges of at most `most_bytes`, whole blocks too.
+/// Returns the offset of the first byte other than zero in samples of `unknown`, which are ranges
+/// of a disk in order, of whole blocks. `read` reads whole blocks, at most `most_bytes` at a time.
 pub(super) fn first_data<E>(
     unknown: &[Range<u64>],
     most_bytes: u64,

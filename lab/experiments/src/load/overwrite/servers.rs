@@ -1,7 +1,9 @@
-//! Looks at servers' disks: block status says where zeroes are, and the rest is read.
+//! Searches servers' disks for data: block status reports ranges of zeroes, and samples of the
+//! other ranges are read.
 //!
-//! Owns the questions to NBD and vhost-user-blk servers. Called by overwrite.rs before a benchmark,
-//! on a connection that ends with the look, and by replays, on the connection that they go on with.
+//! This file sends the queries and reads to NBD and vhost-user-blk servers. overwrite.rs calls it
+//! before a benchmark, with a connection that is closed afterwards; replays call it with the
+//! connection that they then use.
 
 use std::ops::Range;
 use std::path::Path;
@@ -23,7 +25,7 @@ const ASKED_MAX: u32 = 4096;
 /// Largest read in bytes.
 const READ_BYTES_MAX: u32 = 1 << 20;
 
-/// Looks at the export of an NBD server.
+/// Searches the export of an NBD server for data.
 ///
 /// # Errors
 /// If the server cannot be reached or breaks the protocol, or a read fails.
@@ -31,10 +33,11 @@ pub(super) fn nbd(uri: &NbdUri) -> Result<DiskContents, BenchError> {
     nbd_contents(&mut Connection::new(uri)?)
 }
 
-/// Looks at the disk of a vhost-user-blk server.
+/// Searches the disk of a vhost-user-blk server for data.
 ///
 /// # Errors
-/// If the server cannot be reached, lacks something or breaks the rules, or a read fails.
+/// If the server cannot be reached, lacks a required feature or breaks the protocol, or a read
+/// fails.
 pub(super) fn vhost(path: &Path) -> Result<DiskContents, BenchError> {
     let options =
         Options { depth: 1, data_bytes: READ_BYTES_MAX, wait: Wait::Events, ..Options::default() };
@@ -51,7 +54,8 @@ pub(super) fn vhost(path: &Path) -> Result<DiskContents, BenchError> {
     guest_contents(&mut queue, size_bytes, most_bytes)
 }
 
-/// Looks at an export; there is nothing to lose if it is read-only.
+/// Searches an export for data. A read-only export counts as empty, because writes cannot destroy
+/// its data.
 ///
 /// # Errors
 /// If the connection breaks, or a read fails.
@@ -69,7 +73,7 @@ pub(crate) fn nbd_contents(connection: &mut Connection) -> Result<DiskContents, 
     contents(connection, &unknown, (size_bytes, most_bytes))
 }
 
-/// Looks at a disk of whole blocks, of which no range is known to be zeroes.
+/// Searches a disk for data, of which no range is known to be zeroes.
 ///
 /// # Errors
 /// If the connection breaks, or a read fails.
@@ -82,7 +86,8 @@ pub(crate) fn guest_contents(
     contents(queue, &all, (size_bytes, most_bytes.into()))
 }
 
-/// Looks where a disk is not known to be zeroes, and for a mark at its begin if there are data.
+/// Searches the ranges of a disk that are not known to be zeroes. If they hold data, looks at the
+/// start of the disk for the mark of a known format.
 fn contents(
     client: &mut impl Client,
     unknown: &[Range<u64>],
@@ -102,7 +107,7 @@ fn contents(
     }))
 }
 
-/// Ranges of whole blocks that the server does not say to be zeroes, in order.
+/// Returns the ranges of whole blocks that the server does not report as zeroes, in order.
 fn unknown(client: &mut NbdClient, size: u64, block: u64) -> std::io::Result<Vec<Range<u64>>> {
     let (mut at, mut list) = (0, Vec::<Range<u64>>::new());
     let mut add = |range: Range<u64>| {
@@ -139,7 +144,7 @@ fn unknown(client: &mut NbdClient, size: u64, block: u64) -> std::io::Result<Vec
     Ok(list)
 }
 
-/// Reads a range with the only request in flight.
+/// Reads a range with one request; no other request may be in flight.
 fn read(client: &mut impl Client, range: Range<u64>) -> Result<Vec<u8>, BenchError> {
     let len_bytes = range.end - range.start;
     let mut io = ClientIo::new(len_bytes, vec![0; len_bytes as usize]);

@@ -1,7 +1,8 @@
-//! Table of lockmeter: the old lock and request queues' locks, from a row's statistics.
+//! Table of lock statistics as lockmeter shows them: `io_request_lock` and the request queues'
+//! locks, from a row's statistics.
 //!
-//! Places of the source are shown as the kernel's functions that they stand for. Called by
-//! `ols02.rs`.
+//! The table names a call site in millrace's source after the kernel function that it models.
+//! ols02.rs calls this file.
 
 use millrace_trace::LockLine;
 
@@ -46,8 +47,8 @@ pub(super) fn rows(seen: &ObservedRow) -> Vec<Vec<String>> {
     lines.iter().filter(|line| NAMES.contains(&line.name.as_str())).map(row).collect()
 }
 
-/// Returns the kernel's function that a call site in the source stands for; call sites of a file
-/// come in the order of their lines.
+/// Returns the name of the kernel function that a call site models. A file's call sites have these
+/// functions in the order of their lines.
 fn place(line: &LockLine, all: &[LockLine]) -> String {
     const LAYER: [&str; 3] = ["__make_request", "request_fn", "end of request"];
     const ADAPTER: [&str; 2] = ["dispatch", "interrupt"];

@@ -1,8 +1,9 @@
 //! Effects of \[OLS\]'s changes on this machine: counted calls, and measured costs of copies and
 //! units.
 //!
-//! The layer with the settings of its steps on a modelled or memory drive, in real time. Called by
-//! ols02.rs once all simulations are over, so that nothing else runs.
+//! Runs the block layer in real time with the settings of the paper's steps, on a modelled drive or
+//! a drive in memory. ols02.rs calls this file after all simulations have ended, so that nothing
+//! else runs.
 
 use millrace_block::baseline::Stack;
 use millrace_block::{Layout, ServingConfig, Spread, Stamp};
@@ -15,11 +16,11 @@ use crate::simulation::{
     InterfaceKind, Irq, Length, Linux24, Readv, Service, SimPlan, Watch, run_metered,
 };
 
-/// Number of counted reads, and size in bytes of each: input.
+/// Number of counted reads, and size of each in bytes, as in the paper.
 const READS: u64 = 128;
 const READ_BYTES: u32 = 131_072;
 
-/// Number of calls for the counted reads, for one unit.
+/// Number of calls for the counted reads with one unit of I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Calls {
     /// Buffer heads submitted, each of which asks for a request.
@@ -28,7 +29,7 @@ pub(super) struct Calls {
     pub(super) merged: u64,
 }
 
-/// Counts the calls of both units: 512 bytes, a page.
+/// Counts the calls with each unit of I/O: 512 bytes, and a page.
 pub(super) fn calls() -> Result<[Calls; 2], BenchError> {
     let count = |unit_bytes| -> Result<Calls, BenchError> {
         let history = Linux24 { unit_bytes: Some(unit_bytes), ..HISTORY };
@@ -57,7 +58,7 @@ const HISTORY: Linux24 = Linux24 {
 
 fn plan(drive: &str, history: Linux24, (bs_bytes, length): (u32, Length)) -> SimPlan {
     SimPlan {
-        drives: vec![drive.parse().expect("a drive of this program")],
+        drives: vec![drive.parse().expect("the drive's spec must be valid")],
         layout: Layout::Linear,
         service: Service {
             serving: ServingConfig { plug_high: 1_024, ..ServingConfig::default() },
@@ -104,9 +105,9 @@ pub(super) fn table() -> Result<DataTable, BenchError> {
     }
     Ok(DataTable::new(
         ("native", "On this machine"),
-        "Reads of 64 KiB of a drive in memory, one at a time, by one thread, with lock statistics \
-         on. CPU time is the process's. The drive copies each read once by itself. A descriptor is \
-         what a job keeps for its open drive.",
+        "One thread reads 64 KiB at a time from a drive in memory, with lock statistics on. CPU \
+         time is that of the process, per MB read. The drive itself copies the data of each read \
+         once. The last column is the memory that a job keeps for each drive it has open.",
         ["unit", "bounce", "MB/s", "CPU us a MB", "merges a read", "bytes per open drive"],
         rows,
     ))

@@ -8,14 +8,14 @@ use millrace_block::GroupLimits;
 use super::Point;
 use crate::papers::Results;
 
-/// Longest window in which the rate is looked at.
+/// Longest time window in which the rate is checked.
 const WINDOW_NS: u64 = 1_000_000_000;
 
-/// Rates of a limited group.
+/// Rates that a group with a rate limit was allowed and reached.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LimitAccuracy {
-    /// Rate that the limit allows, or the rate of the group's threads without a limit if that is
-    /// lower.
+    /// Rate that the group should reach: the limit, or the rate that its threads reach without a
+    /// limit if that is lower.
     pub(super) due_iops: f64,
     /// Rate that the group reached.
     pub(super) iops: f64,
@@ -50,8 +50,8 @@ impl LimitAccuracy {
         })
     }
 
-    /// Returns the deviations from the rate that is due, as fractions: of the rate over the whole
-    /// run, and the largest of any window.
+    /// Returns two deviations as fractions of the due rate: that of the whole run's rate, and the
+    /// largest of any window.
     pub(super) fn off(&self) -> (f64, f64) {
         let off = |iops: f64| iops / self.due_iops - 1.0;
         let (least, most) = (off(self.range_iops.0), off(self.range_iops.1));

@@ -1,8 +1,8 @@
-//! `Access`: I/O of a program's thread on the volume: calls that wait, or reads in flight.
+//! `Access`: I/O of a simulated program's thread to the volume, synchronous or asynchronous.
 //!
-//! Created for a thread by program.rs. A call charges a system call and the copy of its pages, is
-//! split into pieces of a megabyte, as filebench reads, and sleeps until all are complete. Buffers
-//! are owned, and nobody reads their content.
+//! program.rs creates an `Access` for each thread. A synchronous read or write charges a system
+//! call and the copy of its pages, is split into pieces of 1 MiB, as filebench does, and sleeps
+//! until all pieces have completed. Bios own their buffers; nobody reads the buffers' content.
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Op, Reject, Rejected, Sector, Volume,
@@ -51,7 +51,7 @@ impl<'a, M: Host> Access<'a, M> {
         &self.shared.volume
     }
 
-    /// Returns true if the program has to end.
+    /// Returns true if the thread must stop, because the measured window is over.
     pub(crate) fn is_over(&self) -> bool {
         self.shared.window.is_over()
     }
@@ -61,12 +61,12 @@ impl<'a, M: Host> Access<'a, M> {
         self.shared.window.count::<M>(operations);
     }
 
-    /// Returns the costs of calls.
+    /// Returns the costs of file I/O.
     pub(crate) fn costs(&self) -> &FileCosts {
         &self.shared.costs
     }
 
-    /// Charges a system call with `ns` nanoseconds of kernel work outside of the block layer.
+    /// Charges a system call, and `ns` nanoseconds of kernel work outside of the block layer.
     pub(crate) fn works(&self, ns: u64) {
         M::system_call();
         M::kernel_work(ns);
@@ -112,7 +112,7 @@ impl<'a, M: Host> Access<'a, M> {
             _ => Bio::write(sector, buffer),
         };
         while let Err(Rejected { bio: back, reason }) = self.channel.submit(bio) {
-            assert_eq!(reason, Reject::Full, "ranges lie within the volume");
+            assert_eq!(reason, Reject::Full, "a program's ranges must lie within the volume");
             self.reap(1);
             bio = back;
         }

@@ -1,7 +1,8 @@
-//! `FormatWriter`: the interface of a format's writer; `OmittedFields`: counts of what is left out.
+//! `FormatWriter`: the interface of a format's writer. `OmittedFields`: counts of the data that a
+//! format cannot represent.
 //!
-//! Implemented by the other files of this folder, one for each format that is written; called by
-//! `TraceWriter`, which makes notes for the user of the counts.
+//! The other files of this folder implement the interface, one for each format that can be written.
+//! `TraceWriter` calls it and turns the counts into notes for the user.
 
 use std::io::{self, Write};
 
