@@ -69,8 +69,7 @@ pub(crate) struct FlushState<M: Machine> {
 }
 
 impl<M: Machine> FlushState<M> {
-    /// Returns the number of moves of pending flushes so far, or `None` while any flush is pending
-    /// or in flight.
+    /// Returns the number of moves of pending flushes, or `None` while there is any flush.
     pub(crate) fn moves_while_idle(&self) -> Option<u64> {
         let idle = !self.issued && self.pending.is_empty() && self.moves.is_multiple_of(2);
         idle.then_some(self.moves)
@@ -93,8 +92,7 @@ pub(crate) struct DiskAccounts<M: Machine> {
 /// Accounts that are rarely used.
 struct RareAccounts<M: Machine> {
     failures: FailureLog,
-    /// Wait accounts of groups in the scheduler; made with the drive's first scheduler, and kept if
-    /// the scheduler is replaced.
+    /// Wait accounts of groups in the scheduler. A new scheduler takes them over.
     holds: Option<Arc<DriveWaits<M>>>,
 }
 
@@ -147,8 +145,7 @@ pub(crate) const UNBOUNDED: u64 = u64::MAX;
 pub(crate) struct LiveSizes<M: Machine> {
     /// Size in sectors. resize.rs only ever raises it; the I/O path does not read it.
     pub(crate) capacity: M::Word,
-    /// Longest read or write, in sectors, that the scheduler accepts; channels split and merge bios
-    /// by this limit.
+    /// Longest read or write, in sectors, that the scheduler accepts. Channels keep to it.
     pub(crate) piece_sectors: Arc<M::Word>,
 }
 
@@ -173,11 +170,9 @@ pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
 pub(crate) enum SubmitPath {
     /// Through a software queue, together with other threads' bios.
     Queues,
-    /// Past the software queue. This needs a hardware queue that shares its software queue with no
-    /// other, that is one thread's own, or that has no software queue.
+    /// Past the software queue, if no other hardware queue takes from that one, or there is none.
     Bypass,
-    /// Past the software queue, and through the fast path of direct.rs, which needs a disk that no
-    /// sink traces.
+    /// Past the software queue, and through the fast path of direct.rs; not while traced.
     Direct,
 }
 
@@ -241,8 +236,7 @@ impl<M: Machine> Disk<M> {
         }
         let threads = match hw.kind {
             QueueKind::OwnerOnly => config.io_threads.max(1),
-            // If a thread can be interrupted anywhere, it would delay other threads that share its
-            // queue.
+            // A thread that can be interrupted anywhere would delay threads that share its queue.
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 config.io_threads.saturating_add(u16::from(config.worker.is_some()))
             }
@@ -507,8 +501,7 @@ impl<M: Machine> Disk<M> {
 
     /// Assigns queues and opens an account for a channel of the calling thread. `thread` is its
     /// number if it is an I/O thread. On machines whose threads stay on their CPU, queues that any
-    /// thread may run are assigned by CPU; otherwise each new thread gets an unused queue, if any
-    /// is left.
+    /// thread may run are assigned by CPU; otherwise a new thread gets an unused queue, if any.
     pub(crate) fn join(&self, thread: Option<u16>) -> (QueueRoute, Arc<DiskStats<M>>) {
         make_queues(self);
         let cpu = M::cpu();
@@ -524,8 +517,7 @@ impl<M: Machine> Disk<M> {
                 let lanes = baseline::lanes(self.baseline.as_ref());
                 let count = lanes.map_or(self.queues.ctxs().len(), Lanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
-                // The users of all queues are counted once, because there may be thousands of
-                // threads.
+                // The users of all queues are counted once: there may be thousands of threads.
                 let mut open = alloc::vec![0; self.queues.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
                 let users = |route: &QueueRoute| {
@@ -550,8 +542,8 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
         // A thread submits to the queue that it owns, or to one that another thread owns; its CPU
         // does not matter.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
-        // All submitters share the single software queue. The submitter's position selects the
-        // hardware queue that takes its bios from there.
+        // The submitter's position selects the hardware queue that takes its bios from the one
+        // software queue.
         (Spread::One, hardware) => hardware.index(place, node, disk.queues.hctxs().len()),
         (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
         _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),

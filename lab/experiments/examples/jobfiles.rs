@@ -34,7 +34,7 @@ example:
 /// A result, or a sentence on why there is none.
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// How long jobs run in the first comparison, and in the second one.
+/// Run time of the jobs in the first comparison, and in the second one.
 const RUNTIMES_MS: [u32; 2] = [300, 4000];
 /// I/Os a second of a mix with rates.
 const RATED_IOPS: u64 = 100_000;
@@ -67,7 +67,7 @@ const SHAPES: [&str; 20] = [
 /// Variables of a job file.
 type Variables = BTreeMap<String, String>;
 
-/// What a job did: I/Os and bytes of reads, writes and trims.
+/// Work of a job: I/Os and bytes of reads, writes and trims.
 type Flows = [(u64, u64); 3];
 
 /// A job file with its variables.
@@ -104,7 +104,7 @@ impl Case {
         Ok(Case { path: path.to_owned(), bytes: std::fs::read(path)?, variables })
     }
 
-    /// Why fio does not take it.
+    /// Reason for which fio refuses the job file.
     fn fio(&self) -> Outcome<Option<String>> {
         let mut fio = Command::new("fio");
         fio.arg("--parse-only").arg(&self.path).envs(&self.variables);
@@ -161,7 +161,7 @@ struct Bounded {
     mean_bytes: u64,
     /// The last rate of global sections and of the job's own, as a word and its value.
     rates: [Option<(String, String)>; 2],
-    /// Whether the section is that of a mix; none if it is no job's.
+    /// True if the section is of a mix of reads and writes; `None` if it is not of a job.
     job: Option<bool>,
 }
 

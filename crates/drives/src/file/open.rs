@@ -210,6 +210,10 @@ fn open_file(
     let is_block = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
     let makes = !config.read_only && config.size_bytes.is_some() && !is_block;
     let is_missing = || std::fs::symlink_metadata(path).is_err();
+    if makes && is_missing() && is_for_devices(path) {
+        let text = format!("{}: there is no such device; correct the path", path.display());
+        return Err(Error::system(text, Some(libc::ENOENT)));
+    }
     let made = if makes && dry_run.is_none() { CreatedFile::at(path) } else { Ok(None) };
     let made = made.map_err(|error| open_error(config, &error))?;
     let try_open = |flags: i32| {
@@ -220,7 +224,14 @@ fn open_file(
         match dry_run {
             Some(dry_run) if makes && is_missing() => {
                 let folder = dry_run.folder_of(path);
-                options.read(true).write(true).custom_flags(flags | libc::O_TMPFILE).open(folder)
+                options.read(true).write(true).custom_flags(flags | libc::O_TMPFILE);
+                match options.open(folder) {
+                    // The file system has no unnamed files; another one serves for the dry run.
+                    Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                        options.open("/dev/shm")
+                    }
+                    opened => opened,
+                }
             }
             Some(_) if !config.read_only => {
                 may_access(path, libc::W_OK)?;
@@ -301,6 +312,13 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
 }
 
 /// Returns true if the file's directory exists.
+/// Returns true if the path is in `/dev`, whose regular files are lost at a reboot. A file
+/// that was created there would stand in for a misspelt device.
+fn is_for_devices(path: &Path) -> bool {
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    folder.is_some_and(|folder| folder.starts_with("/dev") && !folder.starts_with("/dev/shm"))
+}
+
 fn has_folder(config: &FileConfig) -> bool {
     let folder = config.path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.is_none_or(Path::is_dir)

@@ -306,6 +306,14 @@ fn what_a_drive_would_be_is_known_without_opening_it() {
     let measure = |keys: &str| look(format!("file:path={}{keys}", path.display()));
     let error = measure("").expect_err("neither a file nor a size").to_string();
     assert!(error.contains("there is no such file; give size="), "{error}");
+    for spec in
+        ["file:path=/dev/no-such-disk,size=1m", "file:path=/dev/../dev/no-such-disk,size=1m"]
+    {
+        let opened = millrace_drives::open(&spec.parse().expect("a spec"), 1);
+        let error = opened.err().expect("no file is created in /dev").to_string();
+        assert!(error.contains("there is no such device; correct the path"), "{error}");
+        assert_eq!(look(spec.to_owned()).expect_err("a dry run says so, too").to_string(), error);
+    }
     for keys in [",read-only=on", ",read-only=on,size=1m"] {
         let spec = format!("file:path={}{keys}", path.display()).parse().expect("a spec");
         let error = millrace_drives::open(&spec, 1).err().expect("nothing to read").to_string();

@@ -1,4 +1,5 @@
-//! What every rendering must keep: all texts escaped, nothing to load, the same bytes, the shape.
+//! Checks what every rendering must keep: all texts escaped, nothing to load, the same bytes, the
+//! shape.
 
 use super::*;
 

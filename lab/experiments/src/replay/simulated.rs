@@ -2,7 +2,7 @@
 //!
 //! The engine runs on CPU 0 of the simulated machine, with channels of the production block layer
 //! to drives that run on any machine. It reads the trace in its own thread, which takes no virtual
-//! time. Workers of drives run on the other CPUs. The same trace, drives, machine and seed give a
+//! time. Workers of drives run on the other CPUs. Equal traces, drives, machines and seeds give a
 //! bit-identical report. The verb calls this file.
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! `Linux3`: shared state and noise of kernels of 2012 and 2013 outside of the block layer, as
 //! settings of a row.
 //!
-//! It models three effects, each of which can be switched off:
+//! The model has three effects, each of which can be switched off:
 //!
 //! - The counters of a hardware queue (`struct blk_mq_hw_ctx`): `queued` for each request
 //!   allocated, `run` for each run of the queue, and `dispatched[]` for each run by the number of

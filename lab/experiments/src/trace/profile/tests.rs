@@ -1,4 +1,4 @@
-//! What is counted, that nothing is lost while slots grow, and that hostile I/Os cost nothing.
+//! Checks the counts, that nothing is lost while slots grow, and that hostile I/Os cost nothing.
 
 use super::*;
 

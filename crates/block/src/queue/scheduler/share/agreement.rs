@@ -29,8 +29,7 @@ use crate::queue::scheduler::share::piece::{DriveSample, PieceSize};
 use crate::queue::scheduler::share::seen::QueueReports;
 use crate::queue::scheduler::share::times::class_of;
 
-/// Nanoseconds without a report after which a queue's chains no longer count as continuously
-/// waiting.
+/// Nanoseconds without a report after which a queue's chains no longer count as always waiting.
 const STALE_NS: u64 = 5_000_000;
 /// Nanoseconds for which a report stays valid, because requests may take long at a drive. A report
 /// whose requests have all completed is valid for [`STALE_NS`]: a client that sends in batches has
@@ -38,8 +37,7 @@ const STALE_NS: u64 = 5_000_000;
 const GONE_NS: u64 = 2_000_000_000;
 /// Nanoseconds for which a drive counts as contended after several groups were last active.
 const CONTENDED_NS: u64 = 20_000_000;
-/// Lead that a group may get over waiting groups, in nanoseconds of drive time at the drive's
-/// present rate.
+/// Lead that a group may get over waiting groups, in nanoseconds at the drive's present rate.
 const WINDOW_NS: u64 = 2_000_000;
 /// Minimum lead for each active group, as a number of I/Os of the largest cost.
 const WINDOW_IOS: u64 = 4;
@@ -48,7 +46,7 @@ const WINDOW_IOS: u64 = 4;
 const SAMPLE_NS: u64 = 400_000;
 /// Usual demand, in 16ths of a small request, below which a group counts as inactive.
 const HALF: u64 = REQUEST as u64 / 2;
-/// Minimum time with I/O, in nanoseconds, for which a slow drive keeps its depth limit.
+/// Nanoseconds with I/O for which a slow drive keeps its depth limit, at least.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
 /// Time with I/O, in nanoseconds, for which a drive of unknown speed has a depth limit.
 const UNKNOWN_FOR_NS: u64 = 100_000_000;
@@ -76,8 +74,7 @@ struct GroupTotal {
     usually_served: u64,
     /// Cost served since the last sample.
     to_sample: u64,
-    /// The group's part of the depth, in 16ths of a small request; `u64::MAX` if the depth does not
-    /// limit the group.
+    /// The group's part of the depth, in 16ths of a small request; `u64::MAX` if it has no limit.
     part: u64,
     /// True if chains of the group waited all the time, or the group wants more than its part.
     steady: bool,
@@ -120,8 +117,7 @@ pub(crate) struct SharedAllocation<M: Machine> {
     totals: Vec<GroupTotal>,
     /// Numbers of the groups that ever had I/O at this drive; most groups may be elsewhere.
     here: Vec<u16>,
-    /// For each group number: true if the group is in `here`, and the sum of its active children's
-    /// weights.
+    /// For each group: true if it is in `here`, and the sum of its active children's weights.
     known: Vec<(bool, u64)>,
     /// Virtual time that the waiting groups have reached.
     virtual_ns: u128,
@@ -189,8 +185,7 @@ impl<M: Machine> SharedAllocation<M> {
             // A drive with mixed I/O needs some reads and some writes at any time.
             seen.floor = self.usual_load(shared) * if is_mixed { MIXED } else { 1 };
         }
-        // A single group disturbs no other group, and latency targets themselves show which groups
-        // are disturbed.
+        // A single group disturbs no other, and latency targets show which groups are disturbed.
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
         let depth = match bounded {
@@ -367,8 +362,8 @@ impl<M: Machine> SharedAllocation<M> {
             }
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
-            // The rate grows fast, because I/O that the window holds back would never be measured.
-            // The rate drops slowly, because a shorter window forgives debts.
+            // The rate grows fast, since I/O that the window holds back would never be measured.
+            // It drops slowly, because a shorter window forgives debts.
             let rate = (all << 10) / elapsed_ns;
             let weight = if rate > self.rate { 1 } else { 31 };
             self.rate = (self.rate * weight + rate).div_ceil(weight + 1);
@@ -435,8 +430,7 @@ impl<M: Machine> SharedAllocation<M> {
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
             is_shallow |= (has_little || total.has_all() && gets_little) && !total.steady;
-            // A group without requests to send must not count as waiting; otherwise the other
-            // groups would wait for it.
+            // A group without requests to send does not wait, or the others would wait for it.
             total.steady |= !total.has_all() && total.asks;
             taken += total.usually_wants.min(total.part);
         }
@@ -509,8 +503,7 @@ impl<M: Machine> SharedAllocation<M> {
         // Virtual time that passes when all groups together spend this cost.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
-        // Groups of idle priority get what is left: nothing while other groups wait or fill the
-        // drive.
+        // Idle priority gets what is left: nothing while other groups wait or fill the drive.
         let (waits, demand) = self.not_idle().fold((false, 0), |(waits, demand), total| {
             (waits || total.steady, demand + total.demand)
         });
@@ -521,9 +514,8 @@ impl<M: Machine> SharedAllocation<M> {
             let total = &mut self.totals[usize::from(*at)];
             let priority = self.view.row(GroupId(*at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
-            // A group that does not wait has no claim to capacity of the past, so its virtual time
-            // is raised to that of the waiting groups. A group that used capacity which no other
-            // group wanted does not pay for it later, so its lead is limited.
+            // A group that does not wait has no claim to past capacity. A group that used capacity
+            // which no other wanted does not pay for it later.
             if !total.steady {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }
@@ -542,9 +534,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Returns a queue's part of the depth, in 16ths of a small request: the sum of its groups'
-    /// parts, each scaled by the share of the group's demand that is at this queue. `None` if the
-    /// queue has no demand.
+    /// Returns a queue's part of the depth, in 16ths of a small request: its groups' parts, each
+    /// scaled by the share of the group's demand at this queue. `None` if there is no demand.
     fn part_of(&self, mail: &QueueMailbox) -> Option<u64> {
         let (mut whole, mut wanted, mut is_over) = (None, 0, false);
         for entry in mail.entries.iter().filter(|entry| entry.demand() > 0) {
@@ -564,9 +555,8 @@ impl<M: Machine> SharedAllocation<M> {
         whole.map(|whole: u64| if is_over { wanted } else { whole })
     }
 
-    /// Returns the wait reason, by direction, of chains that the depth holds back. The reason is
-    /// the drive's depth, unless targets leave less depth than the drive needs, or the depth is
-    /// divided among several groups.
+    /// Returns the wait reason, by direction, of chains that the depth holds back: the drive's
+    /// depth, unless targets leave less than that, or groups share the depth.
     fn held_by(&self) -> [WaitReason; 2] {
         let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
         let hold = if waiting > 1 { WaitReason::Weight } else { WaitReason::Depth };

@@ -277,7 +277,8 @@ mod tests {
                 timed: ios,
                 stage_ns: [0, ios, ios * 2, ios * 3],
             };
-            let volume = VolumeCounters { clients, drives: vec![drive], groups: Vec::new() };
+            let volume =
+                VolumeCounters { clients, drives: vec![drive], ..VolumeCounters::default() };
             [None, Some(volume)]
         };
         let sample = sample(&look(100), &look(300), Duration::from_secs(2));

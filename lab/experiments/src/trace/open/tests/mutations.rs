@@ -1,6 +1,6 @@
 //! Hand-made traces with some bytes changed, cut or repeated are read without a panic, in order.
 //!
-//! What the fuzz target `formats` does at length, in each run of the tests.
+//! Does for a short time, in each run of the tests, what the fuzz target `formats` does at length.
 
 use std::io::Cursor;
 
