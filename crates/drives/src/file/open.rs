@@ -311,7 +311,6 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
     }
 }
 
-/// Returns true if the file's directory exists.
 /// Returns true if the path is in `/dev`, whose regular files are lost at a reboot. A file
 /// that was created there would stand in for a misspelt device.
 fn is_for_devices(path: &Path) -> bool {
@@ -319,6 +318,7 @@ fn is_for_devices(path: &Path) -> bool {
     folder.is_some_and(|folder| folder.starts_with("/dev") && !folder.starts_with("/dev/shm"))
 }
 
+/// Returns true if the file's directory exists.
 fn has_folder(config: &FileConfig) -> bool {
     let folder = config.path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.is_none_or(Path::is_dir)
