@@ -296,7 +296,7 @@ pub fn string(bytes: &[u8]) -> Option<&str> {
 ///
 /// If `data` has 4 GiB or more.
 pub fn put_option(out: &mut Vec<u8>, option: u32, data: &[u8]) {
-    let len = u32::try_from(data.len()).expect("an option that this client sends is short");
+    let len = u32::try_from(data.len()).expect("an option's data is shorter than 4 GiB");
     out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.to_be_bytes());
     out.extend_from_slice(&len.to_be_bytes());

@@ -27,7 +27,8 @@ use crate::common::units::size_text;
 pub(crate) const UNWATCHED_PERIOD: Duration = Duration::from_secs(2);
 /// Interval between two checks of an image with a watch, because the watch may be lost.
 const WATCHED_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum time that the author of a change waits for the check.
+/// Longest time that librbd waits for the check of an image that a client has changed. Meanwhile
+/// that client waits, too.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum time that the closing of all drives together waits for clusters that do not answer.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
@@ -204,7 +205,7 @@ impl RbdState {
     fn look(&self) -> Result<u64, Error> {
         let error = |text: &str| Error::new(ErrorKind::System, format!("{}: {text}", self.name));
         if self.has_failed() {
-            return Err(error("the drive has failed because of its image; restart millrace"));
+            return Err(error("the drive failed for the reason in the log; restart millrace"));
         }
         let found = self.found().map_err(|why| match why {
             LookError::Gone(what) => {
@@ -213,7 +214,7 @@ impl RbdState {
             }
             LookError::System(why) => {
                 self.tell(why.raw_os_error().unwrap_or(0));
-                error(&format!("its header: {why}"))
+                error(&format!("cannot read the image's header: {why}"))
             }
         })?;
         let CurrentImage { size_bytes, overlap_bytes, features } = found;

@@ -213,7 +213,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if interrupt.is_set() {
         let last = pages.last().map_or("", |(name, _)| name);
         eprintln!(
-            "interrupted during {last}: the finished parts are above; no page of it is written"
+            "interrupted during {last}: its finished parts are above, but its page was not written"
         );
         return Ok(ExitCode::from(INTERRUPTED));
     }

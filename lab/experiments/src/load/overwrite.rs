@@ -147,7 +147,7 @@ fn contents_elsewhere(spec: &Spec) -> Result<DiskContents, BenchError> {
         let known: u64 = extents.iter().map(|extent| extent.nr_sectors).sum();
         if known == 0 || extents.iter().any(|extent| !extent.zero) {
             return Ok(DiskContents::Data(
-                "may hold data: not all of its blocks are said to be zeroes".to_owned(),
+                "may hold data: it does not report all of its blocks as zeroes".to_owned(),
             ));
         }
         sector += known;

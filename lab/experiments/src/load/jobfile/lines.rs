@@ -133,7 +133,7 @@ impl Reader<'_> {
             }
             match text.strip_prefix('[') {
                 Some(_) if depth > 0 => {
-                    return Err(place.wrong(format!("{text}: an included file has no sections")));
+                    return Err(place.wrong(format!("{text}: an included file cannot begin a job")));
                 }
                 Some(head) => self.head(place, head)?,
                 None => self.line(place, text, depth)?,

@@ -213,8 +213,8 @@ fn kind_of(base: Base, value: &str) -> Result<(Kind, Sequence), String> {
         "randrw" => (both, true),
         "trimwrite" | "randtrimwrite" => {
             return Err(format!(
-                "{value:?}: trims before writes are not made here; write a job of trims, and one \
-                 of writes with stonewall"
+                "{value:?}: millrace-lab cannot trim each range before it writes the range; use a \
+                 job of trims, then a job of writes with stonewall"
             ));
         }
         _ => {

@@ -36,14 +36,12 @@ pub fn allowed() -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     match chosen {
-        Some(("never", _)) => format!("payload memory has ordinary pages: {path} is never"),
+        Some(("never", _)) => format!("payload memory uses no huge pages: {path} is never"),
         Some((word, _)) => {
-            format!(
-                "payload memory gets huge pages while the kernel has free ones: {path} is {word}"
-            )
+            format!("payload memory uses huge pages if the kernel has free ones: {path} is {word}")
         }
         None => {
-            "payload memory has ordinary pages: the kernel has no transparent huge pages".to_owned()
+            "payload memory uses no huge pages: the kernel lacks transparent huge pages".to_owned()
         }
     }
 }

@@ -172,7 +172,7 @@ fn groups(plan: &ServePlan) -> String {
 type VolumesByName<'a> = HashMap<&'a str, &'a Volume>;
 
 fn volume_of<'a>(export: &ExportConfig, volumes: &VolumesByName<'a>) -> &'a Volume {
-    volumes.get(export.volume.as_str()).expect("a plan's exports name volumes of the plan")
+    volumes.get(export.volume.as_str()).expect("each export's volume is in the plan")
 }
 
 /// Returns the words about read-only access. An export is also read-only if its drives are.
