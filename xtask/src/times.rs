@@ -33,14 +33,15 @@ struct TimedStep {
     cpu_max: Option<u64>,
 }
 
-/// State of the target folder before a step.
+/// State of cargo's `target` folder before a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TargetState {
-    /// Empty, as in a fresh clone.
+    /// The folder is empty, as in a fresh clone.
     Empty,
-    /// Left as it was after the previous step.
+    /// The folder has the files that the previous step left in it.
     Kept,
-    /// Built and tested once; then one line was added at the top of [`CHANGED`].
+    /// The workspace was built and tested once. Then one line was added at the top of
+    /// [`CHANGED`].
     OneLineChanged,
 }
 

@@ -95,8 +95,9 @@ impl LockMeter {
     pub fn start() -> Option<LockMeter> {
         let mut tables = held(&TABLES);
         let now_ns = Native::now().max(1);
-        // Relaxed: written under the mutex; counting threads read it again under the mutex of their
-        // table.
+        // Relaxed: this function locks and clears each thread's table after the exchange. A thread
+        // reads `SINCE_NS` while it holds the mutex of its own table, so it sees the new value, or
+        // its counts are cleared.
         let (old, relaxed) = (0, Ordering::Relaxed);
         SINCE_NS.0.compare_exchange(old, now_ns, relaxed, relaxed).ok()?;
         tables.ended.clear();

@@ -159,23 +159,23 @@ fn unique<'a>(
     Ok(())
 }
 
-/// Part of a configuration that an error refers to. Numbers count from 0.
+/// Part of a configuration that an error refers to. Indexes count from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigPart {
     /// The configuration as a whole.
     Whole,
-    /// Drive of this number, counted volume after volume.
+    /// Drive with this index, counting the drives of all volumes, volume after volume.
     Drive(usize),
-    /// Volume of this number.
+    /// Volume with this index.
     Volume(usize),
-    /// Export of this number.
+    /// Export with this index.
     Export(usize),
-    /// Listener of this number, in the order of `ServeConfig::listeners`.
+    /// Listener with this index in `ServeConfig::listeners`.
     Listener(usize),
-    /// TLS settings of the listener of this number.
+    /// TLS settings of the listener with this index.
     ListenerTls(usize),
-    /// The socket for virtual machines of the export of this number.
+    /// The vhost-user socket, for virtual machines, of the export with this index.
     Guests(usize),
 }
 

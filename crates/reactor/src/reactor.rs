@@ -297,7 +297,8 @@ impl Handle {
         self.with_tables(|tables, ring| tables.register_file(ring, fd)).unwrap_or(FileRef::Raw(fd))
     }
 
-    /// Ends a registration. No operation on the file may be in flight. A `Raw` file is left alone.
+    /// Ends a file's registration. No operation on the file may be in flight. Does nothing for
+    /// `FileRef::Raw`, which is not registered.
     pub fn unregister_file(&self, file: FileRef) {
         if let FileRef::Fixed(index) = file {
             self.with_tables(|tables, ring| tables.unregister_file(ring, index));

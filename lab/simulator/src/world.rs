@@ -193,7 +193,8 @@ impl World {
         self.failure = Some(SimError::Panic { thread, at_ns, message });
     }
 
-    /// Charges the running CPU for reading `lines` cache lines that move together.
+    /// Charges the running CPU for a read of `lines` adjacent cache lines, which move between
+    /// caches as one.
     #[inline]
     pub(super) fn read_line(&mut self, line: &LineState, lines: u64) {
         let access = self.begin_access(line, lines);

@@ -150,8 +150,8 @@ impl<M: Machine> BioSlot<M> {
         self.stride = stride;
     }
 
-    /// Returns true if the submitter owns the memory, so that the bio completes only when the drive
-    /// confirms it.
+    /// Returns true if the memory belongs to the submitter, not to the bio. Such a bio does not
+    /// complete at its timeout: the drive must first report that it no longer uses the memory.
     pub(crate) fn is_foreign(&self) -> bool {
         if self.stage == BioStage::Child { self.of_foreign } else { self.bio.is_foreign() }
     }

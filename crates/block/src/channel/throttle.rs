@@ -128,7 +128,8 @@ impl<M: Machine> Throttle<M> {
         self.view.known(group)
     }
 
-    /// Copies the group table again. Bios that wait for a changed limit book a new time.
+    /// Copies the group table again. Bios that wait for a limit that has changed give their
+    /// reservation back and reserve a new time in the token bucket.
     #[cold]
     pub(crate) fn renew(&mut self, now_ns: u64) {
         let Some(groups) = &self.groups else { return };

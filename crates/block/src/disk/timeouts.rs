@@ -86,8 +86,8 @@ fn expire<M: Machine>(
     }
     let Some(rq) = in_flight.lent(tags, tag) else { return };
     if has_foreign_memory(rq) {
-        // The owner of the memory decides about the request. The timeout is recorded as a failure
-        // of the drive.
+        // The drive may still access memory that belongs to the submitter, so the request stays in
+        // flight until the drive completes it. The timeout is recorded as a failure of the drive.
         if rq.state != RequestState::Overdue {
             rq.state = RequestState::Overdue;
             note_overdue(context, rq);

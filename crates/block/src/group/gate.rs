@@ -147,14 +147,16 @@ impl<M: Machine> TokenBuckets<M> {
         TokenBuckets { next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
     }
 
-    /// Returns how far beyond `now_ns` I/Os have booked the bucket that is booked furthest ahead.
+    /// Returns the time in nanoseconds from `now_ns` until all reservations have passed, in the
+    /// bucket that is reserved furthest ahead.
     pub(crate) fn ahead_ns(&self, now_ns: u64) -> u64 {
         // Relaxed: a report needs only a recent value.
         let next = self.next.iter().map(|word| word.load(Order::Relaxed)).max().unwrap_or(0);
         (next >> FRACTION_BITS).saturating_sub(now_ns)
     }
 
-    /// Books the cost of an I/O at its bucket. Returns the time in nanoseconds at which it may go.
+    /// Reserves the cost of an I/O in its token bucket. Returns the earliest time, in nanoseconds,
+    /// at which the limit lets the I/O pass.
     pub(crate) fn reserve(&self, costs: &LimitCosts, io: BucketIo, now_ns: u64) -> u64 {
         let word = &self.next[place_of(io)];
         let earliest = (now_ns << FRACTION_BITS).saturating_sub(costs.burst);

@@ -1,5 +1,5 @@
-//! Batches handed over to a drive's worker that goes to sleep, whose queue another thread runs or
-//! inspects, or that leaves.
+//! Model-checked tests of `Worker`: a submitter hands batches over to a drive's worker. Meanwhile
+//! the worker goes to sleep or leaves, or another thread runs or inspects the drive's queue.
 //!
 //! Production code: `Worker`, its `WorkerState` in a `Disk`, and the whole path of bios through
 //! `Channel` in per-drive mode. Checked: each bio completes, and no thread sleeps for ever. Where a

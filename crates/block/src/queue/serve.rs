@@ -167,7 +167,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     /// Counts statistics from now on, as long as [`Meter::is_on`] returns true. The time of the
     /// present holder is not counted.
     pub(crate) fn meter(&self) {
-        // Relaxed: the bit publishes no data; threads that enter and leave do that.
+        // Relaxed: this bit publishes no data. Data is published by the operations that take and
+        // release the lock.
         self.state.fetch_or(METERED, Order::Relaxed);
     }
 
@@ -185,14 +186,15 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Stores the start of the present hold, for statistics; only the holder may call this.
+    /// Stores the call site and the time at which the lock was taken, for statistics. Only the
+    /// holder may call this.
     fn set_hold(&self, hold: Option<Hold>) {
         // SAFETY: the state word makes the caller the only one inside.
         unsafe { *self.hold.held() = hold };
     }
 
-    /// Returns the present hold with its statistics up to now, or `None` if the hold is not
-    /// measured. Only the holder may call this.
+    /// Returns the call site and time at which the lock was taken, with the statistics since then.
+    /// Returns `None` if statistics were off at that time. Only the holder may call this.
     fn ended(&self) -> Option<(Hold, LockCounts)> {
         // SAFETY: the state word makes the caller the only one inside.
         let hold = unsafe { *self.hold.held() }?;

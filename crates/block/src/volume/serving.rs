@@ -284,7 +284,8 @@ impl ServingChoice {
         self.channels = [0, self.channels[0]];
     }
 
-    /// Ends the window, or the unmeasured time before it, if it was long enough.
+    /// Begins a new window if the present window has lasted long enough, or if the unmeasured time
+    /// before the first window of a mode (`settling`) is over.
     fn look(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         if self.settling {

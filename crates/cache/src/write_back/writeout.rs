@@ -72,7 +72,7 @@ enum WriteSlot {
     None,
 }
 
-/// Dirty pages on their way to the volume.
+/// Dirty pages that are being written to the volume.
 pub(crate) struct Writeout {
     batches: Slab<WriteBatch>,
     bios: Slab<WriteBio>,
@@ -81,7 +81,7 @@ pub(crate) struct Writeout {
     is_cut: bool,
     /// True if the volume has one drive, so that no write can wait behind another drive's.
     is_single: bool,
-    /// Number of pages on their way.
+    /// Number of pages whose write has been started and has not ended.
     pages: usize,
 }
 
@@ -100,7 +100,7 @@ impl Writeout {
         }
     }
 
-    /// Returns the number of pages on their way.
+    /// Returns the number of pages whose write has been started and has not ended.
     pub(crate) fn pages(&self) -> usize {
         self.pages
     }

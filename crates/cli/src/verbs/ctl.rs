@@ -1,9 +1,10 @@
-//! `millrace ctl`: requests to a running daemon, and the table of verbs that a daemon answers.
+//! `millrace ctl`: subcommands that send requests to a running daemon, and the table of the
+//! requests that a daemon answers.
 //!
-//! This module owns the list of requests and [`control_verbs`], the rows of the control socket's
-//! verbs. Each file in the `ctl` directory has one request, with the daemon's part unless the
-//! daemon needs it elsewhere. The daemon decides: if it refuses a request, the verb fails with the
-//! daemon's reason.
+//! This module owns the list of subcommands and the table, [`control_verbs`]. Each file in the
+//! `ctl` directory has one subcommand and the daemon's code that answers its request, unless other
+//! parts of the daemon use that code, too. The daemon decides: if it refuses a request, the
+//! subcommand fails with the daemon's reason.
 
 mod acknowledge;
 mod clients;

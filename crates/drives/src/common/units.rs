@@ -100,8 +100,8 @@ pub fn time_ns(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a time on the command line, where a number without a unit is in seconds. Returns
-/// nanoseconds.
+/// Parses a time from the command line and returns it in nanoseconds. A number without a unit is in
+/// seconds.
 ///
 /// # Errors
 /// Returns the rule that the text breaks, and a valid text.

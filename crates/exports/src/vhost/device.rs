@@ -355,10 +355,11 @@ impl Device {
         }
     }
 
-    /// Returns true if a frontend that reads the configuration for the first time is a new
-    /// frontend, whose guest has not set the write-back switch. QEMU reads the configuration when
-    /// it creates the device. When QEMU reconnects it sets the guest's features first, and reads
-    /// only what the guest reads.
+    /// Returns true if the frontend has set up nothing yet. If it then reads the configuration for
+    /// the first time, it is a new frontend, whose guest has not set the write-back switch.
+    ///
+    /// QEMU reads the configuration when it creates the device. A QEMU that reconnects first sets
+    /// the guest's features, and reads the configuration only when the guest does.
     fn is_new(&self) -> bool {
         self.features == 0 && self.inflight.is_none() && self.memory.regions().is_empty()
     }

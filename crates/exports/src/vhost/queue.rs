@@ -338,8 +338,8 @@ impl Queue {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
                 self.answer(head, status::OK);
-                // Stops if guest memory was truncated in the meantime, because the thread must
-                // first find out whose memory it was.
+                // Stops if the copy hit guest memory whose file was truncated (SIGBUS). The thread
+                // must first find the device that owns this memory, and fail that device.
                 return sigbus::hits() == hits;
             }
             Action::Refused(status) => {

@@ -131,7 +131,8 @@ pub(super) struct Oracle {
     live: Vec<u32>,
     history: History,
     log: FlushLog,
-    /// Memory that drives may access: last byte + 1, by first byte.
+    /// Address ranges that drives may access now. The key is the address of a range's first byte,
+    /// the value the address after its last byte.
     held: BTreeMap<usize, usize>,
     events: u64,
     plan: FaultPlan,

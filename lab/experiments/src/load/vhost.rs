@@ -177,14 +177,14 @@ pub(crate) fn request(io: &ClientIo, mut write: impl FnMut(&[u8])) -> Request {
     }
 }
 
-/// Converts a completed slot of a ring.
+/// Converts the completion of a ring's slot: the error is `None` if the status is success.
 #[inline(always)]
 pub(crate) fn done_slot(slot: u16, status: Status) -> DoneSlot<Status> {
     (slot.into(), (!status.is_ok()).then_some(status))
 }
 
-/// Copies the data of reads out of a ring's memory, for jobs that verify; other jobs' I/Os have no
-/// memory.
+/// Copies the data of completed reads from a ring's memory to the I/Os' own memory. Only the I/Os
+/// of jobs that verify data have memory; for other jobs this function does nothing.
 #[inline(always)]
 pub(crate) fn read_all(
     ios: &mut [ClientIo],

@@ -34,11 +34,12 @@ const NAMES: [(&str, Task); 9] = [
     ("tar", Task::Utility(utilities::Kind::Tar)),
     ("untar", Task::Utility(utilities::Kind::Untar)),
 ];
-/// Smallest volume in bytes: room for a server's files with inodes, or for a tree and its archive.
+/// Smallest volume for a program, in bytes. It has room for a server's files and inodes, or for the
+/// file tree and the archive of `tar` and `untar`.
 const BYTES_MIN: u64 = 16 << 30;
-/// Number of I/Os that a thread has in flight: reads of a graph engine, or the pieces of one system
-/// call.
+/// Number of reads that a thread of `pagerank` has in flight.
 const GRAPH_DEPTH: u32 = 64;
+/// Number of I/Os that a thread of another program has in flight: the pieces of one system call.
 const CALLS: u32 = 4;
 
 impl fmt::Display for Task {

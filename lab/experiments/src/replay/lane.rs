@@ -62,7 +62,7 @@ pub(crate) struct Piece {
     pub(crate) len_bytes: u64,
 }
 
-/// Piece that has ended.
+/// Completion of a [`Piece`], with or without an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Done {
     /// Number of the piece's slot.

@@ -169,12 +169,12 @@ pub enum StopReason {
 /// Numbers of I/Os of a replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Number of I/Os taken from the trace, whether they ended, were skipped, or were not sent or
-    /// not answered.
+    /// Number of I/Os taken from the trace. Includes I/Os that were skipped, not sent or not
+    /// answered.
     pub traced_ios: u64,
-    /// Number of I/Os that ended.
+    /// Number of I/Os that completed, with or without an error.
     pub ios: u64,
-    /// Number of these I/Os that failed.
+    /// Number of I/Os that completed with an error.
     pub errors: u64,
     /// Text of the first error.
     pub first_error: Option<String>,

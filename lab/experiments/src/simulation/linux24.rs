@@ -1,7 +1,7 @@
-//! `Linux24`: raw I/O of Linux 2.4, as settings of a row and costs.
+//! `Linux24`: settings that make a benchmark row do its I/O as the raw devices of Linux 2.4 did.
 //!
-//! The settings are part of a plan: the size of the bios into which an I/O is split, the handling
-//! of vectors, copies to low memory (bounce buffers), and the scope of the request queue's lock.
+//! The settings are the size of the bios into which an I/O is split, the handling of vectors,
+//! copies to low memory (bounce buffers), and the scope of the request queue's lock.
 //! `Kernel` charges a simulated machine for the work of Linux 2.4 outside of the block layer:
 //! buffer heads, bounce buffers, and the adapter's driver under its lock. raw_job.rs charges the
 //! submitters' work and irq.rs the drives'. Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c, scsi.c,

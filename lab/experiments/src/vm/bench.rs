@@ -82,7 +82,7 @@ pub struct VmSetting {
     pub batching_ns: Option<u64>,
     /// Longest polling of an I/O thread, in nanoseconds; 0 is off.
     pub polling_ns: u64,
-    /// Effects that are switched off.
+    /// Effects of the host that the simulation leaves out.
     pub without: Vec<Effect>,
 }
 
@@ -135,7 +135,7 @@ impl VmSetting {
     }
 }
 
-/// A row to run.
+/// Plan of one simulation, which becomes one row of the report.
 #[derive(Debug, Clone)]
 pub struct VmBench {
     /// Guest, queues and I/O threads.
@@ -177,7 +177,7 @@ pub struct VmReport {
     pub sim_events: u64,
 }
 
-/// The guest of a row, and its queues and I/O threads.
+/// The guest of one simulation, and its queues and I/O threads, as reported.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmGuest {

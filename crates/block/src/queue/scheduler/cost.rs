@@ -129,7 +129,8 @@ impl DepthWeights {
         DepthWeights { read: OpWeight::of(&cost.read), write: OpWeight::of(&cost.write) }
     }
 
-    /// Returns the depth units that a request takes: at least those of a small random one.
+    /// Returns the number of depth units that a request takes. A small request takes [`REQUEST`]
+    /// units, as many as a random 4 KiB request; a larger one takes more.
     #[inline]
     pub(crate) fn weight(&self, op: Op, sectors: SectorCount) -> u32 {
         let weight = if op == Op::Read { &self.read } else { &self.write };

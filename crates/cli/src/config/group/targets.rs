@@ -14,15 +14,15 @@ use crate::config::words;
 /// A group that has at least this many I/Os in a drive at a time waits mainly for its own I/Os.
 const MANY: f64 = 2.0;
 
-/// Rounds a time up to two digits, because more digits would suggest a precision that was not
-/// measured.
+/// Rounds a time up to two significant digits, because more digits would suggest a precision that
+/// was not measured.
 fn rounded(ns: u64) -> u64 {
     let digits = ns.checked_ilog10().map_or(0, |digits| digits.saturating_sub(1));
     let unit = 10u64.pow(digits);
     ns.div_ceil(unit) * unit
 }
 
-/// Formats a time with two digits.
+/// Formats a time that is rounded up to two significant digits.
 fn about(ns: u64) -> String {
     words::time_text(rounded(ns))
 }

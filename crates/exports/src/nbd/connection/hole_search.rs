@@ -1,7 +1,7 @@
-//! Decides for which reads a drive is asked whether they lie in a hole.
+//! `HoleSearch`: decides before which reads a drive is asked whether the range is a hole.
 //!
-//! Each connection has one. On a file drive, the query costs a system call, which is wasted if the
-//! client reads data. Called by holes.rs; calls nothing.
+//! Each connection has one `HoleSearch`. On a file drive, the query costs a system call, which is
+//! wasted if the client reads data. Called by holes.rs; calls nothing.
 
 /// Shortest read, in bytes, for which drives are asked. A shorter read costs about as much as the
 /// query.
@@ -13,9 +13,9 @@ const PASSES_MAX: u8 = 64;
 /// [`PASSES_MAX`] at most. A positive answer resets it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HoleSearch {
-    /// Number of reads to skip before a drive is next asked for a hole.
+    /// Number of reads still to come without a query.
     left: u8,
-    /// Number of reads that were skipped after the last negative answer.
+    /// Number of reads without a query that the last negative answer caused; 0 after a hole.
     passes: u8,
 }
 
@@ -32,8 +32,8 @@ impl HoleSearch {
         (self.left, self.passes) = (0, 0);
     }
 
-    /// Records that the read was not in a hole: twice as many reads are skipped as after the last
-    /// such answer.
+    /// Records that the read was not in a hole. The number of reads without a query doubles with
+    /// each such answer.
     pub(crate) fn note_data(&mut self) {
         let passes = (2 * self.passes).clamp(1, PASSES_MAX);
         (self.left, self.passes) = (passes, passes);

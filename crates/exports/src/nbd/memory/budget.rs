@@ -57,10 +57,12 @@ pub(crate) struct MemoryBudget {
     windows_bytes: usize,
     /// Size of one window: the memory that each connection can always have.
     pub(crate) window_bytes: usize,
-    /// Copies of the mapped bytes and the line's length, readable without the lock.
+    /// Copy of the sum of `BudgetState::mapped`, readable without the lock.
     mapped_bytes: AtomicUsize,
+    /// Copy of the number of connections in the waiting line, readable without the lock.
     waiting: AtomicUsize,
-    /// True if memory or the line changed since a thread last rang the others.
+    /// True if the mapped memory or the waiting line has changed, and no thread has checked since
+    /// then whether to wake the other threads.
     has_news: AtomicBool,
     state: Mutex<BudgetState>,
 }

@@ -1,7 +1,8 @@
 //! `bench --vm`: a virtual machine on a simulated host, one row for each setting.
 //!
-//! This module owns the combination of lists, and the table or JSON at the end; words.rs parses the
-//! option, and the lab runs the rows. The verb calls it instead of running rows.
+//! This module makes a row of each combination of the listed settings, and prints the report, a
+//! table or JSON. words.rs parses the option, and millrace-experiments simulates the rows. If
+//! `--vm` is given, the verb `bench` calls this module instead of running its usual rows.
 #![allow(clippy::print_stderr)]
 
 pub mod words;
