@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(values.len(), 9);
         assert_eq!(values[0], "98000, 90000 IOPS at depth 32");
         assert!(values[3].starts_with("32 dies, a page of 4 KiB read in 73 us"), "{values:?}");
-        assert!(values[7].starts_with("10000 rpm; seeks"), "{values:?}");
+        assert!(values[7].starts_with("10000 rpm; a seek takes"), "{values:?}");
         assert_eq!(table.constants[1].source(), Source::Published);
     }
 }
