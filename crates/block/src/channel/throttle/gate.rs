@@ -1,8 +1,8 @@
 //! `BioAtBucket`: a bio at one token bucket of its group, and the cost that it pays there.
 //!
 //! Buckets are numbered (`place`): first the buckets of the group itself, then those of its parent.
-//! They belong to a channel's copy of the group table (group/view.rs), so time that was booked with
-//! an old copy is returned to the buckets of the same copy. Used by throttle.rs.
+//! Buckets belong to a channel's copy of the group table (group/view.rs), so time that was booked
+//! with an old copy is returned to the buckets of the same copy. Used by throttle.rs.
 
 use millrace_machine::Machine;
 
