@@ -307,7 +307,7 @@ impl<M: Machine> Flusher<M> {
             if let Some(oldest_ns) = oldest.min() {
                 // Pages that are due but were not collected are in flight; the doorbell rings when
                 // they complete.
-                let due_ns = oldest_ns + nanoseconds(self.cache.config.dirty_age);
+                let due_ns = oldest_ns.saturating_add(nanoseconds(self.cache.config.dirty_age));
                 wake_at(due_ns.max(M::now() + 1_000_000));
             }
         }
