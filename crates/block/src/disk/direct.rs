@@ -169,7 +169,7 @@ pub(crate) fn issue_single<M: Machine>(
         end_single(QueueContext { disk, hctx, run, stats }, serving);
         return Ok(());
     }
-    run.batch.clear_unchecked();
+    run.batch.clear_untaken();
     let stays = serving.leave();
     M::work(Stage::Complete, 1);
     let bio = rq.empty();

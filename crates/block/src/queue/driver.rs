@@ -462,7 +462,7 @@ impl CompletionBatch {
 
     /// Empties a batch of which no entry was checked or taken out.
     #[inline(always)]
-    pub(crate) fn clear_unchecked(&mut self) {
+    pub(crate) fn clear_untaken(&mut self) {
         debug_assert_eq!((self.checked, self.taken), (0, 0));
         self.len = 0;
     }
