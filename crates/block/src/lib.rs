@@ -70,7 +70,7 @@ pub use trace::blktrace;
 pub use trace::entry::TraceEntry;
 pub use trace::note::{DROPPED_EVENTS, TraceMessage, TraceNote};
 pub use trace::tracer::{TRACE_RING_EVENTS, TraceStamp, TraceStatus, Tracer};
-pub use trace::{Action, TraceEvent, TraceSink};
+pub use trace::{TraceEvent, TraceSink};
 pub use volume::resize::{DriveNeed, DriveResized, Resized, SizeWatch};
 pub use volume::serving::{Serving, ServingConfig};
 pub use volume::{CHUNK_SECTORS_MAX, Layout, Volume};

@@ -20,7 +20,7 @@ use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
 use crate::chain::slot::{BioRef, BioSlot, BioStage, Stride, WaitTimes};
 use crate::channel::cut::{cut_plainly, cut_to_limits};
 use crate::channel::submission::Submission;
-use crate::trace::Action;
+use crate::trace::blktrace::EventCode;
 use crate::volume::placement::{DrivePart, VolumeRange};
 
 /// Values of `member` in a parent, which tell how the bio is split: into one part for each drive,
@@ -301,7 +301,7 @@ impl<M: Machine> Submission<M> {
         let member = &self.members[usize::from(part.member)];
         member.stats.add(DiskCounter::Parts, 1);
         if self.checks.traced {
-            member.disk.trace(&mut self.run).slot(Action::Split, &child);
+            member.disk.trace(&mut self.run).slot(EventCode::Split, &child);
         }
         child
     }

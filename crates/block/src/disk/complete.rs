@@ -20,7 +20,7 @@ use crate::disk::queue_context::QueueContext;
 use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::queue::request::{Request, RequestRef, RequestState};
 use crate::queue::tag::TagBatch;
-use crate::trace::Action;
+use crate::trace::blktrace::EventCode;
 
 /// The time at which failed bios are added to the drive's failure log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             return false;
         }
         if self.run.trace.is_some() {
-            self.trace().record_request(Action::Complete, rq, (c_ns, status));
+            self.trace().record_request(EventCode::Complete, rq, (c_ns, status));
         }
         let noted = if rq.state == RequestState::Overdue {
             FailureLogging::Before
@@ -107,7 +107,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                 }
             }
             if self.disk.config.trace.is_some() {
-                self.trace().tell(Action::Complete, &bio, c_ns);
+                self.trace().tell(EventCode::Complete, &bio, c_ns);
             }
             self.run.finish(bio);
         }

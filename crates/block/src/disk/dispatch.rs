@@ -22,7 +22,7 @@ use crate::queue::request::{Dispatch, RequestRef};
 use crate::queue::serve::ServeGuard;
 use crate::queue::tag::TagBatch;
 use crate::queue::{CtxState, HctxState};
-use crate::trace::Action;
+use crate::trace::blktrace::EventCode;
 
 /// Guard of a software queue's lock.
 pub(crate) type CtxGuard<'a, M> =
@@ -335,7 +335,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             if queue.has_trace_data() {
                 self.trace().driver(&**queue, &rq, (Moment::Issue, now_ns));
             }
-            self.trace().request(Action::Issue, &rq, now_ns);
+            self.trace().request(EventCode::Issue, &rq, now_ns);
         }
         serve.in_flight.lend(rq, now_ns);
         true
@@ -347,7 +347,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         let d_ns = rq.d_ns;
         rq.mark_inserted(d_ns);
         self.stats.add(DiskCounter::Requeues, 1);
-        self.trace().request(Action::Requeue, &rq, d_ns);
+        self.trace().request(EventCode::Requeue, &rq, d_ns);
         if rq.outcome == Dispatch::HostBusy {
             self.run.wake_at(d_ns + HOST_BUSY_RETRY_NS);
         }

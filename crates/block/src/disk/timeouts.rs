@@ -25,7 +25,7 @@ use crate::disk::queue_context::QueueContext;
 use crate::queue::HctxState;
 use crate::queue::driver::Expired;
 use crate::queue::request::{Request, RequestState, Tag};
-use crate::trace::Action;
+use crate::trace::blktrace::EventCode;
 
 /// Longest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MAX_NS: u64 = 1_000_000_000;
@@ -95,7 +95,7 @@ fn expire<M: Machine>(
         return;
     }
     if context.run.trace.is_some() {
-        context.trace().record_request(Action::Complete, rq, (now_ns, Status::TimedOut));
+        context.trace().record_request(EventCode::Complete, rq, (now_ns, Status::TimedOut));
     }
     let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
     rq.state = RequestState::Abandoned;

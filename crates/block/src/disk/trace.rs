@@ -23,7 +23,7 @@ use crate::trace::blktrace::{EventCode, category};
 use crate::trace::entry::{TraceStep, TraceSubject, group_of};
 use crate::trace::note::{TraceMessage, TraceNote};
 use crate::trace::tracer::TraceStamp;
-use crate::trace::{Action, TraceEvent, UnplugReason};
+use crate::trace::{TraceEvent, UnplugReason};
 
 /// The position of a bio in its plug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// Emits one event about a bio, with the present time.
     #[inline]
-    pub(crate) fn slot(&mut self, action: Action, bio: &BioSlot<M>) {
+    pub(crate) fn slot(&mut self, action: EventCode, bio: &BioSlot<M>) {
         if self.is_on() {
             let now_ns = M::now();
             if self.disk.config.trace.is_some() {
@@ -72,7 +72,9 @@ impl<M: Machine> Tracing<'_, M> {
     #[inline]
     pub(crate) fn tell_entry(&self, bio: &BioSlot<M>) {
         if self.disk.config.trace.is_some() {
-            for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
+            for action in
+                [EventCode::Queue, EventCode::Remap, EventCode::GetRequest, EventCode::Plug]
+            {
                 self.tell(action, bio, bio.q_ns);
             }
         }
@@ -130,7 +132,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// Records that a bio got its request (G).
     pub(crate) fn record_get(&mut self, bio: &BioSlot<M>, now_ns: u64) {
-        self.record(Action::GetRequest, bio, (now_ns, bio.bio.nr_sectors));
+        self.record(EventCode::GetRequest, bio, (now_ns, bio.bio.nr_sectors));
     }
 
     fn record_plug(&mut self, bio: &BioSlot<M>) {
@@ -151,8 +153,8 @@ impl<M: Machine> Tracing<'_, M> {
             return;
         }
         match kind {
-            MergeKind::Back => self.slot(Action::BackMerge, last_of(chain)),
-            MergeKind::Front => self.slot(Action::FrontMerge, chain),
+            MergeKind::Back => self.slot(EventCode::BackMerge, last_of(chain)),
+            MergeKind::Front => self.slot(EventCode::FrontMerge, chain),
         }
     }
 
@@ -170,7 +172,7 @@ impl<M: Machine> Tracing<'_, M> {
             return;
         }
         let now_ns = M::now();
-        self.tell(Action::BackMerge, flush, now_ns);
+        self.tell(EventCode::BackMerge, flush, now_ns);
         let of = subject(self.disk, flush, flush.bio.nr_sectors);
         if let Some(writer) = &mut self.run.trace {
             writer.put_from(now_ns, &of, TraceStep::One(EventCode::BackMerge), other.q_ns);
@@ -179,12 +181,12 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// Records that a bio was merged with the chain that it is part of.
     pub(crate) fn record_merge(&mut self, bio: &BioSlot<M>) {
-        self.record(Action::BackMerge, bio, (entry_ns(bio), bio.bio.nr_sectors));
+        self.record(EventCode::BackMerge, bio, (entry_ns(bio), bio.bio.nr_sectors));
     }
 
     /// Emits an event about a request. The sink gets one event for each bio of the request.
     #[cold]
-    pub(crate) fn request(&mut self, action: Action, rq: &Request<M>, time_ns: u64) {
+    pub(crate) fn request(&mut self, action: EventCode, rq: &Request<M>, time_ns: u64) {
         if self.disk.config.trace.is_some() {
             let mut next = rq.chain.as_deref();
             while let Some(bio) = next {
@@ -198,7 +200,7 @@ impl<M: Machine> Tracing<'_, M> {
     /// Emits the event of unplugging a list.
     #[inline]
     pub(crate) fn unplug(&mut self, list: &BioList<M>) {
-        self.tell_list(Action::Unplug, list);
+        self.tell_list(EventCode::Unplug, list);
         if let Some(first) = list.first() {
             self.record_unplug(first, list.len());
         }
@@ -225,7 +227,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     #[inline(never)]
     fn note_insert(&mut self, list: &BioList<M>) {
-        self.tell_list(Action::Insert, list);
+        self.tell_list(EventCode::Insert, list);
         self.run.trace_context.inserted_ns = M::now();
     }
 
@@ -249,7 +251,7 @@ impl<M: Machine> Tracing<'_, M> {
     fn record_list(&mut self, list: &BioList<M>) {
         let inserted_ns = self.run.trace_context.inserted_ns;
         list.for_each(|head| {
-            self.record(Action::Insert, head, (inserted_ns, head.chain_sectors));
+            self.record(EventCode::Insert, head, (inserted_ns, head.chain_sectors));
         });
     }
 
@@ -281,7 +283,7 @@ impl<M: Machine> Tracing<'_, M> {
         (moment, time_ns): (Moment, u64),
     ) {
         if moment == Moment::Issue && queue.is_bounced(rq.tag()) {
-            self.request(Action::Bounce, rq, time_ns);
+            self.request(EventCode::Bounce, rq, time_ns);
         }
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
         let data = queue.trace_data(rq.tag(), moment);
@@ -326,15 +328,15 @@ impl<M: Machine> Tracing<'_, M> {
     #[inline]
     pub(crate) fn record_request(
         &mut self,
-        action: Action,
+        action: EventCode,
         rq: &Request<M>,
         (time_ns, status): (u64, Status),
     ) {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
         let of = subject(self.disk, head, rq.nr_sectors());
         let step = match action {
-            Action::Complete => TraceStep::Complete(-status.errno() as i16),
-            action => TraceStep::One(action.act()),
+            EventCode::Complete => TraceStep::Complete(-status.errno() as i16),
+            action => TraceStep::One(action),
         };
         writer.put(time_ns, &of, step);
     }
@@ -361,15 +363,20 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// Records an event about a bio or a chain.
     #[inline(always)]
-    fn record(&mut self, action: Action, bio: &BioSlot<M>, (time_ns, sectors): (u64, SectorCount)) {
+    fn record(
+        &mut self,
+        action: EventCode,
+        bio: &BioSlot<M>,
+        (time_ns, sectors): (u64, SectorCount),
+    ) {
         if let Some(writer) = &mut self.run.trace {
-            writer.put(time_ns, &subject(self.disk, bio, sectors), TraceStep::One(action.act()));
+            writer.put(time_ns, &subject(self.disk, bio, sectors), TraceStep::One(action));
         }
     }
 
     /// Sends the sink one event of a bio.
     #[cold]
-    pub(crate) fn tell(&self, action: Action, bio: &BioSlot<M>, time_ns: u64) {
+    pub(crate) fn tell(&self, action: EventCode, bio: &BioSlot<M>, time_ns: u64) {
         let event = TraceEvent {
             action,
             time_ns,
@@ -388,7 +395,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// Sends the sink an event for each bio of each chain of a list.
     #[inline]
-    fn tell_list(&self, action: Action, list: &BioList<M>) {
+    fn tell_list(&self, action: EventCode, list: &BioList<M>) {
         if self.disk.config.trace.is_some() {
             let now_ns = M::now();
             list.for_each(|head| {

@@ -17,7 +17,7 @@ use crate::chain::slot::BioSlot;
 use crate::disk::Disk;
 use crate::disk::queue_context::QueueContext;
 use crate::queue::tag::{TagBatch, TagUser, Waiter};
-use crate::trace::Action;
+use crate::trace::blktrace::EventCode;
 
 impl<'a, M: Machine> QueueContext<'a, M> {
     /// Takes tags for chains that are ready. If there are none, joins the waiters and tries once
@@ -53,7 +53,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         let hctx = self.hctx;
         if hctx.start_waiting() {
             self.stats.add(DiskCounter::TagWaits, 1);
-            self.trace().slot(Action::Sleep, chain);
+            self.trace().slot(EventCode::Sleep, chain);
             let drive = Weak::clone(&self.disk.this);
             hctx.tags.wait(Waiter { drive, hctx: hctx.number });
         }

@@ -13,7 +13,7 @@ use crate::support::{Given, thread_of};
 use millrace_block::baseline::Stack;
 use millrace_block::blktrace::EventCode;
 use millrace_block::{
-    Action, BATCH_SIZES, Bio, BioChain, Buffer, ChainBatch, Channel, ChannelConfig, CompletedChain,
+    BATCH_SIZES, Bio, BioChain, Buffer, ChainBatch, Channel, ChannelConfig, CompletedChain,
     Completion, Controller, ControllerConfig, Disk, DiskConfig, Dispatch, GroupId, IoThread,
     Leftover, Op, OpFlags, QueueKind, Scheduler, SchedulerKind, SchedulerPick, Sharing, Spread,
     Stamp, Status, TagScope, TraceEntry, TraceEvent, TraceSink, TraceStamp, Tracer, Volume,
@@ -586,14 +586,14 @@ impl Rig {
         }
         if self.setting.listener == Listener::Sink {
             let events = self.sink.0.lock().unwrap();
-            let times = |number: usize, action: Action| {
+            let times = |number: usize, action: EventCode| {
                 let is = |event: &&TraceEvent| {
                     event.user_data == number as u64 && event.action == action
                 };
                 events.iter().filter(is).count()
             };
             for number in 0..self.bios.len() {
-                for action in [Action::Queue, Action::Issue, Action::Complete] {
+                for action in [EventCode::Queue, EventCode::Issue, EventCode::Complete] {
                     assert_eq!(times(number, action), 1, "{action:?} of bio {number}");
                 }
             }

@@ -8,32 +8,32 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::{Given, Knobs, TestDrive, pattern, run, thread_of};
 use millrace_block::baseline::Stack;
+use millrace_block::blktrace::EventCode;
 use millrace_block::{
-    Action, AfterCompletion, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, IoThread,
-    Layout, Op, OpFlags, QueueKind, QueueLimits, Reject, Sector, Serving, ServingConfig, Status,
-    TraceEvent, TraceSink, Volume,
+    AfterCompletion, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Op,
+    OpFlags, QueueKind, QueueLimits, Reject, Sector, Serving, ServingConfig, Status, TraceEvent,
+    TraceSink, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 
-/// Trace events of all drives, as letter, drive and sector.
+/// Trace events of all drives, as code, drive and sector.
 #[derive(Default)]
-struct Journal(Mutex<Vec<(char, u16, Sector)>>);
+struct Journal(Mutex<Vec<(EventCode, u16, Sector)>>);
 
 impl TraceSink for Journal {
     fn trace(&self, event: &TraceEvent) {
-        let letter = event.action as u8 as char;
-        self.0.lock().unwrap().push((letter, event.drive, event.sector));
+        self.0.lock().unwrap().push((event.action, event.drive, event.sector));
     }
 }
 
 impl Journal {
     /// Drives and places of one kind of event, taken out.
-    fn take(&self, action: Action) -> Vec<(u16, Sector)> {
+    fn take(&self, action: EventCode) -> Vec<(u16, Sector)> {
         let all = std::mem::take(&mut *self.0.lock().unwrap());
-        let of = all.iter().filter(|event| event.0 == action as u8 as char);
+        let of = all.iter().filter(|event| event.0 == action);
         of.map(|event| (event.1, event.2)).collect()
     }
 }
@@ -113,7 +113,7 @@ fn each_batch_begins_with_the_next_drive() {
     for order in [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2], [1, 2, 0]] {
         (0..3).for_each(|drive| rig.read(chunk(3, drive, 5)));
         assert_eq!(rig.end(), 3);
-        let issued: Vec<u16> = rig.journal.take(Action::Issue).iter().map(|at| at.0).collect();
+        let issued: Vec<u16> = rig.journal.take(EventCode::Issue).iter().map(|at| at.0).collect();
         assert_eq!(issued, order);
     }
 }
@@ -139,7 +139,7 @@ fn one_list_goes_out_at_sixteen_requests_by_drive_and_sector() {
     expected.extend((32..=60).step_by(2).map(|n| (2, n)));
     expected.push((2, 61));
     let expected: Vec<_> = expected.into_iter().map(|(drive, n)| (drive, n * 8)).collect();
-    assert_eq!(rig.journal.take(Action::Issue), expected);
+    assert_eq!(rig.journal.take(EventCode::Issue), expected);
     assert_eq!((rig.given(0), rig.given(1)), (vec![(69 * 8, 16)], vec![(90 * 8, 16)]));
     let last = rig.given(2).pop();
     assert_eq!(last, Some((60 * 8, 16)));
@@ -160,9 +160,9 @@ fn one_list_is_full_at_the_high_watermark_of_all_drives() {
         rig.read(chunk(2, n % 2, 40 + 4 * n));
         rig.read(chunk(2, n % 2, 41 + 4 * n));
     }
-    assert_eq!(rig.journal.take(Action::Issue), []);
+    assert_eq!(rig.journal.take(EventCode::Issue), []);
     rig.read(chunk(2, 0, 0));
-    assert_eq!(rig.journal.take(Action::Issue).len(), 11);
+    assert_eq!(rig.journal.take(EventCode::Issue).len(), 11);
     assert_eq!(rig.end(), 11);
 }
 
@@ -431,9 +431,9 @@ fn plugs_go_out_when_they_are_full_and_not_before_parts_too() {
     };
     let mut rig = rig(STRIPE, vec![small(), small()], config, Stack::Mq);
     rig.channel.submit(Bio::read(0, Buffer::new(48 * 512))).unwrap();
-    assert_eq!(rig.journal.take(Action::Issue).len(), 20);
+    assert_eq!(rig.journal.take(EventCode::Issue).len(), 20);
     assert_eq!(rig.end(), 1);
-    assert_eq!(rig.journal.take(Action::Issue).len(), 4);
+    assert_eq!(rig.journal.take(EventCode::Issue).len(), 4);
 }
 
 #[test]

@@ -368,7 +368,7 @@ const WAYS: [(Stack, TraceStamp, Serving); 7] = [
 ];
 
 fn told_letters<'a>(events: impl IntoIterator<Item = &'a TraceEvent>) -> String {
-    events.into_iter().map(|event| char::from(event.action as u8)).collect()
+    events.into_iter().map(|event| event.action.letters()).collect()
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use millrace_block::blktrace::EventCode;
 use millrace_block::{
-    Action, Bio, Buffer, Disk, DiskConfig, ErrorKind, Op, OpFlags, Reject, Stamp, Status,
-    TraceSink, Volume,
+    Bio, Buffer, Disk, DiskConfig, ErrorKind, Op, OpFlags, Reject, Stamp, Status, TraceSink, Volume,
 };
 use millrace_drives::{
     Advice, Aio, Direct, DryRun, FileConfig, FileDriver, OpenOptions, SpecError,
@@ -88,14 +88,14 @@ fn foreign_memory_is_bounced_only_at_odd_addresses() {
         let bounces: u64 = rig.drives.files.iter().map(|file| file.bounces()).sum();
         let aligned = rig.drives.volume.limits().dma_alignment == 0;
         assert_eq!(bounces, if aligned { 0 } else { 2 });
-        let way = [Action::Insert, Action::Bounce, Action::Issue, Action::Complete];
-        let way: Vec<_> = way.into_iter().filter(|a| !aligned || *a != Action::Bounce).collect();
+        let way = [EventCode::Insert, EventCode::Bounce, EventCode::Issue, EventCode::Complete];
+        let way: Vec<_> = way.into_iter().filter(|a| !aligned || *a != EventCode::Bounce).collect();
         for number in [1, 2] {
             let mut actions = sink.actions_of(number);
-            actions.retain(|action| *action == Action::Bounce || way.contains(action));
+            actions.retain(|action| *action == EventCode::Bounce || way.contains(action));
             assert_eq!(actions, way, "bounces are seen between insertion and dispatch");
         }
-        assert!(!sink.actions_of(0).contains(&Action::Bounce), "an aligned read");
+        assert!(!sink.actions_of(0).contains(&EventCode::Bounce), "an aligned read");
     }
 }
 

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use millrace_block::baseline::Stack;
-use millrace_block::{Action, Bio, Buffer, Op, TraceEvent, TraceSink};
+use millrace_block::blktrace::EventCode;
+use millrace_block::{Bio, Buffer, Op, TraceEvent, TraceSink};
 
 use crate::harness::{Dice, Kind, Plan, Rig, plans};
 
@@ -20,14 +21,19 @@ impl TraceSink for Sink {
 
 impl Sink {
     /// Events of the bio with this `user_data`, in order.
-    pub fn actions_of(&self, number: u64) -> Vec<Action> {
+    pub fn actions_of(&self, number: u64) -> Vec<EventCode> {
         let events = self.0.lock().unwrap();
         events.iter().filter(|e| e.user_data == number).map(|e| e.action).collect()
     }
 }
 
-const LETTERS: [Action; 5] =
-    [Action::Queue, Action::GetRequest, Action::Insert, Action::Issue, Action::Complete];
+const LETTERS: [EventCode; 5] = [
+    EventCode::Queue,
+    EventCode::GetRequest,
+    EventCode::Insert,
+    EventCode::Issue,
+    EventCode::Complete,
+];
 
 /// Events by the part of a bio that they are about.
 type Parts = HashMap<(u64, u16, u64, u32), Vec<TraceEvent>>;
@@ -47,8 +53,9 @@ fn check(key: &(u64, u16, u64, u32), events: &[TraceEvent], stack: Stack) {
         || format!("{key:?} {op:?}: {:?}", events.iter().map(|e| e.action).collect::<Vec<_>>());
     let mut last = (0, 0);
     for letter in LETTERS {
-        let merged = |e: &TraceEvent| matches!(e.action, Action::BackMerge | Action::FrontMerge);
-        if letter == Action::Insert && stack == Stack::Sq && events.iter().any(merged) {
+        let merged =
+            |e: &TraceEvent| matches!(e.action, EventCode::BackMerge | EventCode::FrontMerge);
+        if letter == EventCode::Insert && stack == Stack::Sq && events.iter().any(merged) {
             // In the one queue a bio is inserted by itself or by a merge.
             continue;
         }

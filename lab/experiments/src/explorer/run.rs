@@ -294,7 +294,8 @@ struct DigestSink(SharedOracle);
 
 impl TraceSink for DigestSink {
     fn trace(&self, event: &TraceEvent) {
-        lock_oracle(&self.0).note(event.sector << 8 | event.action as u64);
+        let letter = event.action.letters().as_bytes()[0];
+        lock_oracle(&self.0).note(event.sector << 8 | u64::from(letter));
     }
 }
 

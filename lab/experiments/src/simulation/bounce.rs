@@ -63,9 +63,9 @@ impl<M: Machine> DriverQueue<M> for BounceQueue<M> {
 mod tests {
     use std::sync::{Arc, Mutex};
 
+    use millrace_block::blktrace::EventCode;
     use millrace_block::{
-        Action, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, TraceEvent, TraceSink,
-        Volume,
+        Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, TraceEvent, TraceSink, Volume,
     };
     use millrace_drives::open_on;
     use millrace_machine::Native;
@@ -74,7 +74,7 @@ mod tests {
     use crate::filter::FilteredDriver;
 
     #[derive(Default)]
-    struct RecordedActions(Mutex<Vec<Action>>);
+    struct RecordedActions(Mutex<Vec<EventCode>>);
 
     impl TraceSink for RecordedActions {
         fn trace(&self, event: &TraceEvent) {
@@ -100,11 +100,11 @@ mod tests {
             let actions =
                 std::mem::take(&mut *seen.0.lock().expect("the simulation must not panic"));
             let place = |action| actions.iter().position(|seen| *seen == action);
-            let count = actions.iter().filter(|action| **action == Action::Bounce).count();
+            let count = actions.iter().filter(|action| **action == EventCode::Bounce).count();
             assert_eq!(count, bounces, "{actions:?}");
             if bounces > 0 {
-                assert!(place(Action::Insert) < place(Action::Bounce), "{actions:?}");
-                assert!(place(Action::Bounce) < place(Action::Issue), "{actions:?}");
+                assert!(place(EventCode::Insert) < place(EventCode::Bounce), "{actions:?}");
+                assert!(place(EventCode::Bounce) < place(EventCode::Issue), "{actions:?}");
             }
         }
     }

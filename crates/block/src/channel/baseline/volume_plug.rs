@@ -24,7 +24,8 @@ use crate::channel::member::VolumeMember;
 use crate::disk::submit_context::SubmitContext;
 use crate::disk::trace::PlugPlace;
 use crate::queue::request::RequestRef;
-use crate::trace::{Action, UnplugReason};
+use crate::trace::UnplugReason;
+use crate::trace::blktrace::EventCode;
 use crate::volume::Volume;
 
 /// Number of requests for one drive that unplugs the list: the kernel's BLK_MAX_REQUEST_COUNT.
@@ -175,7 +176,7 @@ impl<M: Machine> VolumePlug<M> {
         member.stats.add(DiskCounter::TagWaits, 1);
         if slot.waited == WaitTimes::NOT {
             // The wait for a tag is recorded at the first attempt only.
-            member.disk.trace(to.run).slot(Action::Sleep, &slot);
+            member.disk.trace(to.run).slot(EventCode::Sleep, &slot);
         }
         self.blocked.push_front(slot);
     }

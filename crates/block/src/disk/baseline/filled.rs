@@ -10,7 +10,7 @@ use crate::disk::queue_context::QueueContext;
 use crate::queue::HctxState;
 use crate::queue::request::RequestRef;
 use crate::queue::serve::ServeGuard;
-use crate::trace::Action;
+use crate::trace::blktrace::EventCode;
 
 /// Takes filled requests and runs the queue. Returns false and takes nothing if the queue is
 /// frozen.
@@ -30,7 +30,7 @@ pub(crate) fn submit<M: Machine>(
         rq.touch();
         rq.mark_inserted(now_ns);
         if context.is_traced() {
-            context.trace().request(Action::Insert, &rq, M::now());
+            context.trace().request(EventCode::Insert, &rq, M::now());
         }
         serving.requeued.push_back(rq);
     }

@@ -27,7 +27,7 @@ use crate::disk::submit_context::Stamp;
 use crate::queue::request::RequestRef;
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, HctxState};
-use crate::trace::Action;
+use crate::trace::blktrace::EventCode;
 
 /// Largest number of requests in a submitter's plug: `BLK_MAX_REQUEST_COUNT`.
 const PLUGGED_MAX: usize = 16;
@@ -347,7 +347,7 @@ fn claim<M: Machine>(
     context.stats.add(DiskCounter::TagWaits, 1);
     if bio.waited == WaitTimes::NOT {
         // The trace records only the first attempt to get a tag.
-        context.trace().slot(Action::Sleep, &bio);
+        context.trace().slot(EventCode::Sleep, &bio);
         bio.mark_admitted(now_ns);
     }
     Err(bio)
@@ -361,7 +361,7 @@ fn fill<M: Machine>(
     now_ns: u64,
 ) -> RequestRef<M> {
     context.trace().record_get(&bio, now_ns);
-    context.trace().slot(Action::Insert, &bio);
+    context.trace().slot(EventCode::Insert, &bio);
     bio.mark_admitted(now_ns);
     bio.mark_inserted(now_ns);
     rq.touch();
@@ -381,7 +381,7 @@ fn wait_apart<M: Machine>(
     if ctx.frozen {
         return Err(bio);
     }
-    context.trace().slot(Action::Insert, &bio);
+    context.trace().slot(EventCode::Insert, &bio);
     bio.mark_inserted(now_ns);
     ctx.list(hctx.number).push_back(bio);
     hctx.mark_pending(0);
