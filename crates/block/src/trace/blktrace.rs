@@ -1,11 +1,9 @@
 //! The kernel's trace record, `struct blk_io_trace`: its fields, and its encoding to and from
 //! bytes.
 //!
-//! This module contains only the format: no allocation, no clock, no I/O. The recorder encodes
-//! here; readers such as the lab's `trace` decode here, and no other code parses these untrusted
-//! bytes. A record is 48 bytes in the byte order of its machine, which the magic number shows,
-//! followed by `pdu_len` bytes of data; numbers in that data are big-endian. Source:
-//! include/uapi/linux/blktrace_api.h, version 7.
+//! A record is 48 bytes in the byte order of its machine, which the magic number shows, followed by
+//! `pdu_len` bytes of data; numbers in that data are big-endian. No other code parses these
+//! untrusted bytes. Source: include/uapi/linux/blktrace_api.h, version 7.
 
 use core::fmt;
 
@@ -222,23 +220,19 @@ pub enum RecordError {
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RecordError::Magic(word) => {
-                write!(
-                    f,
-                    "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}; of a trace \
-                     in another format, `millrace-lab trace convert` makes records"
-                )
-            }
+            RecordError::Magic(word) => write!(
+                f,
+                "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}; of a trace in \
+                 another format, `millrace-lab trace convert` makes records"
+            ),
             RecordError::ByteOrder => write!(
                 f,
                 "the record is from a machine of the other byte order; read it on such a machine"
             ),
-            RecordError::Version(version) => {
-                write!(
-                    f,
-                    "the record has version {version}, but only version {VERSION} can be read"
-                )
-            }
+            RecordError::Version(version) => write!(
+                f,
+                "the record has version {version}, but only version {VERSION} can be read"
+            ),
         }
     }
 }
@@ -247,21 +241,16 @@ impl Record {
     /// Returns the event's code, or `None` for a message or an unknown code.
     #[must_use]
     pub fn act(&self) -> Option<EventCode> {
-        match self.has(category::NOTIFY) {
-            true => None,
-            false => EventCode::from_code(self.action & 0xffff & !CGROUP),
-        }
+        let code = self.action & 0xffff & !CGROUP;
+        if self.has(category::NOTIFY) { None } else { EventCode::from_code(code) }
     }
 
     /// Returns the kind of message, or `None` for an event or an unknown code.
     #[must_use]
     pub fn note(&self) -> Option<NotifyKind> {
-        match self.action & !CGROUP {
-            action if action == NotifyKind::Process.action() => Some(NotifyKind::Process),
-            action if action == NotifyKind::Timestamp.action() => Some(NotifyKind::Timestamp),
-            action if action == NotifyKind::Message.action() => Some(NotifyKind::Message),
-            _ => None,
-        }
+        [NotifyKind::Process, NotifyKind::Timestamp, NotifyKind::Message]
+            .into_iter()
+            .find(|kind| kind.action() == self.action & !CGROUP)
     }
 
     /// Returns true if the record is in any of these categories.

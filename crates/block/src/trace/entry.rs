@@ -30,7 +30,7 @@ const FROM: u64 = 2;
 const DATA: u64 = 3;
 const NOTE: u64 = 4;
 
-/// Codes of steps that stand for several of the kernel's events.
+/// Codes of steps that stand for several of the kernel's events. All are above the kernel's codes.
 const QUEUE_GET: u8 = 32;
 const REMAP_QUEUE: u8 = 33;
 const REMAP_QUEUE_GET: u8 = 34;
@@ -80,7 +80,6 @@ pub(crate) enum TraceStep {
 }
 
 impl TraceStep {
-    /// Returns the step's code and its number.
     #[inline(always)]
     fn parts(self) -> (u8, u16) {
         match self {
@@ -120,13 +119,11 @@ pub(crate) fn group_of(device: u32, tenant: u16, categories: u16) -> u64 {
     u64::from(device) | u64::from(tenant) << 32 | u64::from(categories) << 48
 }
 
-/// Returns the word that starts a group.
 #[inline(always)]
 pub(crate) fn group_word(time_ns: u64, group: u64) -> RingWord {
     [GROUP << KIND_SHIFT | time_ns & VALUE, group]
 }
 
-/// Returns the word of a step.
 #[inline(always)]
 pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     let (code, number) = step.parts();
@@ -135,14 +132,13 @@ pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     [of.sector & VALUE, what]
 }
 
-/// Returns the word with the source of a remap, or with the sector of the flush that was joined.
-/// This word precedes the step.
+/// Returns the word before a step that holds the source of a remap, or the sector of the flush that
+/// was joined.
 #[inline(always)]
 pub(crate) fn from_word(sector: u64) -> RingWord {
     [FROM << KIND_SHIFT, sector]
 }
 
-/// Returns the word of a note.
 pub(crate) fn note_word(note: TraceNote) -> RingWord {
     let (what, time_ns) = note.parts();
     [NOTE << KIND_SHIFT | what & VALUE, time_ns]

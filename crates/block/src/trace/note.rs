@@ -1,10 +1,10 @@
 //! `TraceNote`: a trace message about groups and schedulers, between the events of I/Os.
 //!
-//! A note consists of two numbers and their meaning, so that recording a note allocates no memory;
-//! the recorder formats the text. This module also defines the codes stored in a ring's words
-//! (entry.rs). Kernel counterpart: `blk_add_trace_msg`, which bfq and blk-throttle call; blkparse
-//! shows such a message as `m`.
+//! A note is two numbers and their meaning, so recording one allocates no memory; the recorder
+//! formats the text. Kernel counterpart: `blk_add_trace_msg`; blkparse shows such messages as `m`.
 
+use alloc::format;
+use alloc::string::{String, ToString};
 use core::fmt;
 
 use crate::account::hold::WaitReason;
@@ -69,7 +69,7 @@ impl TraceNote {
         }
     }
 
-    /// Decodes the numbers that `parts` encoded; `None` for an unknown code.
+    /// Decodes the numbers of `parts`. `None` for an unknown code.
     pub(crate) fn from_parts(what: u64, number: u64) -> Option<TraceNote> {
         let group = GroupId(what as u16);
         let hold = WaitReason::ALL.get((what >> 16) as usize & 0xffff).copied();
@@ -108,7 +108,15 @@ impl TraceNote {
     /// Returns the error of the writer.
     pub fn write(&self, out: &mut impl fmt::Write, name: Option<&str>) -> fmt::Result {
         let us = self.time_ns / 1_000;
-        let group = GroupLabel { group: self.group(), name };
+        let group = match (name, self.group()) {
+            (Some(name), _) => format!("group {name}"),
+            (None, Some(group)) => format!("group {}", group.0),
+            (None, None) => String::from("no group"),
+        };
+        let text_of = |depth: u32| match depth {
+            u32::MAX => String::from("without bound"),
+            depth => depth.to_string(),
+        };
         match self.remark {
             TraceMessage::Waits(_, hold) => write!(out, "{group} waits {us} us: {}", hold.name()),
             TraceMessage::GoesOn(_, hold) => {
@@ -124,42 +132,12 @@ impl TraceNote {
                 write!(out, "{group} held: {} (depth {depth})", hold.name())
             }
             TraceMessage::Depth(hctx, [reads, others]) if reads == others => {
-                write!(out, "scheduler depth {} (queue {hctx})", DepthText(reads))
+                write!(out, "scheduler depth {} (queue {hctx})", text_of(reads))
             }
-            TraceMessage::Depth(hctx, [reads, others]) => write!(
-                out,
-                "scheduler depth {} of reads, {} of writes (queue {hctx})",
-                DepthText(reads),
-                DepthText(others)
-            ),
-        }
-    }
-}
-
-/// Formats a group by name or number.
-struct GroupLabel<'a> {
-    group: Option<GroupId>,
-    name: Option<&'a str>,
-}
-
-impl fmt::Display for GroupLabel<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.name, self.group) {
-            (Some(name), _) => write!(f, "group {name}"),
-            (None, Some(group)) => write!(f, "group {}", group.0),
-            (None, None) => f.write_str("no group"),
-        }
-    }
-}
-
-/// Formats a depth.
-struct DepthText(u32);
-
-impl fmt::Display for DepthText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            u32::MAX => f.write_str("without bound"),
-            depth => write!(f, "{depth}"),
+            TraceMessage::Depth(hctx, depths) => {
+                let [reads, others] = depths.map(text_of);
+                write!(out, "scheduler depth {reads} of reads, {others} of writes (queue {hctx})")
+            }
         }
     }
 }

@@ -3,9 +3,8 @@
 //! A ring has one writer (the submit context of a channel or worker) and one reader (the recorder),
 //! and neither waits for the other. An event that finds no room is counted as dropped, and a note
 //! before the next event tells how many events were dropped. The writer publishes words (entry.rs)
-//! once for each batch, and the reader decodes them. While tracing is off, nothing here is touched.
-//! Lock order: the list of rings, then a ring's reader. Kernel counterpart: kernel/trace/blktrace.c
-//! and its relay channels.
+//! once for each batch. Lock order: the list of rings, then a ring's reader. Kernel counterpart:
+//! kernel/trace/blktrace.c and its relay channels.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -42,7 +41,6 @@ pub enum TraceStamp {
     Event,
 }
 
-/// A ring of words with one writer and one reader.
 struct TraceRing<M: Machine> {
     words: Box<[UnsafeCell<RingWord>]>,
     /// Number of words ever written; only the writer changes it.
@@ -53,7 +51,7 @@ struct TraceRing<M: Machine> {
     dropped: M::Word,
     /// 1 if each event has its own time.
     exact: M::Word,
-    /// The reader's state: the context from words decoded so far.
+    /// Decoder with the context of the words read so far; its lock makes the reader the only one.
     reader: M::Lock<RingDecoder>,
     cpu: CpuId,
 }
@@ -92,7 +90,6 @@ impl<M: Machine> TraceRing<M> {
     }
 }
 
-/// Writes events into a thread's ring.
 pub(crate) struct TraceWriter<M: Machine> {
     ring: Arc<TraceRing<M>>,
     mask: u64,
@@ -101,15 +98,13 @@ pub(crate) struct TraceWriter<M: Machine> {
     limit: u64,
     /// Number of dropped events that no note has reported yet.
     untold: u32,
-    /// Time of the current group of events.
+    /// Time of the last group word, and its device, tenant and categories.
     time_ns: u64,
-    /// Device, tenant and categories of the current group of events.
     group: u64,
     stamp: TraceStamp,
 }
 
 impl<M: Machine> TraceWriter<M> {
-    /// Records a step of an I/O.
     #[inline]
     pub(crate) fn put(&mut self, time_ns: u64, of: &TraceSubject, step: TraceStep) {
         if self.open(time_ns, of, step) {
@@ -126,7 +121,6 @@ impl<M: Machine> TraceWriter<M> {
         }
     }
 
-    /// Records a driver's data about an I/O.
     #[cold]
     pub(crate) fn put_data(&mut self, time_ns: u64, of: &TraceSubject, data: &DriverData) {
         let step = TraceStep::One(EventCode::DriverData);
@@ -145,13 +139,11 @@ impl<M: Machine> TraceWriter<M> {
         }
     }
 
-    /// Returns the time with which events are recorded.
     #[inline]
     pub(crate) fn stamp(&self) -> TraceStamp {
         self.stamp
     }
 
-    /// Returns true if each event has its own time.
     #[inline]
     pub(crate) fn is_exact(&self) -> bool {
         self.stamp == TraceStamp::Event
