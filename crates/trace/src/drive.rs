@@ -1,8 +1,7 @@
 //! `Drive`: the state of one device while a trace is read: I/Os in flight, counts, seeks and queue
 //! depth.
 //!
-//! `Drive` owns the tree of its queued I/Os. `Spans` fills it; `overview.rs` prints it. Source:
-//! btt's device merge, seek and "Active Requests At Q" tables.
+//! Source: btt's device merge, seek and "Active Requests At Q" tables.
 
 use millrace_block::blktrace::{Record, category, major};
 use serde::Serialize;
@@ -26,14 +25,10 @@ impl IoKind {
     /// Every kind, in the order of the reports' tables.
     pub const ALL: [IoKind; 3] = [IoKind::Read, IoKind::Write, IoKind::Discard];
 
-    /// Returns the lower-case name that text reports and JSON use.
+    /// Returns the lower-case name for reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            IoKind::Read => "read",
-            IoKind::Write => "write",
-            IoKind::Discard => "discard",
-        }
+        ["read", "write", "discard"][self as usize]
     }
 
     /// Returns the kind of I/O that a trace record belongs to.
@@ -135,7 +130,7 @@ impl Seeks {
 }
 
 /// Statistics of one device of a trace.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Drive {
     /// Device number, encoded as in [`millrace_block::blktrace::device`].
     pub device: u32,
@@ -157,27 +152,11 @@ pub struct Drive {
     /// lacks.
     pub(super) begun: bool,
     active: u64,
-    depth_now: u64,
+    /// Requests that are at the driver now.
+    pub depth_now: u64,
 }
 
 impl Drive {
-    pub(super) fn new(device: u32) -> Drive {
-        Drive {
-            device,
-            queued: 0,
-            issued: 0,
-            blocks: Measure::default(),
-            depth: Measure::default(),
-            seeks: Default::default(),
-            active_sum: 0,
-            group: Group::default(),
-            flights: RangeTree::new(),
-            begun: false,
-            active: 0,
-            depth_now: 0,
-        }
-    }
-
     /// Returns true if the device only maps to other devices (md, dm). Like btt, this decides by
     /// the major number that such devices usually have.
     #[must_use]
@@ -195,12 +174,6 @@ impl Drive {
     #[must_use]
     pub fn merge_ratio(&self) -> f64 {
         if self.issued == 0 { 1.0 } else { (self.queued as f64 / self.issued as f64).max(1.0) }
-    }
-
-    /// Returns the number of requests that are at the driver now.
-    #[must_use]
-    pub fn depth_now(&self) -> u64 {
-        self.depth_now
     }
 
     /// Returns the share of Q2C that each of Q2G, G2I, Q2M, I2D and D2C takes, or `None` if no I/O
@@ -244,6 +217,9 @@ impl Drive {
     }
 }
 
+/// Stages of an I/O, in the order of [`Overhead`]'s fields.
+pub(super) const STAGES: [Span; 5] = [Span::Q2G, Span::G2I, Span::Q2M, Span::I2D, Span::D2C];
+
 /// Shares of an I/O's total time (Q2C) by stage, each as a fraction from 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Overhead {
@@ -263,24 +239,14 @@ impl Overhead {
     pub(super) fn of(measures: &Measures) -> Overhead {
         let all = measures.of(Span::Q2C).total.max(1) as f64;
         let share = |span| measures.of(span).total as f64 / all;
-        Overhead {
-            q2g: share(Span::Q2G),
-            g2i: share(Span::G2I),
-            q2m: share(Span::Q2M),
-            i2d: share(Span::I2D),
-            d2c: share(Span::D2C),
-        }
+        let [q2g, g2i, q2m, i2d, d2c] = STAGES.map(share);
+        Overhead { q2g, g2i, q2m, i2d, d2c }
     }
 
     /// Returns the name and share of each stage, in the order of an I/O's life.
     #[must_use]
     pub fn shares(&self) -> [(&'static str, f64); 5] {
-        [
-            ("Q2G", self.q2g),
-            ("G2I", self.g2i),
-            ("Q2M", self.q2m),
-            ("I2D", self.i2d),
-            ("D2C", self.d2c),
-        ]
+        let shares = [self.q2g, self.g2i, self.q2m, self.i2d, self.d2c];
+        std::array::from_fn(|at| (STAGES[at].name(), shares[at]))
     }
 }

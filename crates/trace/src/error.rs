@@ -1,7 +1,6 @@
 //! Errors of a trace: the file, the byte offset, the problem, and the advice for the user.
 //!
-//! `file.rs` and `reader.rs` make these errors; the command prints them. The bytes of a trace are
-//! never trusted, so any input can cause any of them.
+//! The bytes of a trace are not trusted, so any input can cause any of these errors.
 
 use std::fmt;
 use std::io;

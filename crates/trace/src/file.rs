@@ -1,9 +1,8 @@
 //! `CpuFile`: reads and checks the records of one `NAME.blktrace.N` file, or of a pipe that carries
 //! the records of all CPUs.
 //!
-//! It keeps the byte offset for error messages, and at most `PDU_KEPT_MAX` bytes of each record's
-//! data. No tool shows more than that, so a hostile length costs time but no memory. `reader.rs`
-//! calls it. It reads from any `Read`, so tests and the fuzzer need no files.
+//! `CpuFile` keeps at most `PDU_KEPT_MAX` bytes of each record's data. No tool shows more than that,
+//! so a hostile length costs time but no memory.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -34,7 +33,6 @@ enum CpuScope {
     Any,
 }
 
-/// Input with the records of one CPU, or of all CPUs if it is a pipe.
 pub(super) struct CpuFile<R> {
     path: PathBuf,
     whose: CpuScope,
@@ -92,7 +90,6 @@ impl<R: Read> CpuFile<R> {
         Ok(Some(TraceRecord { record, data }))
     }
 
-    /// Reads and checks the data that follow a record.
     fn data(&mut self, record: &Record) -> Result<Vec<u8>, TraceError> {
         let len = usize::from(record.pdu_len);
         let mut data = vec![0; len.min(PDU_KEPT_MAX)];

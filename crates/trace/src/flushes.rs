@@ -5,7 +5,7 @@
 //! names the other one in its data. In other recordings the sector is 0. A request (D) then stands
 //! for the oldest flush and for as many after it as were merged before. Its completion (C)
 //! completes all of these. A second D without a C in between means that the C of the first one was
-//! lost. `Spans` calls this module; like btt it leaves flushes out of its statistics.
+//! lost.
 
 use std::collections::VecDeque;
 

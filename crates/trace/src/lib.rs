@@ -3,10 +3,8 @@
 //!
 //! `Reader` walks over the files of a trace in constant memory. `Show` prints blkparse's lines from
 //! it. `Spans` measures btt's spans, and its pairing of events also tells which I/Os the trace has.
-//! `millrace trace` calls this crate, and so does the laboratory, for its plots, conversions and
-//! replays. `millrace_block::blktrace` defines the bytes of a record. `LockLine` formats lock
-//! statistics in lockmeter's columns, for `millrace locks` and `bench --locks`. Source: the tools
-//! of blktrace 1.2. Output matches theirs, line by line and digit by digit.
+//! `LockLine` formats lock statistics in lockmeter's columns. Source: the tools of blktrace 1.2.
+//! Output matches theirs, line by line and digit by digit.
 
 mod drive;
 mod error;

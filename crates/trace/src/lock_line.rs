@@ -1,7 +1,6 @@
 //! `LockLine`: statistics of one lock over a period, in lockmeter's columns, for text and JSON.
 //!
-//! This is plain data, made from the machine's `LockRow` or from a daemon's report of the same
-//! counts. `millrace locks` and `bench --locks` print it. Field names carry the units.
+//! A line is made from the machine's `LockRow`, or from a daemon's report of the same counts.
 
 use millrace_machine::{LockCounts, LockRow};
 use serde::Serialize;

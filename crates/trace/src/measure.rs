@@ -1,9 +1,8 @@
 //! `Span` and `Measure`: the interval between two steps of an I/O, and statistics of many such
 //! intervals.
 //!
-//! This file has btt's span names and the arithmetic of its averages, which is exact. Percentiles
-//! come from the block layer's histogram, with a resolution of one eighth. `Spans` fills the
-//! measures; `overview.rs` prints them. Source: btt's "All Devices" table.
+//! Averages are exact, as btt's; percentiles come from the block layer's histogram, with a
+//! resolution of one eighth. Source: btt's "All Devices" table.
 
 use millrace_block::Snapshot;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -33,44 +32,19 @@ pub enum Span {
 
 impl Span {
     /// All spans, in btt's order.
-    pub const ALL: [Span; 15] = [
-        Span::Q2Qdm,
-        Span::Q2Adm,
-        Span::Q2Cdm,
-        Span::Q2Q,
-        Span::Q2A,
-        Span::Q2G,
-        Span::S2G,
-        Span::G2I,
-        Span::Q2M,
-        Span::I2D,
-        Span::I2S,
-        Span::S2D,
-        Span::M2D,
-        Span::D2C,
-        Span::Q2C,
-    ];
+    pub const ALL: [Span; 15] = {
+        use Span::*;
+        [Q2Qdm, Q2Adm, Q2Cdm, Q2Q, Q2A, Q2G, S2G, G2I, Q2M, I2D, I2S, S2D, M2D, D2C, Q2C]
+    };
 
     /// Returns the name that btt prints for this span.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Span::Q2Qdm => "Q2Qdm",
-            Span::Q2Adm => "Q2Adm",
-            Span::Q2Cdm => "Q2Cdm",
-            Span::Q2Q => "Q2Q",
-            Span::Q2A => "Q2A",
-            Span::Q2G => "Q2G",
-            Span::S2G => "S2G",
-            Span::G2I => "G2I",
-            Span::Q2M => "Q2M",
-            Span::I2D => "I2D",
-            Span::I2S => "I2S",
-            Span::S2D => "S2D",
-            Span::M2D => "M2D",
-            Span::D2C => "D2C",
-            Span::Q2C => "Q2C",
-        }
+        const NAMES: [&str; Span::ALL.len()] = [
+            "Q2Qdm", "Q2Adm", "Q2Cdm", "Q2Q", "Q2A", "Q2G", "S2G", "G2I", "Q2M", "I2D", "I2S",
+            "S2D", "M2D", "D2C", "Q2C",
+        ];
+        NAMES[self as usize]
     }
 
     /// Returns the `dm` variant of this span if there is one, or the span itself.
@@ -89,7 +63,7 @@ impl Span {
 /// few hostile values cannot overflow the sum of the histogram.
 const COUNTED_MAX: u64 = 1 << 40;
 
-/// Statistics of many values of one span, or of any other whole number.
+/// Statistics of many values of a span, or of another whole number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Measure {
     /// Number of values.

@@ -2,9 +2,7 @@
 //! them.
 //!
 //! A process keeps its first name, as in blkparse. Only recordings of millrace name devices, in
-//! messages that begin with `DEVICE_NAME`. `reader.rs` fills the names; `Show` and `Spans` look
-//! them up. A trace may name any number of processes and devices, but only the first `NAMES_MAX`
-//! and `DEVICES_MAX` are kept, to bound memory.
+//! messages that begin with `DEVICE_NAME`.
 
 use std::collections::HashMap;
 

@@ -2,9 +2,8 @@
 //!
 //! The layout is that of btt's tables, with percentiles added, or a shorter form that fits 80
 //! columns. Numbers agree with btt's to the last digit, because averages are computed in the same
-//! way, from seconds as floats. Devices are shown by name if the recording names them. btt's
-//! medians and modes of seeks are left out: btt keeps every distance for them, in unbounded memory.
-//! `millrace trace spans` and the page of `trace report` call this.
+//! way, from seconds as floats. btt's medians and modes of seeks are left out: btt keeps every
+//! distance for them, in unbounded memory.
 
 use std::fmt::Write;
 
@@ -12,6 +11,7 @@ use millrace_block::blktrace::{major, minor};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::drive::STAGES;
 use super::{Drive, Measure, Measures, Seeks, Span, Spans};
 
 /// Grouping of the additional tables, beside the table of all I/Os.
@@ -39,7 +39,7 @@ const NAME_WIDTH: usize = 14;
 /// Maximum width of a table's title in the short form, in characters.
 const TITLE_WIDTH: usize = 12;
 
-/// Converts nanoseconds to seconds in the way btt does, to get the same rounding.
+/// Converts nanoseconds to seconds as btt does, to get the same rounding.
 fn seconds(ns: u64) -> f64 {
     (ns / 1_000_000_000) as f64 + (ns % 1_000_000_000) as f64 / 1e9
 }
@@ -50,7 +50,7 @@ impl Spans {
     pub fn groups(&self, per: SpanGrouping) -> Vec<(String, &Measures)> {
         match per {
             SpanGrouping::Drive => {
-                let name = |drive: &Drive| self.device_name(drive.device);
+                let name = |drive: &Drive| self.names.device_or_number(drive.device);
                 self.drives().iter().map(|drive| (name(drive), drive.measures())).collect()
             }
             SpanGrouping::Cpu => {
@@ -86,15 +86,16 @@ impl Spans {
     #[must_use]
     pub fn json(&self, per: Option<SpanGrouping>) -> Value {
         let drives = self.drives().iter().filter(|drive| drive.queued > 0 || drive.issued > 0);
-        let drives = drives.map(|drive| (self.device_name(drive.device), drive_json(drive)));
+        let name = |drive: &Drive| self.names.device_or_number(drive.device);
+        let drives = drives.map(|drive| (name(drive), drive_json(drive)));
         let mut object = json!({
             "spans": self.all(),
             "drives": drives.collect::<Map<String, Value>>(),
             "in_flight": self.in_flight(),
-            "replaced": self.replaced(),
-            "dropped": self.dropped(),
-            "ignored": self.ignored(),
-            "dropped_events": self.dropped_events(),
+            "replaced": self.replaced,
+            "dropped": self.dropped,
+            "ignored": self.ignored,
+            "dropped_events": self.names.dropped_events(),
         });
         if let Some(per) = per {
             let name = match per {
@@ -115,12 +116,12 @@ impl Spans {
         let all = [
             (self.in_flight() as u64, "I/Os were queued but never completed in this trace"),
             (
-                self.replaced(),
+                self.replaced,
                 "I/Os were not followed: another I/O with their first sector was queued",
             ),
-            (self.dropped(), "I/Os were dropped: too many were in flight at the same time"),
-            (self.ignored(), "events were ignored: the trace has too many devices"),
-            (self.dropped_events(), "events were dropped: the recorder could not keep up"),
+            (self.dropped, "I/Os were dropped: too many were in flight at the same time"),
+            (self.ignored, "events were ignored: the trace has too many devices"),
+            (self.names.dropped_events(), "events were dropped: the recorder could not keep up"),
         ];
         let some = all.into_iter().filter(|(count, _)| *count > 0);
         some.map(|(count, what)| format!("{count} {what}"))
@@ -133,22 +134,15 @@ fn table(title: &str, measures: &Measures, columns: Columns) -> String {
         Columns::All => format!("{title:>15}"),
         Columns::Short => format!("{:>10}", shortened(title, TITLE_WIDTH)),
     };
-    let heads: &[(&str, usize)] = match columns {
-        Columns::All => &[
-            ("MIN", 13),
-            ("AVG", 13),
-            ("MAX", 13),
-            ("N", 11),
-            ("P50", 13),
-            ("P99", 13),
-            ("P99.9", 13),
-        ],
-        Columns::Short => &[("AVG", 13), ("P50", 13), ("P99", 13), ("MAX", 13), ("N", 11)],
+    let heads: &[&str] = match columns {
+        Columns::All => &["MIN", "AVG", "MAX", "N", "P50", "P99", "P99.9"],
+        Columns::Short => &["AVG", "P50", "P99", "MAX", "N"],
     };
+    let width = |head: &str| if head == "N" { 11 } else { 13 };
     let first = text.chars().count();
-    heads.iter().for_each(|(head, width)| _ = write!(text, " {head:>width$}"));
+    heads.iter().for_each(|head| _ = write!(text, " {head:>0$}", width(head)));
     let _ = write!(text, "\n{}", "-".repeat(first));
-    heads.iter().for_each(|(_, width)| _ = write!(text, " {}", "-".repeat(*width)));
+    heads.iter().for_each(|head| _ = write!(text, " {}", "-".repeat(width(head))));
     text.push('\n');
     for (span, measure) in measures.there() {
         let _ = write!(text, "{:<first$}", span.name());
@@ -170,7 +164,6 @@ fn row(measure: &Measure, columns: Columns) -> String {
     }
 }
 
-/// Shortens a name to the width of its column.
 fn shortened(name: &str, width: usize) -> String {
     match name.chars().count() > width {
         true => name.chars().take(width - 1).chain(['\u{2026}']).collect(),
@@ -180,13 +173,12 @@ fn shortened(name: &str, width: usize) -> String {
 
 /// Returns a device's name, or ` (major, minor)` as btt prints it.
 fn padded(spans: &Spans, device: u32) -> String {
-    match spans.given_name(device) {
+    match spans.names.device(device) {
         Some(name) => shortened(name, NAME_WIDTH),
         None => format!(" ({:3},{:3})", major(device), minor(device)),
     }
 }
 
-/// Returns the width of the device column, in characters.
 fn device_width(spans: &Spans) -> usize {
     let names = spans.drives().iter().map(|drive| padded(spans, drive.device).chars().count());
     names.max().unwrap_or(0).max(10)
@@ -211,8 +203,7 @@ fn overheads(text: &mut String, spans: &Spans) {
     // Sums only over devices that have a Q2C, as btt does.
     let total = |span| rows.iter().map(|(drive, _)| drive.measures().of(span).total).sum::<u64>();
     let all = total(Span::Q2C) as f64;
-    let shares = [Span::Q2G, Span::G2I, Span::Q2M, Span::I2D, Span::D2C];
-    put("Overall", shares.map(|span| (span.name(), total(span) as f64 / all)));
+    put("Overall", STAGES.map(|span| (span.name(), total(span) as f64 / all)));
     text.push('\n');
 }
 
@@ -324,7 +315,7 @@ mod tests {
             let message = format!("{}{name}", millrace_runtime::DEVICE_NAME);
             names.add_message(device(240, minor), message.as_bytes());
         }
-        spans.set_names(&names);
+        spans.names = names;
         let acts = [
             EventCode::Queue,
             EventCode::GetRequest,

@@ -1,16 +1,16 @@
 //! `Reader`: merges the files of a trace into one stream of events, in blkparse's order and in
 //! constant memory.
 //!
-//! The reader owns the files and at most `BATCH` records of each. It uses the order of blkparse and
-//! btt, because only then are lines and spans the same as theirs. Files are merged by the time of
-//! their first waiting event. Within a file, the order of the records is kept even where times step
-//! back a little, as they do when an interrupt comes between taking the timestamp and writing the
-//! record. If times are equal, the file of the last event goes on; a file that is queued again goes
-//! behind the first waiting file, but before all others that are not earlier. A process name
-//! applies from when its record is read, up to a batch before the record's turn, again as in
-//! blkparse. If a file is damaged, it ends there and the others are read on; `damage` returns what
-//! went wrong. The verbs of `millrace trace` call this. It reads through `CpuFile`, and through
-//! `PipeReader` if the input is a pipe.
+//! The reader owns the files and at most `BATCH` records of each. Its order is that of blkparse and
+//! btt, because only then are lines and spans the same as theirs:
+//! - Files are merged by the time of their first waiting event.
+//! - The order of a file's records is kept even where times step back a little, as they do when an
+//!   interrupt comes between taking the timestamp and writing the record.
+//! - If times are equal, the file of the last event goes on. A file that is queued again goes behind
+//!   the first waiting file, but before all others that are not earlier.
+//! - A process name applies from when its record is read, up to a batch before the record's turn.
+//!
+//! A damaged file ends at the damage, and the others are read on.
 
 mod pipe;
 mod sequence;
@@ -163,8 +163,8 @@ impl<R: Read> FileStream<R> {
     }
 }
 
-/// Takes names out of a note. Returns true if the record has no other use and so no place in the
-/// order of events, as is the case for all notes except messages.
+/// Takes names out of a note. Returns true if the record is a note but not a message, and so has no
+/// place in the order of events.
 fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
     match item.record.note() {
         Some(NotifyKind::Message) => names.add_message(item.record.device, &item.data),
@@ -214,18 +214,17 @@ impl Reader {
             })?;
             for &cpu in &cpus {
                 let path = name.file(cpu);
-                let (file, len) = match open(&path) {
-                    Ok(Some(opened)) => opened,
-                    Ok(None) => continue,
-                    Err(error) => {
-                        damage.push(Damage { error, missing_bytes: None });
-                        continue;
+                match open(&path) {
+                    Ok((_, Some(0))) => {}
+                    Ok((file, len)) => {
+                        let input = BufReader::with_capacity(BUFFER_BYTES, file);
+                        let input: Box<dyn Read + Send> = Box::new(input);
+                        inputs.push((trace, CpuFile::new(path, cpu, input), len));
                     }
-                };
-                if len != Some(0) {
-                    let input = BufReader::with_capacity(BUFFER_BYTES, file);
-                    let input: Box<dyn Read + Send> = Box::new(input);
-                    inputs.push((trace, CpuFile::new(path, cpu, input), len));
+                    Err(source) => {
+                        let error = TraceError::Io { file: path, offset: 0, source };
+                        damage.push(Damage { error, missing_bytes: None });
+                    }
                 }
             }
             if inputs.len() == before && !cpus.is_empty() {
@@ -265,18 +264,11 @@ fn missing(first: &Path, cpus: &[u32]) -> Option<String> {
     Some(format!("{}.{gap}{others} missing; read: {there}{rest}", folder.display()))
 }
 
-/// Opens a file. Returns it with its length, which is `None` for a named pipe; returns `None` if
-/// the file does not exist.
-fn open(path: &Path) -> Result<Option<(File, Option<u64>)>, TraceError> {
-    let opened = File::open(path).and_then(|file| {
-        let metadata = file.metadata()?;
-        Ok((metadata.is_file().then_some(metadata.len()), file))
-    });
-    match opened {
-        Ok((len, file)) => Ok(Some((file, len))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(TraceError::Io { file: path.into(), offset: 0, source }),
-    }
+/// Opens a file. Returns it with its length, which is `None` for a named pipe.
+fn open(path: &Path) -> io::Result<(File, Option<u64>)> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    Ok((file, metadata.is_file().then_some(metadata.len())))
 }
 
 impl<R: Read> Reader<R> {
@@ -311,13 +303,17 @@ impl<R: Read> Reader<R> {
             damage: Vec::new(),
             has_ended: false,
         };
-        for (trace, file, len_bytes) in inputs {
-            let (waiting, number) = (VecDeque::new(), reader.streams.len());
-            let (last_ns, error, ended) = (0, None, false);
-            let sequence = Sequence::default();
-            let stream =
-                FileStream { trace, file, len_bytes, sequence, waiting, last_ns, error, ended };
-            reader.streams.push(stream);
+        for (number, (trace, file, len_bytes)) in inputs.into_iter().enumerate() {
+            reader.streams.push(FileStream {
+                trace,
+                file,
+                len_bytes,
+                sequence: Sequence::default(),
+                waiting: VecDeque::new(),
+                last_ns: 0,
+                error: None,
+                ended: false,
+            });
             if reader.streams[number].prime(&mut reader.names) {
                 reader.queue(number);
             }
@@ -338,27 +334,25 @@ impl<R: Read> Reader<R> {
             let stream = &mut self.streams[number];
             let Some(item) = stream.waiting.pop_front() else {
                 self.order.pop_front();
-                let error = stream.error.take();
-                let error = error.expect("a queued stream has an event or an error");
-                let offset = stream.file.offset();
-                let have = error.bytes_seen();
-                let missing_bytes =
-                    stream.len_bytes.map(|len| len.saturating_sub(offset).max(have));
+                let error = stream.error.take().expect("a queued stream has an event or an error");
+                let (offset, have) = (stream.file.offset(), error.bytes_seen());
+                let missing = |len: u64| len.saturating_sub(offset).max(have);
+                let missing_bytes = stream.len_bytes.map(missing);
                 self.damage.push(Damage { error, missing_bytes });
                 continue;
             };
             let (trace, cpu) = (stream.trace, stream.file.cpu());
-            let more = !stream.waiting.is_empty() || stream.prime(&mut self.names);
-            if more {
-                self.requeue_first(number);
-            } else {
+            if stream.waiting.is_empty() && !stream.prime(&mut self.names) {
                 self.order.pop_front();
+            } else if self.order.len() > 1 && self.streams[number].first_time() > self.time_at(1) {
+                self.order.pop_front();
+                self.queue(number);
             }
             return Ok(Some(self.entry(item, trace, cpu)));
         }
     }
 
-    /// Returns `None`, or an error if a file's damage left no event to read.
+    /// Ends the trace: with an error if a file's damage left no event to read.
     fn end(&mut self) -> Result<Option<TraceEntry>, TraceError> {
         let is_first = !std::mem::replace(&mut self.has_ended, true);
         let nothing_told = is_first && self.genesis_ns.is_none() && !self.damage.is_empty();
@@ -388,13 +382,9 @@ impl<R: Read> Reader<R> {
         &self.damage
     }
 
-    /// Makes the entry to return: sets its time relative to the first event.
-    fn entry(
-        &mut self,
-        TraceRecord { mut record, data }: TraceRecord,
-        trace: usize,
-        cpu: u32,
-    ) -> TraceEntry {
+    /// Makes the entry to return, with its time relative to the first event's.
+    fn entry(&mut self, item: TraceRecord, trace: usize, cpu: u32) -> TraceEntry {
+        let TraceRecord { mut record, data } = item;
         let genesis_ns = *self.genesis_ns.get_or_insert(record.time_ns);
         record.time_ns = record.time_ns.wrapping_sub(genesis_ns);
         TraceEntry { record, data, trace, cpu }
@@ -438,16 +428,6 @@ impl<R: Read> Reader<R> {
         self.streams[self.order[place]].first_time()
     }
 
-    /// Moves the first stream back in the order if its next event is later than the second
-    /// stream's.
-    fn requeue_first(&mut self, number: usize) {
-        let time = self.streams[number].first_time();
-        if self.order.len() > 1 && time > self.time_at(1) {
-            self.order.pop_front();
-            self.queue(number);
-        }
-    }
-
     /// Inserts a stream into the order: in front if it is earlier than the first stream, otherwise
     /// behind the first and behind all following streams that are earlier.
     fn queue(&mut self, number: usize) {
@@ -456,11 +436,8 @@ impl<R: Read> Reader<R> {
             self.order.push_front(number);
             return;
         }
-        let mut place = 1;
-        while place < self.order.len() && self.time_at(place) < time {
-            place += 1;
-        }
-        self.order.insert(place, number);
+        let later = (1..self.order.len()).find(|place| self.time_at(*place) >= time);
+        self.order.insert(later.unwrap_or(self.order.len()), number);
     }
 }
 

@@ -1,10 +1,9 @@
 //! `Show`: prints a trace as blkparse's default lines, followed by its summary.
 //!
 //! Each line has the format `%D %2c %8s %5T.%9t %5p %2a %3d ` and then a part that depends on the
-//! action; `Summary` makes the summary. The output equals that of `blkparse -i NAME` byte for byte,
-//! which the end-to-end tests check, except that a device with a name is shown by that name. Names
-//! of processes and messages can be any bytes, so lines are bytes, not text. `millrace trace show`
-//! calls this.
+//! action. The output equals that of `blkparse -i NAME` byte for byte, except that a device with a
+//! name is shown by that name. Names of processes and messages can be any bytes, so lines are bytes,
+//! not text.
 
 mod summary;
 
@@ -69,13 +68,11 @@ impl Show {
     /// Returns blkparse's closing remark if driver-specific data were not shown.
     #[must_use]
     pub fn last_words(&self) -> &'static str {
-        match self.has_hidden {
-            true => {
-                "\ndiscarded traces containing low-level device driver specific data \
-                 (only available in binary output)\n"
-            }
-            false => "",
+        if !self.has_hidden {
+            return "";
         }
+        "\ndiscarded traces containing low-level device driver specific data \
+         (only available in binary output)\n"
     }
 
     /// Returns the summary: counts by trace and CPU.
@@ -95,7 +92,6 @@ pub fn line(out: &mut Vec<u8>, entry: &TraceEntry, names: &TraceNames) {
     };
 }
 
-/// Part of an entry that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShownPart {
     Message,
@@ -150,7 +146,6 @@ fn driver_data(out: &mut Vec<u8>, entry: &TraceEntry, names: &TraceNames) -> io:
     Ok(())
 }
 
-/// Prints the device's name, or its numbers in blkparse's format.
 fn device(out: &mut Vec<u8>, device: u32, names: &TraceNames) -> io::Result<()> {
     match names.device(device) {
         Some(name) => write!(out, "{name:<7} "),

@@ -15,12 +15,12 @@
 //! - A split (X) is ignored. The parts lie inside the queued range, so only their G, I and D are
 //!   seen. A split I/O has no Q2C unless a single C covers it.
 //!
-//! A `IoListener` is told which I/Os are found and when each completes. There, completions of parts
+//! An `IoListener` learns which I/Os are found and when each completes. For it, completions of parts
 //! count, flushes are I/Os (see flushes.rs), and I/Os begin with D on a device without Q and A.
 //!
 //! Memory is bounded: at most `FLIGHTS_MAX` I/Os in flight are kept (about 40 MiB), past which the
 //! oldest one of the busiest device is dropped, and at most `DRIVES_MAX` devices, past which events
-//! are ignored. Both are counted. Called by `millrace trace` and by the laboratory.
+//! are ignored. Both are counted.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -70,7 +70,8 @@ pub trait IoListener {
 
 impl IoListener for () {}
 
-/// Calls both watches. The second one assigns the numbers, and it alone is told of completions.
+/// Passes samples and new I/Os to both listeners. Only the second one numbers I/Os, and only the
+/// second one learns of completions.
 impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
     fn sample(&mut self, sample: &Sample) {
         self.0.sample(sample);
@@ -91,22 +92,27 @@ impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
 /// only reports I/Os to an [`IoListener`] and measures no spans, to save time.
 #[derive(Debug, Default)]
 pub struct Spans {
-    /// If false, I/Os are paired for a `IoListener` but not measured.
+    /// If false, I/Os are paired for an `IoListener` but not measured.
     is_measuring: bool,
     flushes: BTreeMap<u32, Flushes>,
-    /// Number of I/Os that began. `completions` counts C events.
+    /// Number of I/Os that began.
     arrivals: u64,
+    /// Number of C events.
     completions: u64,
     drives: Vec<Drive>,
     all: Group,
     cpus: BTreeMap<u32, Group>,
     kinds: [Group; IoKind::ALL.len()],
     flights: usize,
-    replaced: u64,
-    dropped: u64,
-    ignored: u64,
+    /// I/Os replaced before completion by a later I/O with the same first sector.
+    pub replaced: u64,
+    /// I/Os dropped before completion, to bound memory.
+    pub dropped: u64,
+    /// Events ignored because the trace has too many devices.
+    pub ignored: u64,
     found: Vec<EntryIndex>,
-    names: TraceNames,
+    /// Names by which devices are shown.
+    pub names: TraceNames,
 }
 
 impl Spans {
@@ -120,22 +126,6 @@ impl Spans {
     #[must_use]
     pub fn has_completions_only(&self) -> bool {
         self.arrivals == 0 && self.completions > 0
-    }
-
-    /// Sets the names by which devices are shown.
-    pub fn set_names(&mut self, names: &TraceNames) {
-        self.names = names.clone();
-    }
-
-    /// Returns the name of a device, or `major,minor` if it has no name.
-    #[must_use]
-    pub fn device_name(&self, device: u32) -> String {
-        self.names.device_or_number(device)
-    }
-
-    /// Returns the name of a device, or `None` if it has none.
-    pub(super) fn given_name(&self, device: u32) -> Option<&str> {
-        self.names.device(device)
     }
 
     /// Returns the spans of all I/Os together.
@@ -160,35 +150,10 @@ impl Spans {
         IoKind::ALL.into_iter().zip(&self.kinds).map(|(kind, group)| (kind, &group.measures))
     }
 
-    /// Returns how many I/Os were replaced before completion by a later I/O with the same first
-    /// sector.
-    #[must_use]
-    pub fn replaced(&self) -> u64 {
-        self.replaced
-    }
-
-    /// Returns how many I/Os were dropped before completion, to bound memory.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
-
-    /// Returns how many events were ignored because the trace has too many devices.
-    #[must_use]
-    pub fn ignored(&self) -> u64 {
-        self.ignored
-    }
-
     /// Returns how many I/Os are queued and not yet completed.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.drives.iter().filter(|drive| drive.begun).map(|drive| drive.flights.len()).sum()
-    }
-
-    /// Returns how many events the recorder dropped because it could not keep up.
-    #[must_use]
-    pub fn dropped_events(&self) -> u64 {
-        self.names.dropped_events()
     }
 
     /// Processes one event, and passes each span that ends with it to `watch`.
@@ -234,7 +199,7 @@ impl Spans {
             self.ignored += 1;
             return None;
         }
-        self.drives.push(Drive::new(device));
+        self.drives.push(Drive { device, ..Drive::default() });
         Some(self.drives.len() - 1)
     }
 
@@ -243,7 +208,6 @@ impl Spans {
         self.drive(record.device).filter(|drive| self.drives[*drive].begun)
     }
 
-    /// Processes an event of a flush.
     fn flush(&mut self, act: EventCode, entry: &TraceEntry, watch: &mut impl IoListener) {
         let record = &entry.record;
         if self.flushes.len() == DRIVES_MAX && !self.flushes.contains_key(&record.device) {
@@ -268,7 +232,7 @@ impl Spans {
         if !drive.begun {
             drive.begun = true;
             self.flights -= drive.flights.len();
-            drive.flights = RangeTree::new();
+            drive.flights = RangeTree::default();
         }
     }
 
@@ -334,7 +298,7 @@ impl Spans {
         }
     }
 
-    /// An event that belongs to the one I/O that covers its first sector.
+    /// Processes G, S, I, M or F, which belong to the one I/O that covers the event's first sector.
     fn step(&mut self, act: EventCode, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.begun(record) else { return };
         let now = record.time_ns;
@@ -424,8 +388,8 @@ impl Spans {
         self.complete_parts(drive, record, watch);
     }
 
-    /// Handles completions of parts: of the I/Os that overlap the beginning or the end of the
-    /// completed range.
+    /// Handles the I/Os of which a part was completed: those that overlap the beginning or the end of
+    /// the completed range.
     fn complete_parts(&mut self, drive: usize, record: &Record, watch: &mut impl IoListener) {
         let flights = &mut self.drives[drive].flights;
         let first = flights.find(record.sector);
@@ -448,7 +412,6 @@ impl Spans {
         found
     }
 
-    /// Returns the name of a span for a drive, which has a variant for drives that only map.
     fn span_on(&self, drive: usize, span: Span) -> Span {
         if self.drives[drive].maps() { span.mapped() } else { span }
     }

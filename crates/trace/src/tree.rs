@@ -3,9 +3,8 @@
 //!
 //! This is a textbook red-black tree by first sector, stored in an array. Its balancing must stay
 //! as in the textbook: if I/Os overlap, the tree's shape decides which one a search finds, and
-//! btt's tree has this shape. No two entries have the same first sector. Entries are also linked by
-//! age, so that a full tree can drop its oldest. `drive.rs` and `spans.rs` call it. Source: Cormen
-//! et al., Introduction to Algorithms, 3rd edition, chapter 13.
+//! btt's tree has this shape. Source: Cormen et al., Introduction to Algorithms, 3rd edition,
+//! chapter 13.
 
 use std::cmp::Ordering;
 
@@ -28,7 +27,8 @@ struct TreeNode<T> {
     value: T,
 }
 
-/// Tree of I/Os by first sector.
+/// Tree of I/Os by first sector. No two entries have the same one. Entries are also linked by age,
+/// so that a full tree can drop its oldest.
 #[derive(Debug)]
 pub(super) struct RangeTree<T> {
     nodes: Vec<TreeNode<T>>,
@@ -43,11 +43,13 @@ const RIGHT: usize = 1;
 const OLDER: usize = 0;
 const YOUNGER: usize = 1;
 
-impl<T> RangeTree<T> {
-    pub(super) fn new() -> Self {
+impl<T> Default for RangeTree<T> {
+    fn default() -> Self {
         RangeTree { nodes: Vec::new(), free: Vec::new(), root: NIL, ends: [NIL; 2] }
     }
+}
 
+impl<T> RangeTree<T> {
     pub(super) fn len(&self) -> usize {
         self.nodes.len() - self.free.len()
     }
@@ -138,7 +140,6 @@ impl<T> RangeTree<T> {
         false
     }
 
-    /// Removes the oldest entry, if there is one.
     pub(super) fn remove_oldest(&mut self) {
         if self.ends[OLDER] != NIL {
             self.remove(self.ends[OLDER]);
@@ -231,7 +232,7 @@ impl<T> RangeTree<T> {
         }
     }
 
-    /// Rotates the tree at `place` towards `side`: the child on the other side moves up.
+    /// Moves the child of `place` that is not on `side` up into the place of `place`.
     fn rotate(&mut self, place: u32, side: usize) {
         let up = self.at(place).children[1 - side];
         let between = self.at(up).children[side];
@@ -337,7 +338,7 @@ mod tests {
         fn it_stays_a_red_black_tree_and_finds_what_a_list_finds(
             steps in prop::collection::vec((any::<bool>(), 0_u64..64), 1..200)
         ) {
-            let mut tree = RangeTree::new();
+            let mut tree = RangeTree::default();
             let mut list: Vec<u64> = Vec::new();
             for (put, number) in steps {
                 let start = number * 8;

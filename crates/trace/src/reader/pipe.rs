@@ -3,7 +3,7 @@
 //! Each CPU's records arrive in batches, in order, some time after they were made. Events wait in a
 //! window until the newest is so much later than the oldest that no earlier one can arrive, or
 //! until the window is full. An event that arrives later than that is returned on arrival, and
-//! counted. `Reader` calls this; blkparse does the same for `-i -`.
+//! counted. blkparse does the same for `-i -`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -20,7 +20,6 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// Maximum number of CPUs whose missing events are counted.
 const CPUS_MAX: usize = 4_096;
 
-/// Sorts the records of all CPUs from one input by time.
 pub(super) struct PipeReader<R> {
     file: CpuFile<R>,
     sequences: HashMap<u32, Sequence>,

@@ -1,8 +1,8 @@
 //! `Summary`: the counts that blkparse prints after a trace, for each CPU and each trace.
 //!
-//! `Show` passes every entry to it. Numbers have no digit grouping, as in blkparse without an
-//! `en_US` locale. Two things are left out: blkparse's count of skipped sequence numbers, which is
-//! always 0 if it reads files, and the additions of its options `-s` and `-t`.
+//! Numbers have no digit grouping, as in blkparse without an `en_US` locale. Two things are left out:
+//! blkparse's count of skipped sequence numbers, which is always 0 if it reads files, and the
+//! additions of its options `-s` and `-t`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -28,7 +28,7 @@ impl IoTally {
         self.rest = self.rest.wrapping_add(u64::from(bytes & 1_023));
     }
 
-    /// Subtracts an I/O's length from the total, but leaves the number of I/Os unchanged.
+    /// Subtracts an I/O's length, but leaves the number of I/Os unchanged.
     fn take(&mut self, bytes: u32) {
         self.kib = self.kib.wrapping_sub(u64::from(bytes >> 10));
         self.rest = self.rest.wrapping_sub(u64::from(bytes & 1_023));
@@ -213,20 +213,27 @@ fn row(text: &mut String, names: [&str; 2], cells: [String; 2], gap: &str) {
     let _ = writeln!(text, " {read:17}{left}{gap} {write:18}{right}");
 }
 
+/// Formats an amount with its number of bytes.
+fn sized(tally: &IoTally) -> String {
+    format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
+}
+
+/// Formats an amount without its number of bytes.
+fn counted(tally: &IoTally) -> String {
+    short(tally.count, &PREFIXES)
+}
+
 fn put(text: &mut String, title: &str, cpu: &CpuCounts, depth_max: Option<[u64; 2]>) {
-    let sized = |tally: &IoTally| {
-        format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
-    };
     let plain = |count: u64| format!("{count:8}{:8}", ' ');
-    let [read, write] = &cpu.ways;
-    let both = |of: fn(&Counts) -> &IoTally| [sized(of(read)), sized(of(write))];
-    let requeued = [read, write].map(|way| short(way.requeued.count, &PREFIXES));
+    let ways = &cpu.ways;
     let _ = writeln!(text, "{title}");
-    row(text, ["Reads Queued:", "Writes Queued:"], both(|way| &way.queued), "\t");
-    row(text, ["Read Dispatches:", "Write Dispatches:"], both(|way| &way.issued), "\t");
+    row(text, ["Reads Queued:", "Writes Queued:"], ways.map(|way| sized(&way.queued)), "\t");
+    row(text, ["Read Dispatches:", "Write Dispatches:"], ways.map(|way| sized(&way.issued)), "\t");
+    let requeued = ways.map(|way| counted(&way.requeued));
     row(text, ["Reads Requeued:", "Writes Requeued:"], requeued, "\t\t");
-    row(text, ["Reads Completed:", "Writes Completed:"], both(|way| &way.completed), "\t");
-    row(text, ["Read Merges:", "Write Merges:"], both(|way| &way.merged), "\t");
+    let completed = ways.map(|way| sized(&way.completed));
+    row(text, ["Reads Completed:", "Writes Completed:"], completed, "\t");
+    row(text, ["Read Merges:", "Write Merges:"], ways.map(|way| sized(&way.merged)), "\t");
     if let Some([read, write]) = depth_max {
         let cells = [plain(read), format!("{write:8}")];
         row(text, ["Read depth:", "Write depth:"], cells, "\t");
@@ -242,17 +249,11 @@ fn passed(text: &mut String, cpu: &CpuCounts) {
     if cpu.passed.iter().flat_map(of).all(|tally| tally.count == 0) {
         return;
     }
-    let sized = |tally: &IoTally| {
-        format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
-    };
-    let count = |tally: &IoTally| short(tally.count, &PREFIXES);
-    let [read, write] = &cpu.passed;
-    let cells = [sized(&read.queued), sized(&write.queued)];
-    row(text, ["PC Reads Queued:", "PC Writes Queued:"], cells, "\t");
-    let cells = [sized(&read.issued), sized(&write.issued)];
-    row(text, ["PC Read Disp.:", "PC Write Disp.:"], cells, "\t");
-    let cells = [count(&read.requeued), count(&write.requeued)];
-    row(text, ["PC Reads Req.:", "PC Writes Req.:"], cells, "\t\t");
-    let cells = [count(&read.completed), count(&write.completed)];
-    row(text, ["PC Reads Compl.:", "PC Writes Compl.:"], cells, "\t\t");
+    let ways = &cpu.passed;
+    row(text, ["PC Reads Queued:", "PC Writes Queued:"], ways.map(|way| sized(&way.queued)), "\t");
+    row(text, ["PC Read Disp.:", "PC Write Disp.:"], ways.map(|way| sized(&way.issued)), "\t");
+    let requeued = ways.map(|way| counted(&way.requeued));
+    row(text, ["PC Reads Req.:", "PC Writes Req.:"], requeued, "\t\t");
+    let completed = ways.map(|way| counted(&way.completed));
+    row(text, ["PC Reads Compl.:", "PC Writes Compl.:"], completed, "\t\t");
 }

@@ -43,7 +43,7 @@ impl ReportBuilder<'_> {
 
     fn facts(&self) -> Vec<(String, String)> {
         let drives: Vec<String> =
-            self.drives().map(|drive| self.spans.device_name(drive.device)).collect();
+            self.drives().map(|drive| self.spans.names.device_or_number(drive.device)).collect();
         let seconds = self.timeline.time.last_ns as f64 / 1e9;
         let completed: u64 = self.slots().iter().flat_map(|slot| slot.completed).sum();
         let bytes: u64 = self.slots().iter().map(|slot| slot.bytes).sum();
@@ -67,7 +67,7 @@ impl ReportBuilder<'_> {
     fn shown(&self) -> impl Iterator<Item = (usize, String)> {
         let drives = self.spans.drives().iter().take(DRIVES_SHOWN).enumerate();
         let used = drives.filter(|(_, drive)| drive.queued > 0 || drive.issued > 0);
-        used.map(|(place, drive)| (place, self.spans.device_name(drive.device)))
+        used.map(|(place, drive)| (place, self.spans.names.device_or_number(drive.device)))
     }
 
     fn stages(&self) -> Figure {

@@ -101,7 +101,7 @@ impl Timeline {
                 if let (Some(drive), Some(place)) = (shown, place) {
                     let (issued, deepest) = &mut slot.drives[drive];
                     *issued += 1;
-                    *deepest = (*deepest).max(spans.drives()[place].depth_now());
+                    *deepest = (*deepest).max(spans.drives()[place].depth_now);
                 }
             }
             EventCode::Complete => {

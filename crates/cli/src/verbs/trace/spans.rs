@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         spans.entry(entry, &mut ());
         EventFlow::Event
     })?;
-    spans.set_names(&walked.names);
+    spans.names = walked.names;
     if spans.has_completions_only() {
         bail!(TraceError::CompletionsOnly { trace: args.input.names.join(" ") });
     }

@@ -44,7 +44,7 @@ impl<R: Read> Blktrace<R> {
 
     /// Ends the trace; an error if its events give no I/Os.
     fn end(&mut self) -> Result<StreamState, ReadError> {
-        self.events.spans.set_names(self.reader.names());
+        self.events.spans.names = self.reader.names().clone();
         if !self.events.spans.has_completions_only() {
             return Ok(StreamState::Ended);
         }
