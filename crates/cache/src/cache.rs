@@ -1,9 +1,8 @@
 //! `Cache`: the state that all queues and the flusher of a cache share.
 //!
-//! The cache owns the memory, the shards, and atomic counters that all threads read: the epoch
-//! (number of flushes so far), the number of dirty pages, and the epoch up to which the flusher
-//! must write. Lock order: a thread locks one shard at a time and takes no other lock while it
-//! holds it. Queues, the flusher and readers of statistics call this.
+//! Epochs count flushes: a page belongs to the epoch in which it became dirty, and a flush waits for
+//! all pages of its epoch and of earlier ones. Lock order: a thread locks one shard at a time and
+//! takes no other lock while it holds it.
 
 pub(crate) mod clearing;
 pub(crate) mod failed_writes;
@@ -14,6 +13,7 @@ pub(crate) mod signal;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use millrace_block::{Error, ErrorKind, Sector, Volume};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
@@ -30,13 +30,12 @@ use crate::memory::page::PageSize;
 use crate::memory::shard::{Shard, hash_of};
 use crate::stats::CacheStats;
 
-/// Maximum number of shards, and minimum number of frames in a shard.
 const SHARDS_MAX: u32 = 64;
+/// Minimum number of frames in a shard.
 const SHARD_FRAMES_MIN: u32 = 256;
 /// Stripe chunks of fewer sectors (32 KiB) count as small.
 const CHUNK_SECTORS_MIN: u64 = 64;
-/// A range of more extents than this is handled by a walk over all extents in the cache, instead of
-/// a lookup of each extent of the range.
+/// For a range of more extents, all extents in memory are visited instead of looking up each.
 const RANGE_EXTENTS_MAX: u64 = 4096;
 
 /// A page cache in memory over a volume.
@@ -71,7 +70,7 @@ pub(crate) struct FlusherCall<M: Machine> {
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
 }
 
-/// Counters that are kept outside the shards.
+/// Counters outside the shards.
 pub(crate) struct Counts<M: Machine> {
     pub(crate) written_back: M::Word,
     pub(crate) write_requests: M::Word,
@@ -90,17 +89,16 @@ impl<M: Machine> FlusherCall<M> {
         }
     }
 
-    /// Registers the flusher's doorbell, or removes it when the flusher is gone.
+    /// `None` when the flusher is gone.
     pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
         *self.bell.lock() = bell;
     }
 
-    /// Returns true if a flusher serves this cache.
     pub(crate) fn is_there(&self) -> bool {
         self.bell.lock().is_some()
     }
 
-    /// Wakes the flusher if no wake-up is pending already.
+    /// Wakes the flusher unless a wake-up is already pending.
     pub(crate) fn ring(&self) {
         if self.is_rung.swap(1, Order::AcqRel) == 0
             && let Some(bell) = &*self.bell.lock()
@@ -127,13 +125,12 @@ impl<M: Machine> FlusherCall<M> {
         self.ring();
     }
 
-    /// Returns true if the flusher was woken since it last read its requests.
     pub(crate) fn is_rung(&self) -> bool {
         self.is_rung.load(Order::Acquire) != 0
     }
 
     /// Returns the first epoch that need not be written, and whether a writer lacks memory. Resets
-    /// the wake-up flag and the flag for lack of memory. Only the flusher calls this.
+    /// both flags. Only the flusher calls this.
     pub(crate) fn look(&self) -> (u64, bool) {
         // AcqRel pairs with the swap in `ring`, so requests made before the ring are visible here.
         self.is_rung.swap(0, Order::AcqRel);
@@ -230,7 +227,6 @@ impl<M: Machine> Cache<M> {
         self.counts.written_back.load(Order::Relaxed)
     }
 
-    /// Returns the shard that an extent belongs to.
     #[inline]
     pub(crate) fn shard(&self, extent: u64) -> &M::Lock<Shard> {
         let bits = self.shards.len().trailing_zeros();
@@ -300,39 +296,47 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Subtracts pages that were written or discarded from the count of dirty pages.
     pub(crate) fn sub_dirty(&self, pages: u64) {
         self.dirty.fetch_add(pages.wrapping_neg(), Order::AcqRel);
     }
 
-    /// Returns the maximum number of dirty pages.
     pub(crate) fn dirty_max_pages(&self) -> u64 {
         self.page.fit(self.config.dirty_max())
     }
 
-    /// Returns the current size of the volume in sectors. It never shrinks.
+    /// Returns the current size of the volume. It never shrinks.
     pub(crate) fn sectors(&self) -> Sector {
         self.below.capacity()
     }
 
     /// Returns true if some sectors of a range are dirty, so that the volume below is out of date.
     pub(crate) fn owes_some(&self, sector: Sector, nr_sectors: u64) -> bool {
-        let extent_sectors = self.page.extent_sectors();
-        let (first, last) = (sector / extent_sectors, (sector + nr_sectors - 1) / extent_sectors);
-        let owes = |shard: &Shard, number| {
-            shard.find(number).is_some_and(|at| {
-                let extent = shard.extent(at);
-                extent.writing != 0 || extent.is_dirty()
-            })
-        };
         // The count of dirty pages cannot answer this, because it may briefly be too low (see
         // `dirty_pages`).
-        if last - first < RANGE_EXTENTS_MAX {
-            return (first..=last).any(|number| owes(&self.shard(number).lock(), number));
+        self.any_extent((sector, sector + nr_sectors), |shard, at| {
+            let extent = shard.extent(at);
+            extent.writing != 0 || extent.is_dirty()
+        })
+    }
+
+    /// Calls `f`, with the shard locked, for each extent in memory that the sectors `start..end`
+    /// touch, until `f` returns true. Returns true if it did.
+    pub(crate) fn any_extent(
+        &self,
+        span: (Sector, Sector),
+        mut f: impl FnMut(&mut Shard, u32) -> bool,
+    ) -> bool {
+        let mut range = self.page.extents_of(span);
+        let mut visit =
+            |shard: &mut Shard, number| shard.find(number).is_some_and(|at| f(shard, at));
+        if range.end() - range.start() < RANGE_EXTENTS_MAX {
+            return range.any(|number| visit(&mut self.shard(number).lock(), number));
         }
         self.shards.iter().any(|shard| {
-            let shard = shard.lock();
-            shard.numbers().any(|it| (first..=last).contains(&it) && owes(&shard, it))
+            let mut shard = shard.lock();
+            let numbers = shard.all().map(|extent| extent.number);
+            let numbers: Vec<u64> = numbers.filter(|number| range.contains(number)).collect();
+            numbers.into_iter().any(|number| visit(&mut shard, number))
         })
     }
 }

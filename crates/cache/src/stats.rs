@@ -1,21 +1,8 @@
-//! `CacheStats`: counters of a cache, for people and for metrics.
-//!
-//! Shards count under their locks; the reader adds the counts up.
+//! `CacheStats`: counters of a cache. Shards count under their locks; the reader adds the counts up.
 
 use alloc::vec::Vec;
 
 use millrace_block::Status;
-
-/// Counters of one shard.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ShardStats {
-    pub(crate) read_hits: u64,
-    pub(crate) read_misses: u64,
-    pub(crate) read_ahead: u64,
-    pub(crate) written: u64,
-    pub(crate) overwritten: u64,
-    pub(crate) evicted: u64,
-}
 
 /// Counters of a cache since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,7 +59,8 @@ pub struct DriveAtRisk {
 }
 
 impl CacheStats {
-    pub(crate) fn add(&mut self, shard: &ShardStats) {
+    /// Adds the counters that shards keep.
+    pub(crate) fn add(&mut self, shard: &CacheStats) {
         self.read_hits += shard.read_hits;
         self.read_misses += shard.read_misses;
         self.read_ahead += shard.read_ahead;

@@ -2,9 +2,8 @@
 //!
 //! A write into such a range waits, and no dirty page of it is written back, because the drive
 //! could execute the discard and the write in either order. A discard registers its range before it
-//! examines the shards of the range. A thread that writes pages, or collects dirty ones, checks for
-//! registered ranges while it holds the shard's lock. So either the discard sees the write, or the
-//! write sees the discard.
+//! examines the range's shards; a writer checks for registered ranges with the shard locked. So
+//! either the discard sees the write, or the write sees the discard.
 
 use alloc::vec::Vec;
 
@@ -13,7 +12,8 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use crate::memory::extent::EXTENT_PAGES;
 use crate::memory::page::PageSize;
 
-/// Ranges that are being discarded or zeroed on the volume below.
+/// Ranges as first sector and the sector after the last. `count` is the length of the list, so that
+/// a check need not lock it.
 pub(crate) struct Clearing<M: Machine> {
     page: PageSize,
     count: M::Word,
@@ -21,19 +21,17 @@ pub(crate) struct Clearing<M: Machine> {
 }
 
 impl<M: Machine> Clearing<M> {
-    /// Creates an empty list for a cache with pages of this size.
     pub(crate) fn new(page: PageSize) -> Clearing<M> {
         let spans = M::Lock::new("cache-clearing", Vec::new());
         Clearing { page, count: M::Word::new(0), spans }
     }
 
-    /// Registers a range of sectors that is about to be discarded or zeroed.
+    /// Registers a range that is about to be discarded or zeroed.
     pub(crate) fn join(&self, span: (u64, u64)) {
         self.spans.lock().push(span);
         self.count.fetch_add(1, Order::SeqCst);
     }
 
-    /// Removes a range whose discard or zeroing has ended.
     pub(crate) fn leave(&self, span: (u64, u64)) {
         let mut spans = self.spans.lock();
         let at = spans.iter().position(|other| *other == span);

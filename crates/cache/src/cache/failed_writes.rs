@@ -3,16 +3,14 @@
 //!
 //! A drive is failing from a failed write on, until one of its writes succeeds and `RETRY_NS` have
 //! passed. A drive is stuck if it has writes in flight and has completed none for a second. A stuck
-//! drive is treated like a failing one, except that a write beyond its share of dirty pages waits
-//! instead of failing, and that no probe is sent, because its writes in flight may still complete.
-//! The pages of those writes are counted separately.
+//! drive is treated like a failing one, but a write beyond its share of dirty pages waits instead of
+//! failing, and no probe is sent, because its writes in flight may still complete.
 //!
-//! Dirty pages of a failing drive are stranded: they are counted separately, so that writers to
-//! other drives are not slowed down by them, and they are written only as probes of a few extents
-//! each. A write that would strand more than the drive's share of pages fails at once. After the
-//! first failed write that spans several drives, or once a drive has been stuck for a second, no
-//! write spans two drives any more; so an error is due to one known drive, and no drive waits for
-//! another.
+//! Dirty pages of a failing drive are stranded: they are counted apart, so that they do not slow
+//! down writers to other drives, and they are written only as probes of a few extents each. A write
+//! that would strand more than the drive's share of pages fails at once. Once a write over several
+//! drives has failed, or a drive has been stuck, no write spans two drives any more; so an error is
+//! due to one known drive, and no drive waits for another.
 //!
 //! A page belongs to the drive of its first sector. Counts change with the page's shard locked.
 //! `settle` strands the pages that are already dirty when a drive begins to fail: a writer either
@@ -27,7 +25,7 @@ use millrace_block::{Disk, Op, Status, Unwritten};
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
-use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES};
+use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES, Extent, place_of};
 use crate::memory::shard::Shard;
 use crate::stats::{AtRisk, DriveAtRisk};
 
@@ -36,13 +34,13 @@ pub(crate) const RETRY_NS: u64 = 100_000_000;
 /// Stands for "no single drive" in a write that spans several.
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 
-/// States of a drive: `FINE` (its writes succeed), `FAILS` (its last write failed), `WAS_STUCK` (it
-/// completed no write for too long).
+/// State of a drive whose writes succeed.
 const FINE: u64 = 0;
+/// State of a drive that is failing because a write failed.
 const FAILS: u64 = 1;
+/// State of a drive that is treated as failing because it was stuck.
 const WAS_STUCK: u64 = 2;
 
-/// State of the drives that fail writes or are stuck, and of their dirty pages.
 pub(crate) struct FailedWrites<M: Machine> {
     members: Box<[Member<M>]>,
     /// Number of failing drives.
@@ -60,34 +58,34 @@ pub(crate) struct FailedWrites<M: Machine> {
     watch: M::Lock<Vec<MemberRecord>>,
 }
 
-/// Progress of a drive with the writes that the cache has submitted to it.
+/// Progress of a drive with the cache's writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DriveProgress {
-    /// The drive has completed a write lately, or has none in flight.
+    /// The drive has completed a write in the last `STUCK_NS`, or has none in flight.
     Answers,
     /// The drive has writes in flight and has completed none for `STUCK_NS`.
     Stuck,
 }
 
-/// State of one drive of the volume.
+/// State of one drive.
 struct Member<M: Machine> {
     /// `FINE`, `FAILS` or `WAS_STUCK`.
     state: M::Word,
     /// 1 if the drive has writes in flight and has completed none for `STUCK_NS`.
     is_stuck: M::Word,
-    /// Number of stranded pages of this drive. `probing` counts the stranded pages that are being
-    /// written as a probe.
+    /// Number of stranded pages of this drive.
     pages: M::Word,
+    /// Number of stranded pages that are being written as a probe.
     probing: M::Word,
-    /// Number of failed writes. `good` counts the writes that succeeded while the drive was
-    /// failing.
+    /// Number of failed writes.
     errors: M::Word,
+    /// Number of writes that succeeded while the drive was failing.
     good: M::Word,
     /// Errno of the drive's last failed write.
     last: M::Word,
 }
 
-/// Counters of a drive as of the last `settle`, and the time of its next probe.
+/// Counters as of the last `settle`, and the time of the next probe.
 #[derive(Debug, Clone, Copy, Default)]
 struct MemberRecord {
     errors: u64,
@@ -111,7 +109,7 @@ impl<M: Machine> Member<M> {
 }
 
 impl<M: Machine> FailedWrites<M> {
-    /// Creates the state of a volume with this many drives, none of which fails.
+    /// Creates the state of a volume whose drives all work.
     pub(crate) fn new(drives: usize) -> FailedWrites<M> {
         FailedWrites {
             members: (0..drives).map(|_| Member::new()).collect(),
@@ -125,7 +123,6 @@ impl<M: Machine> FailedWrites<M> {
         }
     }
 
-    /// Returns true if at least one drive is failing.
     #[inline]
     pub(crate) fn has_failing(&self) -> bool {
         // SeqCst: read with the shard locked; `settle` stores it before it locks that shard.
@@ -139,7 +136,7 @@ impl<M: Machine> FailedWrites<M> {
         self.pages.load(Order::Relaxed) + self.inside.load(Order::Relaxed)
     }
 
-    /// Records that a drive became stuck, or that it completes writes again.
+    /// Records that a drive became stuck, or completes writes again.
     pub(crate) fn note_progress(&self, member: usize, answers: DriveProgress) {
         let is_stuck = u64::from(answers == DriveProgress::Stuck);
         if self.members[member].is_stuck.swap(is_stuck, Order::SeqCst) != is_stuck {
@@ -147,7 +144,6 @@ impl<M: Machine> FailedWrites<M> {
         }
     }
 
-    /// Returns how often a drive became stuck or recovered.
     pub(crate) fn stuck_changes(&self) -> u64 {
         self.stuck_changes.load(Order::SeqCst)
     }
@@ -167,22 +163,18 @@ impl<M: Machine> FailedWrites<M> {
         (0..self.members.len()).any(|member| self.fails(member)).then(|| self.last_status())
     }
 
-    /// Returns true if writes must not span two drives.
     pub(crate) fn is_cautious(&self) -> bool {
         self.is_cautious.load(Order::SeqCst) != 0
     }
 
-    /// Forbids writes that span two drives from now on.
     pub(crate) fn be_cautious(&self) {
         self.is_cautious.store(1, Order::SeqCst);
     }
 
-    /// Returns the status of the last failed write on any drive.
     pub(crate) fn last_status(&self) -> Status {
         status_of(self.last.load(Order::SeqCst))
     }
 
-    /// Records a failed write of one drive.
     pub(crate) fn note_error(&self, member: u16, status: Status) {
         let of = &self.members[usize::from(member)];
         let errno = u64::from(status.errno().unsigned_abs());
@@ -191,7 +183,6 @@ impl<M: Machine> FailedWrites<M> {
         of.errors.fetch_add(1, Order::SeqCst);
     }
 
-    /// Records a successful write of one drive.
     pub(crate) fn note_good(&self, member: u16) {
         if member != NO_MEMBER && self.has_failing() {
             self.members[usize::from(member)].good.fetch_add(1, Order::SeqCst);
@@ -203,24 +194,14 @@ impl<M: Machine> FailedWrites<M> {
         self.members[member].state.load(Order::SeqCst)
     }
 
-    /// Returns true if the pages of a drive are stranded.
-    fn is_failing(&self, member: usize) -> bool {
-        self.state(member) != FINE
-    }
-
-    /// Returns true if a drive is failing because a write failed, not because it was stuck.
     fn fails(&self, member: usize) -> bool {
         self.state(member) == FAILS
     }
 
-    /// Adds to the number of a drive's stranded pages.
-    fn add(&self, member: usize, pages: u64) {
-        self.members[member].pages.fetch_add(pages, Order::SeqCst);
-        self.pages.fetch_add(pages, Order::SeqCst);
-    }
-
-    fn sub(&self, member: usize, pages: u64) {
-        self.add(member, pages.wrapping_neg());
+    /// Adds 1 or -1 to the number of a drive's stranded pages.
+    fn add(&self, member: usize, pages: i64) {
+        self.members[member].pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
+        self.pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
     }
 }
 
@@ -232,7 +213,6 @@ fn status_of(errno: u64) -> Status {
 }
 
 impl<M: Machine> Cache<M> {
-    /// Returns the drive that a page belongs to.
     fn member_of(&self, page: u64) -> usize {
         self.below.drive_at(self.page.start_of(page)).0
     }
@@ -243,11 +223,11 @@ impl<M: Machine> Cache<M> {
             return None;
         }
         let member = self.member_of(page);
-        self.failed_writes.is_failing(member).then_some(member)
+        (self.failed_writes.state(member) != FINE).then_some(member)
     }
 
-    /// Returns the maximum number of pages that a failing drive may strand: a quarter of the dirty
-    /// limit, or all of it if the volume has one drive.
+    /// Returns how many pages a failing drive may strand: a quarter of the dirty limit, or all of
+    /// it if the volume has one drive.
     fn share(&self) -> u64 {
         match self.below.disks().len() {
             1 => self.dirty_max_pages(),
@@ -289,16 +269,16 @@ impl<M: Machine> Cache<M> {
     #[inline]
     pub(crate) fn strand(&self, shard: &mut Shard, at: u32, page: u64) {
         if let Some(member) = self.failing_member(page)
-            && shard.strand(at, (page % EXTENT_PAGES as u64) as usize)
+            && shard.strand(at, place_of(page).1)
         {
             self.failed_writes.add(member, 1);
         }
     }
 
-    /// Marks a page as no longer stranded. Call it with the shard locked.
+    /// Call it with the shard locked.
     pub(crate) fn unstrand(&self, shard: &mut Shard, at: u32, page: u64) {
-        if shard.unstrand(at, (page % EXTENT_PAGES as u64) as usize) {
-            self.failed_writes.sub(self.member_of(page), 1);
+        if shard.unstrand(at, place_of(page).1) {
+            self.failed_writes.add(self.member_of(page), -1);
         }
     }
 
@@ -311,25 +291,24 @@ impl<M: Machine> Cache<M> {
             return 0;
         }
         let pages = extent.dirty_bits() & !extent.writing;
-        let first = extent.number * EXTENT_PAGES as u64;
-        for place in (0..EXTENT_PAGES).filter(|place| pages & 1 << place != 0) {
-            self.unstrand(shard, at, first + place as u64);
+        for (page, place) in extent.page_range().zip(0..).filter(|(_, at)| pages & 1 << at != 0) {
+            self.unstrand(shard, at, page);
             shard.drop_page(at, place);
         }
         pages.count_ones()
     }
 
-    /// Records that a stranded page is now being written as a probe.
+    /// Counts a stranded page whose probe has started.
     pub(crate) fn begin_probe(&self, page: u64) {
         self.failed_writes.members[self.member_of(page)].probing.fetch_add(1, Order::SeqCst);
     }
 
-    /// Records that the write of a stranded page has ended, in success or failure. Call it with the
-    /// shard locked.
+    /// Counts a stranded page whose write has ended, in success or failure. Call it with the shard
+    /// locked.
     pub(crate) fn end_probe(&self, page: u64) {
         let member = self.member_of(page);
         self.failed_writes.members[member].probing.fetch_add(u64::MAX, Order::SeqCst);
-        self.failed_writes.sub(member, 1);
+        self.failed_writes.add(member, -1);
     }
 
     /// Updates which drives are failing. Returns true if a drive began or stopped failing.
@@ -338,18 +317,17 @@ impl<M: Machine> Cache<M> {
         let mut has_changed = false;
         for (number, of) in watch.iter_mut().enumerate() {
             let member = &self.failed_writes.members[number];
-            let (errors, good) =
-                (member.errors.load(Order::SeqCst), member.good.load(Order::SeqCst));
-            let (state, has_failed) = (self.failed_writes.state(number), errors != of.errors);
-            let is_stuck = self.failed_writes.is_stuck(number);
+            let load = |word: &M::Word| word.load(Order::SeqCst);
+            let (errors, good, state) =
+                (load(&member.errors), load(&member.good), load(&member.state));
+            let (has_failed, is_stuck) = (errors != of.errors, load(&member.is_stuck) != 0);
             let is_over = match state {
                 FINE => false,
                 FAILS => now_ns >= of.retry_ns && good != of.good,
                 _ => !is_stuck && !has_failed,
             };
             if state == FINE && (has_failed || is_stuck) {
-                let retry_ns = now_ns + RETRY_NS;
-                *of = MemberRecord { errors: of.errors, good, retry_ns };
+                *of = MemberRecord { errors: of.errors, good, retry_ns: now_ns + RETRY_NS };
                 member.state.store(if has_failed { FAILS } else { WAS_STUCK }, Order::SeqCst);
                 self.failed_writes.failing.fetch_add(1, Order::SeqCst);
                 self.for_listed(number, |shard, at, page| self.strand(shard, at, page));
@@ -377,20 +355,14 @@ impl<M: Machine> Cache<M> {
         if self.counts.write_errors.load(Order::Relaxed) == 0 {
             return Unwritten { pages, untried: pages, written };
         }
-        let mut untried = 0;
-        for shard in self.shards() {
-            let shard = shard.lock();
-            for number in shard.numbers() {
-                let extent = shard.extent(shard.find(number).expect("it is in the table"));
-                // A page whose write timed out counts as not tried.
-                let tried = match extent.failed.status {
-                    Status::TimedOut => 0,
-                    _ => extent.failed.pages,
-                };
-                let owed = (extent.dirty_bits() | extent.writing) & !tried;
-                untried += u64::from(owed.count_ones());
-            }
-        }
+        let untried_of = |extent: &Extent| {
+            // A page whose write timed out counts as not tried.
+            let has_timed_out = extent.failed.status == Status::TimedOut;
+            let tried = if has_timed_out { 0 } else { extent.failed.pages };
+            u64::from(((extent.dirty_bits() | extent.writing) & !tried).count_ones())
+        };
+        let shards = self.shards().iter();
+        let untried = shards.map(|shard| shard.lock().all().map(untried_of).sum::<u64>()).sum();
         Unwritten { pages, untried, written }
     }
 
@@ -445,11 +417,8 @@ impl<M: Machine> Cache<M> {
         let has_all: Vec<bool> = self.below.disks().iter().map(has_all).collect();
         let mut pages = Vec::new();
         for shard in self.shards() {
-            let shard = shard.lock();
-            for number in shard.numbers() {
-                let extent = shard.extent(shard.find(number).expect("it is in the table"));
-                for place in 0..EXTENT_PAGES {
-                    let page = number * EXTENT_PAGES as u64 + place as u64;
+            for extent in shard.lock().all() {
+                for (page, place) in extent.page_range().zip(0..) {
                     let is_written = extent.writing & 1 << place != 0;
                     let mask = match is_written && !has_all[self.member_of(page)] {
                         // The dirty mask of a page is cleared while the page is written. The valid
@@ -468,14 +437,14 @@ impl<M: Machine> Cache<M> {
         pages
     }
 
-    /// Returns the failing drives that are due for a probe now.
+    /// Returns the failing drives to probe now.
     pub(crate) fn probes_due(&self, now_ns: u64) -> Vec<usize> {
         let Some(mut watch) = self.failed_writes.watch.try_lock() else { return Vec::new() };
         let mut due = Vec::new();
         for (number, of) in watch.iter_mut().enumerate() {
             let member = &self.failed_writes.members[number];
             let is_idle = member.probing.load(Order::SeqCst) == 0;
-            if self.failed_writes.is_failing(number) && now_ns >= of.retry_ns && is_idle {
+            if self.failed_writes.state(number) != FINE && now_ns >= of.retry_ns && is_idle {
                 of.retry_ns = now_ns + RETRY_NS;
                 due.push(number);
             }
@@ -483,8 +452,7 @@ impl<M: Machine> Cache<M> {
         due
     }
 
-    /// Returns a bit mask of the pages of an extent that lie on drives for which `is_its` returns
-    /// true.
+    /// Returns a bit mask of an extent's pages on the drives for which `is_its` returns true.
     pub(crate) fn pages_on(&self, extent: u64, is_its: impl Fn(usize) -> bool) -> u16 {
         let first = extent * EXTENT_PAGES as u64;
         let (mut pages, mut at) = (0, 0);
@@ -511,8 +479,7 @@ impl<M: Machine> Cache<M> {
             let mut shard = shard.lock();
             let listed: Vec<u32> = shard.listed().collect();
             for at in listed {
-                let first = shard.extent(at).number * EXTENT_PAGES as u64;
-                for page in first..first + EXTENT_PAGES as u64 {
+                for page in shard.extent(at).page_range() {
                     if self.page.start_of(page) < sectors && self.member_of(page) == member {
                         f(&mut shard, at, page);
                     }

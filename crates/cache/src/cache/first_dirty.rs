@@ -2,9 +2,7 @@
 //! only.
 //!
 //! A program that must know after a crash whether a cache may have lost data makes a durable mark
-//! in this function. No write is answered before it has returned once. Afterwards each batch of
-//! newly dirty pages costs one load of a word that no longer changes. `cache.rs` calls this without
-//! holding the lock of a shard.
+//! in the callback. No write is answered before it has returned once. It runs without a shard's lock.
 
 use alloc::sync::Arc;
 
@@ -13,7 +11,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 /// Function that any thread may call.
 pub type DirtyCall = Arc<dyn Fn() + Send + Sync>;
 
-/// The function, and whether it still has to run.
+/// The callback, and 1 in `is_due` while it must still run.
 pub(crate) struct FirstDirty<M: Machine> {
     is_due: M::Word,
     call: M::Lock<Option<DirtyCall>>,
@@ -29,7 +27,7 @@ impl<M: Machine> FirstDirty<M> {
         self.is_due.store(1, Order::Release);
     }
 
-    /// Runs the function if it is due. Called after pages became dirty and before their writes are
+    /// Runs the callback if it is due. Call it after pages became dirty and before their writes are
     /// answered.
     #[inline]
     pub(crate) fn note(&self) {

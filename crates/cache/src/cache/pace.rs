@@ -13,7 +13,7 @@ const HOLD_NS_MAX: u64 = 200_000_000;
 /// Shorter delays are skipped, because the timer would cost more. In nanoseconds.
 const HOLD_NS_MIN: u64 = 20_000;
 
-/// State from which the cache computes how long to delay the completion of writes.
+/// State for computing the delay of completions.
 pub(crate) struct WritePacer<M: Machine> {
     /// Write-back rate in bytes per second; 0 while it is unknown.
     rate: M::Word,
@@ -26,7 +26,6 @@ impl<M: Machine> WritePacer<M> {
         WritePacer { rate: M::Word::new(0), until_ns: M::Word::new(0) }
     }
 
-    /// Sets the measured write-back rate, in bytes per second.
     pub(crate) fn set_rate(&self, rate: u64) {
         // Relaxed: no other memory access depends on this number.
         self.rate.store(rate, Order::Relaxed);

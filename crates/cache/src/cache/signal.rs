@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
-/// Wake-up flag and doorbell of one queue.
 pub(crate) struct Signal<M: Machine> {
     bell: Arc<Doorbell<M>>,
     waits: M::Word,
@@ -17,7 +16,7 @@ pub(crate) struct Signal<M: Machine> {
 }
 
 impl<M: Machine> Signal<M> {
-    /// Creates the signal of a queue whose thread is woken by this doorbell.
+    /// `bell` wakes the queue's thread.
     pub(crate) fn new(bell: &Arc<Doorbell<M>>) -> Arc<Signal<M>> {
         let (waits, woken) = (M::Word::new(0), M::Word::new(0));
         Arc::new(Signal { bell: Arc::clone(bell), waits, woken })
@@ -29,17 +28,15 @@ impl<M: Machine> Signal<M> {
         self.waits.store(1, Order::SeqCst);
     }
 
-    /// Announces that the queue no longer waits for anything.
     pub(crate) fn end_wait(&self) {
         self.waits.store(0, Order::SeqCst);
     }
 
-    /// Returns true if something happened since the last `take_woken`.
     pub(crate) fn is_woken(&self) -> bool {
         self.woken.load(Order::Acquire) != 0
     }
 
-    /// Returns true if something happened since the last call, and resets the flag.
+    /// Returns true if something happened since the last call.
     pub(crate) fn take_woken(&self) -> bool {
         self.is_woken() && self.woken.swap(0, Order::AcqRel) != 0
     }
@@ -53,7 +50,6 @@ impl<M: Machine> Signal<M> {
     }
 }
 
-/// Signals of all queues of a cache.
 pub(crate) struct Signals<M: Machine> {
     all: M::Lock<Vec<Arc<Signal<M>>>>,
 }
@@ -63,12 +59,10 @@ impl<M: Machine> Signals<M> {
         Signals { all: M::Lock::new("cache-signals", Vec::new()) }
     }
 
-    /// Adds the signal of a new queue.
     pub(crate) fn join(&self, signal: &Arc<Signal<M>>) {
         self.all.lock().push(Arc::clone(signal));
     }
 
-    /// Removes the signal of a queue that is closed.
     pub(crate) fn leave(&self, signal: &Arc<Signal<M>>) {
         self.all.lock().retain(|other| !Arc::ptr_eq(other, signal));
     }

@@ -1,7 +1,6 @@
 //! `CacheDriver`: presents a cache as a drive, so that a disk can be created on it.
 //!
-//! Its queues belong to I/O threads, each of which has its own channel to the volume below. A
-//! write-back cache reports a volatile write cache.
+//! Each queue belongs to an I/O thread, with a channel of its own to the volume below.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -26,7 +25,7 @@ const BELOW_DEPTH: u32 = 4096;
 const WRITES: u32 = 128;
 /// Maximum number of extents in one answer to a block status query.
 const EXTENTS_MAX: usize = 1024;
-/// Maximum length of a request, in sectors.
+/// Maximum length of a request in sectors.
 const SECTORS_MAX: u32 = 2048;
 
 /// A cache presented as a drive.

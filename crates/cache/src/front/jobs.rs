@@ -19,13 +19,8 @@ pub(crate) enum JobStep {
     Read,
     /// Copy pages from the request's memory.
     Write,
-    /// Bring data that were dirtied up to an epoch to the volume.
-    Sync {
-        /// Last epoch to write.
-        epoch: u64,
-        /// Part of the volume to write.
-        scope: SyncScope,
-    },
+    /// Write data that became dirty in `epoch` or before to the volume.
+    Sync { epoch: u64, scope: SyncScope },
     /// Wait until nothing in the range of a discard or write of zeroes is being written.
     Clear,
     /// Wait for the job's last operation, which the volume below is executing.
@@ -35,9 +30,8 @@ pub(crate) enum JobStep {
 /// Part of the volume that a sync covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SyncScope {
-    /// The whole volume.
     All,
-    /// The sync covers the range of its request.
+    /// The range of the request.
     Range,
 }
 
@@ -71,7 +65,7 @@ pub(crate) struct CacheJob<M: Machine> {
 unsafe impl<M: Machine> Send for CacheJob<M> {}
 
 impl<M: Machine> CacheJob<M> {
-    /// Creates a job for a request that the block layer handed over.
+    /// The request must have been handed over by the block layer.
     pub(crate) fn new(rq: &Request<M>, step: JobStep, errors_before: u64) -> CacheJob<M> {
         CacheJob {
             rq: NonNull::from(rq),
@@ -89,7 +83,6 @@ impl<M: Machine> CacheJob<M> {
         }
     }
 
-    /// Removes a page from `todo`.
     pub(crate) fn forget_page(&mut self, page: u64) {
         let Some(at) = self.todo.iter().position(|range| range.contains(&page)) else { return };
         let behind = page + 1..self.todo[at].end;
@@ -100,7 +93,6 @@ impl<M: Machine> CacheJob<M> {
         self.todo.retain(|range| !range.is_empty());
     }
 
-    /// Returns the job's request.
     pub(crate) fn rq<'a>(&self) -> &'a Request<M> {
         // SAFETY: a request lies in its tag set, which outlives the queue, and nobody else has it
         // until the queue names its tag, which ends the job. The lifetime is that of a turn.

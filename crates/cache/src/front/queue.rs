@@ -1,10 +1,8 @@
 //! `CacheQueue`: one queue of a cache, on the I/O thread that owns it.
 //!
-//! `CacheQueue` owns a channel to the volume below, the requests in progress (`CacheJob`) and the
-//! reads of the volume (`VolumeRead`). Hits are answered at once, with a shard locked. A request
-//! that must wait becomes a job; read.rs, write.rs and sync.rs implement them. A job that waits for
-//! another thread is retried when the cache's signal says that something happened. The block layer
-//! calls this under the queue's serve lock.
+//! Hits are answered at once, with a shard locked. A request that must wait becomes a `CacheJob`
+//! (read.rs, write.rs, sync.rs). A job that waits for another thread is retried when the cache's
+//! signal says that something happened. The block layer calls this under the queue's serve lock.
 #![allow(unsafe_code)]
 
 use alloc::collections::VecDeque;
@@ -29,20 +27,18 @@ use crate::write_back::writeout::Writeout;
 
 /// While all requests are hits, the channel below is polled only once in this many polls.
 const POLLS_PER_LOOK: u32 = 16;
-/// Kinds of bios on the channel below, stored in the low bits of a bio's `user_data`.
+/// Kinds of bios on the channel below, in the low `KIND_BITS` of a bio's `user_data`.
 const FILL: u64 = 0;
 const WRITE: u64 = 1;
 const LAST: u64 = 2;
 const KIND_BITS: u32 = 2;
 
-/// Read state of a queue.
 pub(crate) struct ReadState<M: Machine> {
     pub(crate) streams: StreamDetector,
     /// Reads that were found in memory and must be copied before the batch ends.
     hits: PendingHits<M>,
 }
 
-/// One queue of a cache.
 pub(crate) struct CacheQueue<M: Machine> {
     pub(crate) cache: Arc<Cache<M>>,
     below: Option<Channel<M>>,
@@ -66,8 +62,8 @@ pub(crate) struct CacheQueue<M: Machine> {
 }
 
 impl<M: Machine> CacheQueue<M> {
-    /// Creates a queue on the given thread. `below` is that thread's channel to the volume;
-    /// `config` says how the queue sends dirty pages.
+    /// `below` is the thread's channel to the volume; `config` says how the queue writes dirty
+    /// pages.
     pub(crate) fn new(
         cache: &Arc<Cache<M>>,
         (below, config): (Channel<M>, FlusherConfig),
@@ -114,7 +110,6 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Starts a read of the volume below.
     pub(crate) fn start_fill(&mut self, fill: VolumeRead, sector: u64) {
         if let Some(job) = fill.job {
             self.jobs[job].fills += 1;
@@ -126,18 +121,16 @@ impl<M: Machine> CacheQueue<M> {
         self.send(bio.with_user_data((at as u64) << KIND_BITS | FILL));
     }
 
-    /// Sends a job's last operation to the volume below.
     pub(crate) fn start_last(&mut self, job: usize, bio: Bio) {
         self.jobs[job].step = JobStep::Below;
         self.send(bio.with_user_data((job as u64) << KIND_BITS | LAST));
     }
 
-    /// Returns the number of failed writes to the volume so far.
     pub(crate) fn errors(&self) -> u64 {
         self.cache.counts.write_errors.load(Order::SeqCst)
     }
 
-    /// Creates a job for a request and advances it as far as possible.
+    /// Creates a job for a request, and advances it as far as possible.
     fn start_job(&mut self, rq: &Request<M>, step: JobStep, todo: Option<core::ops::Range<u64>>) {
         let mut job = CacheJob::new(rq, step, self.errors());
         job.todo.extend(todo);
@@ -145,7 +138,6 @@ impl<M: Machine> CacheQueue<M> {
         self.advance(at);
     }
 
-    /// Advances a job by its next step.
     pub(crate) fn advance(&mut self, at: usize) {
         match self.jobs[at].step {
             JobStep::Read => self.advance_read(at),
@@ -163,7 +155,6 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Ends a job and completes its request.
     pub(crate) fn end_job(&mut self, at: usize, status: Status) {
         let job = self.jobs.remove(at);
         release_claims(&self.cache, &job);
@@ -186,13 +177,12 @@ impl<M: Machine> CacheQueue<M> {
 
     /// Returns true if the channel below must be polled: something is in flight, or it was not
     /// polled for a while. Other threads may have left work on the queues of its drives, which
-    /// nothing would run while all requests are hits.
+    /// otherwise would not run while all requests are hits.
     fn is_turn_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.has_under_way() || (self.polls.is_multiple_of(POLLS_PER_LOOK) && self.has_work())
     }
 
-    /// Returns true if requests, fills or writes are in flight.
     fn has_under_way(&self) -> bool {
         !self.fills.is_empty()
             || !self.jobs.is_empty()
@@ -239,7 +229,6 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Retries the blocked jobs.
     fn retry(&mut self) {
         self.signal.take_woken();
         if self.blocked.is_empty() {
@@ -270,7 +259,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Answers a read from memory, or creates a job for the missing pages.
+    /// Answers a read from memory, or starts a job for the missing pages.
     #[inline]
     fn read(&mut self, rq: &Request<M>) {
         let rest = self.read_hits(rq, self.pages_of(rq));
@@ -280,7 +269,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Completes the reads found in memory, by copying their pages.
+    /// Completes the reads that were found in memory.
     #[inline]
     fn copy_hits(&mut self) {
         while let Some(copied) = self.reads.hits.copy_next(&self.cache) {
@@ -291,7 +280,6 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Returns the pages that a request touches.
     pub(crate) fn pages_of(&self, rq: &Request<M>) -> core::ops::Range<u64> {
         self.cache.page.pages_of(rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
     }

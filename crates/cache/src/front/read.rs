@@ -1,12 +1,11 @@
 //! Reads of a queue: copies pages that are in memory, and reads missing pages from the volume
 //! below.
 //!
-//! A page that is being read is marked as filling, which keeps its extent, and is read into a frame
-//! that belongs to no page yet. If the page has got a frame in the meantime, its data are newer, so
-//! only the missing eighths are taken. If there is no free memory, or half of the memory is being
-//! filled, data are read straight into the request's memory, so that a drive that does not answer
-//! reads leaves memory for writes to other drives. A read of the volume below covers one drive
-//! only, unless the chunks are small.
+//! A page is read into a frame that belongs to no page yet. If the page has got a frame in the
+//! meantime, its data are newer, so only the missing eighths are taken. If there is no free memory,
+//! or half of the memory is being filled, data are read straight into the request's memory, so that
+//! a drive that does not answer reads leaves memory for writes to other drives. A read of the volume
+//! below covers one drive only, unless the chunks are small.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -26,7 +25,7 @@ use crate::memory::shard::Shard;
 /// Maximum length of one read of the volume below, in bytes.
 const FILL_BYTES: u64 = 1 << 20;
 
-/// Next step for a page that a read needs.
+/// Result of `look_up`.
 enum PageLookup {
     /// All wanted eighths are in this frame.
     Hit(u32),
@@ -42,7 +41,6 @@ enum PageLookup {
     Torn,
 }
 
-/// Looks up a page, of which the `wanted` eighths are needed.
 fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> PageLookup {
     let (number, place) = place_of(page);
     let at = shard.find_or_insert(number);
@@ -167,7 +165,6 @@ impl<M: Machine> CacheQueue<M> {
         self.start_fill(fill, self.cache.page.start_of(page) + into as u64 / 512);
     }
 
-    /// Starts reads of consecutive pages from the volume below.
     fn start_run(&mut self, run: FillRun, job: Option<usize>) {
         let (Some(mut page), mut frames) = (run.page, run.frames) else { return };
         while !frames.is_empty() {
@@ -180,7 +177,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Reads ahead of the sequential stream that a read of these pages belongs to.
+    /// Reads ahead if a read of these pages continues a sequential stream.
     pub(crate) fn read_ahead(&mut self, pages: &Range<u64>) {
         let Some(ahead) = self.reads.streams.note(pages) else { return };
         let sectors = self.cache.sectors();
@@ -200,7 +197,6 @@ impl<M: Machine> CacheQueue<M> {
         self.start_run(run, None);
     }
 
-    /// Handles the end of a read of the volume below.
     pub(crate) fn end_fill(&mut self, at: usize, status: Status) {
         let fill = self.fills.remove(at);
         let rq = fill.job.map(|job| self.jobs[job].rq());
@@ -252,7 +248,6 @@ fn reach_around<M: Machine>(cache: &Cache<M>, pages: &[u64]) -> Option<(u64, usi
     Some((first, follow.min(reach_of(cache, first))))
 }
 
-/// Creates a read of consecutive pages into these frames.
 fn fill_of<M: Machine>(
     cache: &Cache<M>,
     (page, frames): (u64, Vec<u32>),
@@ -303,7 +298,6 @@ fn keep(
     Some(own)
 }
 
-/// Consecutive pages to read.
 #[derive(Default)]
 struct FillRun {
     page: Option<u64>,
@@ -311,7 +305,6 @@ struct FillRun {
 }
 
 impl FillRun {
-    /// Returns true if a page can be appended to the run.
     fn follows<M: Machine>(&self, page: u64, cache: &Cache<M>) -> bool {
         let next = |first: u64| first + self.frames.len() as u64 == page;
         let most = cache.page.fit(FILL_BYTES) as usize;

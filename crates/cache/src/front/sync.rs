@@ -1,14 +1,13 @@
 //! Flushes, durable writes, discards and writes of zeroes of a queue.
 //!
-//! A flush ends an epoch. Everything dirtied up to that epoch is written to the volume, by this
-//! queue if it is little, otherwise by the flusher; then the volume below is flushed. A durable
-//! write does this for its own range, with FUA writes; its drives are flushed only if another
-//! writer wrote a part of it meanwhile, or if a write failed.
+//! A flush ends an epoch. Everything that became dirty in that epoch or before is written to the
+//! volume, by this queue if it is little, otherwise by the flusher; then the volume below is flushed.
+//! A durable write does this for its own range, with FUA writes; its drives are flushed only if
+//! another writer wrote a part of the range meanwhile, or if a write failed.
 //!
 //! A discard waits until nothing of its range is being written, is executed on the volume below,
-//! and then drops its range from memory. In the meantime nothing of the range is written back.
-//! Reads of the range that are in flight are repeated, because their data may be older than the
-//! discard.
+//! and then drops its range from memory. Reads of the range that are in flight are repeated, because
+//! their data may be older than the discard.
 
 use alloc::vec::Vec;
 
@@ -19,28 +18,17 @@ use crate::cache::Cache;
 use crate::front::jobs::SyncScope;
 use crate::front::queue::CacheQueue;
 use crate::front::write::write_rest;
-use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES, Extent};
-use crate::memory::page::PageSize;
+use crate::memory::extent::{ALL_PAGES, Extent};
 use crate::memory::shard::{DuePages, Shard};
 
 /// Maximum amount of dirty data, in bytes, that a queue itself writes for a flush.
 const OWN_BYTES_MAX: u64 = 1 << 20;
-/// Above this number of extents, a range is handled by walking over all extents that the cache has.
-const RANGE_EXTENTS_MAX: u64 = 4096;
 
-/// Returns a request's first sector and the sector after its last.
 fn span_of<M: Machine>(rq: &Request<M>) -> (u64, u64) {
     (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
 }
 
-/// Returns the extents that a range of sectors touches.
-fn extents_of(page: PageSize, (start, end): (u64, u64)) -> core::ops::RangeInclusive<u64> {
-    let sectors = page.extent_sectors();
-    start / sectors..=(end - 1) / sectors
-}
-
 impl<M: Machine> CacheQueue<M> {
-    /// Advances a flush or a durable write.
     pub(crate) fn advance_sync(&mut self, at: usize, epoch: u64, scope: SyncScope) {
         let rq = self.jobs[at].rq();
         if scope == SyncScope::Range
@@ -76,24 +64,25 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Returns the failure of a dirty page in a request's range, if there is one.
+    /// Returns the failure of a dirty page in the request's range.
     fn range_failure(&self, rq: &Request<M>) -> Option<Status> {
         let (page, span, mut status) = (self.cache.page, span_of(rq), None);
-        self.for_extents(rq, |shard, at| {
+        self.cache.any_extent(span, |shard, at| {
             let extent = shard.extent(at);
-            if extent.failed.pages & page.bits_of(extent.number, span) != 0 {
-                status = Some(extent.failed.status);
-            }
+            let has_failed = extent.failed.pages & page.bits_of(extent.number, span) != 0;
+            status = has_failed.then_some(extent.failed.status);
+            has_failed
         });
         status
     }
 
-    /// Clears the recorded write failures of the pages in a request's range.
+    /// Forgets failed writes of the pages in the request's range.
     pub(crate) fn forget_failures(&self, rq: &Request<M>) {
         let (page, span) = (self.cache.page, span_of(rq));
-        self.for_extents(rq, |shard, at| {
+        self.cache.any_extent(span, |shard, at| {
             let extent = shard.extent_mut(at);
             extent.failed.pages &= !page.bits_of(extent.number, span);
+            false
         });
     }
 
@@ -152,7 +141,7 @@ impl<M: Machine> CacheQueue<M> {
         let rq = self.jobs[job].rq();
         let by = if rq.flags().has(OpFlags::FUA) { OpFlags::FUA } else { OpFlags::NONE };
         let (start, end) = span_of(rq);
-        for number in extents_of(self.cache.page, span_of(rq)) {
+        for number in self.cache.page.extents_of(span_of(rq)) {
             let bits = self.cache.page.bits_of(number, span_of(rq));
             let mut shard = self.cache.shard(number).lock();
             let Some(at) = shard.find(number) else { continue };
@@ -189,15 +178,12 @@ impl<M: Machine> CacheQueue<M> {
         is_below
     }
 
-    /// Advances a discard or write of zeroes.
     pub(crate) fn advance_clear(&mut self, at: usize) {
         let rq = self.jobs[at].rq();
         if !core::mem::replace(&mut self.jobs[at].is_clearing, true) {
             self.cache.clearing.join(span_of(rq));
         }
-        let mut is_written = false;
-        self.for_extents(rq, |shard, at| is_written |= shard.extent(at).writing != 0);
-        if is_written {
+        if self.cache.any_extent(span_of(rq), |shard, at| shard.extent(at).writing != 0) {
             return self.block(at);
         }
         let bio = match rq.op() {
@@ -207,7 +193,6 @@ impl<M: Machine> CacheQueue<M> {
         self.start_last(at, bio.with_flags(rq.flags().without(OpFlags::FUA)));
     }
 
-    /// Handles the end of a job's last operation on the volume below.
     pub(crate) fn end_last(&mut self, at: usize, status: Status) {
         let rq = self.jobs[at].rq();
         if matches!(rq.op(), Op::Discard | Op::WriteZeroes) {
@@ -220,34 +205,13 @@ impl<M: Machine> CacheQueue<M> {
     /// Drops a request's sectors from memory. If the request failed, only clean data are dropped,
     /// because some drives may have executed it.
     fn drop_range(&mut self, rq: &Request<M>, status: Status) {
-        let (span, mut clean) = (span_of(rq), 0);
-        let cache = &self.cache;
-        self.for_extents(rq, |shard, at| clean += drop_sectors(cache, (shard, at), (span, status)));
+        let (cache, span, mut clean) = (&self.cache, span_of(rq), 0);
+        cache.any_extent(span, |shard, at| {
+            clean += drop_sectors(cache, (shard, at), (span, status));
+            false
+        });
         if clean > 0 {
-            self.cache.sub_dirty(clean);
-        }
-    }
-
-    /// Calls `f` for each known extent in a request's range.
-    fn for_extents(&self, rq: &Request<M>, mut f: impl FnMut(&mut Shard, u32)) {
-        let range = extents_of(self.cache.page, span_of(rq));
-        if range.end() - range.start() < RANGE_EXTENTS_MAX {
-            for number in range {
-                let mut shard = self.cache.shard(number).lock();
-                if let Some(at) = shard.find(number) {
-                    f(&mut shard, at);
-                }
-            }
-            return;
-        }
-        for shard in self.cache.shards() {
-            let mut shard = shard.lock();
-            let numbers: Vec<u64> = shard.numbers().filter(|it| range.contains(it)).collect();
-            for number in numbers {
-                if let Some(at) = shard.find(number) {
-                    f(&mut shard, at);
-                }
-            }
+            cache.sub_dirty(clean);
         }
     }
 }
@@ -260,9 +224,8 @@ fn drop_sectors<M: Machine>(
     ((start, end), status): ((u64, u64), Status),
 ) -> u64 {
     let mut clean = 0;
-    for place in 0..EXTENT_PAGES {
+    for (page, place) in shard.extent(at).page_range().zip(0..) {
         let extent = shard.extent_mut(at);
-        let page = extent.number * EXTENT_PAGES as u64 + place as u64;
         let kept = if status.is_ok() { 0 } else { extent.dirty[place] };
         let mask = cache.page.mask_of(page, start, end) & !kept;
         let bit = 1u16 << place;

@@ -1,9 +1,9 @@
 //! Writes of a queue: blocks are copied to memory and are dirty from then on.
 //!
-//! If a drive is just reading a page's frame, the write gets a new frame. A write waits while too
-//! much is dirty or memory is short. It fails if room would never come: its drive is failing and
-//! has used up its share of dirty pages. A page that is already dirty needs no room. FUA writes,
-//! and all writes of a write-through cache, continue as a sync of their range.
+//! If a drive is just reading a page's frame, the write gets a new frame. A write to a clean page
+//! waits while too much is dirty or memory is short. It fails if its drive is failing and has used up
+//! its share of dirty pages. FUA writes, and all writes of a write-through cache, continue as a sync
+//! of their range.
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -18,7 +18,6 @@ use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
 use crate::memory::extent::{EXTENT_PAGES, place_of};
 
 impl<M: Machine> CacheQueue<M> {
-    /// Returns true if a write must reach the volume before it is answered.
     pub(crate) fn is_durable(&self, rq: &Request<M>) -> bool {
         self.cache.is_write_through() || rq.flags().has(OpFlags::FUA)
     }
@@ -74,7 +73,6 @@ impl<M: Machine> CacheQueue<M> {
         pages
     }
 
-    /// Advances a write.
     pub(crate) fn advance_write(&mut self, at: usize) {
         let rq = self.jobs[at].rq();
         let before: Range<u64> = self.jobs[at].todo.pop().unwrap_or(0..0);
@@ -88,17 +86,22 @@ impl<M: Machine> CacheQueue<M> {
             if let Some(status) = refusal {
                 return self.end_job(at, status);
             }
-            match self.cache.flusher.is_there() {
-                true => self.cache.flusher.ask_memory(),
-                false => self.write_some_back(),
-            }
-            return self.block(at);
+            return self.wait_for_memory(at);
         }
         if self.is_durable(rq) {
             return begin_sync(self, at);
         }
         self.jobs.remove(at);
         self.end_write(rq);
+    }
+
+    /// Blocks a job until dirty pages were written back.
+    fn wait_for_memory(&mut self, at: usize) {
+        match self.cache.flusher.is_there() {
+            true => self.cache.flusher.ask_memory(),
+            false => self.write_some_back(),
+        }
+        self.block(at);
     }
 
     /// Returns the status with which a write to this page must fail, or `None` if waiting can help.
@@ -131,7 +134,6 @@ pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &CacheJob<M>) {
     release_claims_on(cache, pages.start.max(job.claims_from)..end);
 }
 
-/// Releases the claims that a write holds on the extents of these pages.
 fn release_claims_on<M: Machine>(cache: &Cache<M>, pages: Range<u64>) {
     let (mut page, mut clean) = (pages.start, 0);
     while page < pages.end {
@@ -149,7 +151,7 @@ fn release_claims_on<M: Machine>(cache: &Cache<M>, pages: Range<u64>) {
     }
 }
 
-/// Starts writing the in-memory pages of a durable write to the volume.
+/// Starts writing the pages of a durable write from memory to the volume.
 fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     let rq = queue.jobs[at].rq();
     let epoch = queue.cache.end_epoch();
@@ -170,11 +172,7 @@ fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u
         return begin_sync(queue, at);
     }
     queue.jobs[at].todo.push(rest);
-    match queue.cache.flusher.is_there() {
-        true => queue.cache.flusher.ask_memory(),
-        false => queue.write_some_back(),
-    }
-    queue.block(at);
+    queue.wait_for_memory(at);
 }
 
 /// Continues with the remaining pages of a write-through request, after the pages before them were

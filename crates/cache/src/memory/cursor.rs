@@ -1,10 +1,8 @@
 //! `Cursor`: copies between the memory of a request and cache frames, piece by piece.
 //!
-//! A cursor belongs to one request in flight, whose segments are valid. It moves forward through
-//! them, and starts again from the first for an offset before its position. Copies use raw
-//! pointers, because a guest may change its memory meanwhile. The cursor also cuts a part of a
-//! request's memory out as a list of segments, and this file computes which part of a request lies
-//! in a page.
+//! A cursor moves forward through the segments of one request in flight, and starts again from the
+//! first for an offset before its position. Copies use raw pointers, because a guest may change its
+//! memory meanwhile.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -28,19 +26,16 @@ pub(crate) fn part_of<M: Machine>(
     (bytes(from - start), bytes(from - first), bytes(to - from))
 }
 
-/// Returns the mask of the eighths of a page that a request covers.
 pub(crate) fn wanted_of<M: Machine>(size: PageSize, rq: &Request<M>, page: u64) -> u8 {
     size.mask_of(page, rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
 }
 
-/// Direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyDirection {
     ToRequest,
     FromRequest,
 }
 
-/// Position in the memory of a request.
 pub(crate) struct Cursor<'a, M: Machine> {
     rq: &'a Request<M>,
     pieces: millrace_block::Segments<'a, M>,
@@ -50,7 +45,6 @@ pub(crate) struct Cursor<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> Cursor<'a, M> {
-    /// Creates a cursor at the beginning of a request's memory.
     #[inline]
     pub(crate) fn new(rq: &'a Request<M>) -> Self {
         let mut pieces = rq.segments();
@@ -58,7 +52,6 @@ impl<'a, M: Machine> Cursor<'a, M> {
         Cursor { rq, pieces, piece, before: 0 }
     }
 
-    /// Moves to the segment that contains byte `at` of the request.
     #[inline]
     fn seek(&mut self, at: usize) {
         if at < self.before {
@@ -102,7 +95,7 @@ impl<'a, M: Machine> Cursor<'a, M> {
         }
     }
 
-    /// Returns the segments of the request's bytes `at` to `at + len_bytes`.
+    /// Returns the segments of the bytes `at` to `at + len_bytes`.
     pub(crate) fn cut(&mut self, at: usize, len_bytes: usize) -> Vec<Segment> {
         let (mut done, mut list) = (0, Vec::new());
         while done < len_bytes {

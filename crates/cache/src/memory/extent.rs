@@ -1,21 +1,19 @@
 //! `Extent`: the cache's state of 16 consecutive pages of the volume.
 //!
-//! A shard owns extents, under its lock. A page may have a frame of memory; each eighth of such a
-//! page (see page.rs) may be valid, and dirty. Invariants: dirty eighths are valid; a page that is
-//! being written or filled keeps its extent in the shard; while a drive reads a frame, its dirty
-//! eighths do not change, because new writes get a new frame; stranded pages are dirty.
+//! A page may have a frame of memory; each eighth of such a page (see page.rs) may be valid, and
+//! dirty. Bit masks of type `u16` have a bit for each page. Invariants: dirty eighths are valid; a
+//! page that is being written or filled keeps its extent in the shard; while a drive reads a frame,
+//! its dirty eighths do not change, because new writes get a new frame; stranded pages are dirty.
+
+use core::ops::Range;
 
 use millrace_block::Status;
 
-/// Number of pages in an extent.
 pub(crate) const EXTENT_PAGES: usize = 16;
 /// Marks a page without a frame.
 pub(crate) const NO_FRAME: u32 = u32::MAX;
-/// Marks a missing extent.
 pub(crate) const NO_EXTENT: u32 = u32::MAX;
-/// Mask of all eighths of a page.
 pub(crate) const WHOLE: u8 = 0xff;
-/// Mask of all pages of an extent.
 pub(crate) const ALL_PAGES: u16 = u16::MAX;
 
 /// State of 16 consecutive pages. A hit needs only the fields in the first two cache lines of the
@@ -27,27 +25,26 @@ pub(crate) struct Extent {
     pub(crate) frames: [u32; EXTENT_PAGES],
     /// Index of the extent in the volume.
     pub(crate) number: u64,
-    /// Mask of each page's eighths that are in memory.
+    /// Masks of the eighths that are in memory.
     pub(crate) valid: [u8; EXTENT_PAGES],
-    /// Mask of each page's eighths that are newer than on the volume below.
+    /// Masks of the eighths that are newer than on the volume below.
     pub(crate) dirty: [u8; EXTENT_PAGES],
-    /// Pages that were hit since the CLOCK hand passed, one bit for each page.
+    /// Pages that were hit since the CLOCK hand passed.
     pub(crate) hit: u16,
-    /// Pages that are being written, one bit for each page.
+    /// Pages that are being written.
     pub(crate) writing: u16,
-    /// Pages that are being read from the volume, one bit for each page.
+    /// Pages that are being read from the volume.
     pub(crate) filling: u16,
     /// Subset of `filling` whose data on the volume change meanwhile; the read's result is
     /// discarded.
     pub(crate) stale: u16,
-    /// Dirty pages of failing drives, one bit for each page; they are counted apart (see
-    /// failed_writes.rs).
+    /// Dirty pages of failing drives, which are counted apart (see failed_writes.rs).
     pub(crate) stranded: u16,
     pub(crate) failed: FailedPages,
     /// True if the extent is in the shard's list of dirty extents.
     pub(crate) is_listed: bool,
-    /// Previous and next extent in the dirty list.
-    pub(crate) neighbours: (u32, u32),
+    /// Previous and next extent in the dirty list, or `NO_EXTENT`.
+    pub(crate) neighbours: [u32; 2],
     /// Time and epoch at which the extent entered the dirty list.
     pub(crate) dirtied: DirtyStamp,
     pub(crate) young: YoungPages,
@@ -57,9 +54,7 @@ pub(crate) struct Extent {
 /// Time and epoch at which data became dirty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirtyStamp {
-    /// Epoch: the number of flushes before that.
     pub(crate) epoch: u64,
-    /// Time in nanoseconds.
     pub(crate) at_ns: u64,
 }
 
@@ -69,7 +64,7 @@ pub(crate) struct DirtyStamp {
 pub(crate) struct YoungPages {
     /// Epoch of the first of these pages.
     pub(crate) epoch: u64,
-    /// Pages, one bit for each page; some may be clean again.
+    /// The pages; some may be clean again.
     pub(crate) pages: u16,
     /// Time from when the extent was listed until the first of these pages became dirty, in
     /// milliseconds, saturating.
@@ -84,8 +79,8 @@ pub(crate) struct YoungPages {
 pub(crate) struct WriteEpochs {
     /// Epoch of the pages that are being written back, except those in `later`.
     pub(crate) epoch: u64,
-    /// Pages, one bit for each page, whose write-back began while other pages of the extent were
-    /// being written back. The other pages may be waiting for a stuck drive.
+    /// Pages whose write-back began while other pages of the extent were being written back, which
+    /// may wait for a stuck drive.
     pub(crate) later: u16,
     /// Epoch of the pages in `later`.
     pub(crate) later_epoch: u64,
@@ -94,7 +89,7 @@ pub(crate) struct WriteEpochs {
 /// Failed writes of an extent's pages to the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedPages {
-    /// Pages whose last write failed, one bit for each page.
+    /// Pages whose last write failed.
     pub(crate) pages: u16,
     /// Status of the last failed write.
     pub(crate) status: Status,
@@ -112,7 +107,6 @@ impl Extent {
     /// Size of the CPU cache lines that a hit accesses, in bytes.
     pub(crate) const LINES_BYTES: usize = 128;
 
-    /// Creates an extent without any page in memory.
     pub(crate) fn new(number: u64) -> Extent {
         Extent {
             number,
@@ -129,11 +123,11 @@ impl Extent {
             batches: WriteEpochs { epoch: 0, later: 0, later_epoch: 0 },
             failed: FailedPages { pages: 0, status: Status::Ok, claims: 0 },
             stranded: 0,
-            neighbours: (NO_EXTENT, NO_EXTENT),
+            neighbours: [NO_EXTENT; 2],
         }
     }
 
-    /// Returns true if the extent holds no state and need not stay in the shard.
+    /// Returns true if the extent need not stay in the shard.
     pub(crate) fn is_empty(&self) -> bool {
         self.writing == 0
             && self.filling == 0
@@ -148,7 +142,6 @@ impl Extent {
         (self.valid[page] & wanted == wanted).then_some(self.frames[page])
     }
 
-    /// Records a hit on a page in memory.
     #[inline]
     pub(crate) fn note_hit(&mut self, page: usize) {
         // The hit bit is usually set already. Skipping the store then leaves the cache line clean.
@@ -162,7 +155,12 @@ impl Extent {
         self.dirty[page] == 0 && (self.writing | self.filling) & 1 << page == 0
     }
 
-    /// Returns true if any page is dirty.
+    /// Returns the pages by their index in the volume.
+    pub(crate) fn page_range(&self) -> Range<u64> {
+        let first = self.number * EXTENT_PAGES as u64;
+        first..first + EXTENT_PAGES as u64
+    }
+
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty != [0; EXTENT_PAGES]
     }

@@ -1,8 +1,7 @@
 //! `Frames`: the memory of a cache, divided into frames of one page each.
 //!
-//! One arena lasts for the life of the cache. The system provides its memory as frames are first
-//! used. It is never zeroed; shards make sure that only parts that were written are read. Only raw
-//! copies and drives touch the memory; no Rust references to it exist.
+//! The memory is never zeroed; shards make sure that only parts that were written are read. Only raw
+//! copies and drives touch it; no Rust references to it exist.
 #![allow(unsafe_code)]
 
 use alloc::format;
@@ -24,10 +23,6 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Allocates `count` frames of one page each.
-    ///
-    /// # Errors
-    /// `System` if there is not enough memory.
     pub(crate) fn new(count: u32, page: PageSize) -> Result<Frames, Error> {
         let bytes = count.max(1) as usize * page.bytes();
         let align = if bytes >= ALIGN { ALIGN } else { page.bytes() };
@@ -43,19 +38,16 @@ impl Frames {
         self.count
     }
 
-    /// Returns the arena that holds all frames.
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// Returns the address of a frame.
     #[inline]
     pub(crate) fn at(&self, frame: u32) -> *mut u8 {
         assert!(frame < self.count, "frame {frame} of {}", self.count);
         self.arena.start().wrapping_add(frame as usize * self.page.bytes())
     }
 
-    /// Copies the masked eighths of one frame to the same positions of another.
     pub(crate) fn copy(&self, from: u32, into: u32, mask: u8) {
         let (from, into) = (self.at(from), self.at(into));
         for (first, len) in runs(mask) {

@@ -1,13 +1,11 @@
 //! `PageSize`: size of a cache's pages, and conversion between sectors and pages.
 //!
 //! A page is 4 KiB, or one logical block of the volume below if that is larger. So the drives
-//! always get whole blocks, whatever is written, merged, split, evicted, filled or read ahead: a
-//! block that fills a page is written as a whole, and a smaller block is a run of eighths. Masks
-//! have one bit for each eighth of a page, which is a sector if pages have 4 KiB. On larger pages
-//! clients always address all eighths, because the cached volume has the same logical block size as
-//! the volume below. The size is fixed when the cache is created.
+//! always get whole blocks. Masks of type `u8` have one bit for each eighth of a page, which is a
+//! sector if pages have 4 KiB. On larger pages clients always address all eighths, because the cached
+//! volume has the same logical block size as the volume below.
 
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 
 use crate::memory::extent::{EXTENT_PAGES, WHOLE, runs};
 
@@ -16,7 +14,6 @@ const PAGE_BYTES_MIN: u32 = 4096;
 /// Number of eighths in a page, as a power of two.
 const EIGHTHS_SHIFT: u32 = 3;
 
-/// Size of a cache's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PageSize {
     /// Number of sectors in an eighth, as a power of two.
@@ -39,27 +36,20 @@ impl PageSize {
         1 << (self.shift + EIGHTHS_SHIFT)
     }
 
-    pub(crate) fn extent_sectors(self) -> u64 {
-        self.sectors() * EXTENT_PAGES as u64
-    }
-
-    /// Returns the length of `count` eighths, in bytes.
     pub(crate) fn eighths_bytes(self, count: u32) -> usize {
         (count as usize * 512) << self.shift
     }
 
-    /// Returns how many pages fit into `bytes`; at least one.
+    /// Returns how many pages fit into `bytes`, at least one.
     pub(crate) fn fit(self, bytes: u64) -> u64 {
         (bytes / self.bytes() as u64).max(1)
     }
 
-    /// Returns the first sector of a page.
     #[inline]
     pub(crate) fn start_of(self, page: u64) -> u64 {
         page << (self.shift + EIGHTHS_SHIFT)
     }
 
-    /// Returns the page that contains a sector.
     #[inline]
     pub(crate) fn page_at(self, sector: u64) -> u64 {
         sector >> (self.shift + EIGHTHS_SHIFT)
@@ -89,11 +79,16 @@ impl PageSize {
         self.mask_of(page, 0, sectors)
     }
 
-    /// Returns a bit mask of the pages of an extent that a range of sectors touches.
+    /// Returns a bit mask of an extent's pages that a range of sectors touches.
     pub(crate) fn bits_of(self, number: u64, (start, end): (u64, u64)) -> u16 {
         let first = number * EXTENT_PAGES as u64;
         let has = |page: &u64| self.mask_of(first + page, start, end) != 0;
         (0..EXTENT_PAGES as u64).filter(has).fold(0, |bits, page| bits | 1 << page)
+    }
+
+    pub(crate) fn extents_of(self, (start, end): (u64, u64)) -> RangeInclusive<u64> {
+        let sectors = self.sectors() * EXTENT_PAGES as u64;
+        start / sectors..=(end - 1) / sectors
     }
 
     /// Returns the runs of sectors that a mask of eighths stands for: first sector and length.
@@ -120,7 +115,7 @@ mod tests {
         for (block, bytes) in [(512, 4096), (4096, 4096), (8192, 8192), (65_536, 65_536)] {
             let page = PageSize::over(block);
             assert_eq!((page.bytes(), page.sectors()), (bytes, bytes as u64 / 512), "{block}");
-            assert_eq!(page.extent_sectors(), 16 * page.sectors(), "{block}");
+            assert_eq!(page.extents_of((0, 16 * page.sectors())), 0..=0, "{block}");
             assert_eq!(page.eighths_bytes(8), bytes, "{block}");
         }
         let large = PageSize::over(65_536);

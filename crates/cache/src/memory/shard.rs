@@ -1,10 +1,8 @@
 //! `Shard`: the extents that hash to this part of the cache, with their frames, under one lock.
 //!
-//! A shard owns a share of the frames. It knows which pages are in memory, allocates frames, evicts
-//! clean pages (CLOCK: a page that was hit since the hand passed is spared once), lists dirty
-//! extents in the order in which they became dirty, and counts by epoch what is not yet on the
-//! volume. It is independent of the machine, and copies payload only from frame to frame. Queues
-//! and the flusher call it with its lock held.
+//! A shard owns a share of the frames. It allocates frames, evicts clean pages (CLOCK: a page that
+//! was hit since the hand passed is spared once), lists dirty extents in the order in which they
+//! became dirty, and counts by epoch what is not yet on the volume.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,16 +10,15 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 use millrace_block::Status;
 
-use crate::memory::extent::{DirtyStamp, EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME, YoungPages};
+use crate::memory::extent::{DirtyStamp, Extent, NO_EXTENT, NO_FRAME, YoungPages, place_of};
 use crate::memory::frames::Frames;
-use crate::stats::ShardStats;
+use crate::stats::CacheStats;
 
 /// Hashes an extent's number: some bits choose the shard, others the bucket in its table.
 pub(crate) fn hash_of(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
-/// Extent and page that a frame belongs to, or `NONE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FrameOwner(u32);
 
@@ -37,7 +34,7 @@ impl FrameOwner {
     }
 }
 
-/// A page to be written.
+/// A page to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirtyPage {
     /// Index of the page in the volume.
@@ -75,7 +72,7 @@ impl WriteOutcome {
     }
 }
 
-/// Decision which pages of a dirty extent must be written now.
+/// Pages of a dirty extent that must be written now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
     /// Write these pages now, one bit for each page.
@@ -88,7 +85,10 @@ pub(crate) enum DuePages {
     NoMore,
 }
 
-/// One part of the cache's pages.
+/// Indexes of the ends of the dirty list, and of an extent's neighbours towards these ends.
+const FIRST: usize = 0;
+const LAST: usize = 1;
+
 pub(crate) struct Shard {
     /// Extent numbers, each with its index in `extents`.
     table: HashTable<(u64, u32)>,
@@ -100,18 +100,17 @@ pub(crate) struct Shard {
     free: Vec<u32>,
     hand: usize,
     /// First and last extent of the dirty list. The first is the one that has been dirty longest.
-    listed: (u32, u32),
+    listed: [u32; 2],
     /// Number of extents that are listed or being written, for each epoch, oldest first.
     epochs: VecDeque<(u64, u32)>,
     /// Number of stranded pages.
     stranded: u32,
-    /// Number of pages being filled.
+    /// Number of pages that are being filled.
     filling: u32,
-    pub(crate) stats: ShardStats,
+    pub(crate) stats: CacheStats,
 }
 
 impl Shard {
-    /// Creates a shard that owns `count` frames from `first` on.
     pub(crate) fn new(first: u32, count: u32) -> Shard {
         Shard {
             table: HashTable::new(),
@@ -121,21 +120,19 @@ impl Shard {
             owners: alloc::vec![FrameOwner::NONE; count as usize],
             free: (first..first + count).rev().collect(),
             hand: 0,
-            listed: (NO_EXTENT, NO_EXTENT),
+            listed: [NO_EXTENT; 2],
             epochs: VecDeque::new(),
             stranded: 0,
             filling: 0,
-            stats: ShardStats::default(),
+            stats: CacheStats::default(),
         }
     }
 
-    /// Returns the index of the extent with this number, if the shard has it.
     #[inline]
     pub(crate) fn find(&self, number: u64) -> Option<u32> {
         self.table.find(hash_of(number), |entry| entry.0 == number).map(|entry| entry.1)
     }
 
-    /// Returns the index of the extent with this number, creating it if necessary.
     pub(crate) fn find_or_insert(&mut self, number: u64) -> u32 {
         if let Some(at) = self.find(number) {
             return at;
@@ -165,7 +162,6 @@ impl Shard {
         &mut self.extents[at as usize]
     }
 
-    /// Removes an extent that no longer holds any state.
     pub(crate) fn forget_if_empty(&mut self, at: u32) {
         let extent = &self.extents[at as usize];
         if !extent.is_empty() {
@@ -210,7 +206,6 @@ impl Shard {
         None
     }
 
-    /// Frees a frame that belongs to no page.
     pub(crate) fn give_frame(&mut self, frame: u32) {
         self.owners[(frame - self.first) as usize] = FrameOwner::NONE;
         self.free.push(frame);
@@ -227,13 +222,11 @@ impl Shard {
         self.owners[(frame - self.first) as usize] = FrameOwner::of(at, page);
     }
 
-    /// Marks a page as being filled.
     pub(crate) fn begin_fill(&mut self, at: u32, page: usize) {
         self.extents[at as usize].filling |= 1 << page;
         self.filling += 1;
     }
 
-    /// Marks a page as no longer being filled.
     pub(crate) fn end_fill(&mut self, at: u32, page: usize) {
         let extent = &mut self.extents[at as usize];
         (extent.filling, extent.stale) =
@@ -241,7 +234,6 @@ impl Shard {
         self.filling -= 1;
     }
 
-    /// Returns true if half of the shard's frames are being filled.
     pub(crate) fn is_crowded(&self) -> bool {
         self.filling as usize >= self.owners.len() / 2
     }
@@ -287,7 +279,7 @@ impl Shard {
             (extent.is_listed, extent.dirtied.epoch, extent.dirtied.at_ns) =
                 (true, now.epoch, now.at_ns);
             extent.young = YoungPages::NONE;
-            self.link_last(at);
+            self.link(at, LAST);
             self.count_epoch(now.epoch);
         } else if was_clean && now.epoch > extent.dirtied.epoch {
             if extent.young.pages == 0 {
@@ -300,33 +292,25 @@ impl Shard {
         was_clean
     }
 
-    fn link_last(&mut self, at: u32) {
-        let last = core::mem::replace(&mut self.listed.1, at);
-        self.extents[at as usize].neighbours = (last, NO_EXTENT);
-        match last {
-            NO_EXTENT => self.listed.0 = at,
-            last => self.extents[last as usize].neighbours.1 = at,
-        }
-    }
-
-    fn link_first(&mut self, at: u32) {
-        let first = core::mem::replace(&mut self.listed.0, at);
-        self.extents[at as usize].neighbours = (NO_EXTENT, first);
-        match first {
-            NO_EXTENT => self.listed.1 = at,
-            first => self.extents[first as usize].neighbours.0 = at,
+    fn link(&mut self, at: u32, end: usize) {
+        let other = core::mem::replace(&mut self.listed[end], at);
+        let mut neighbours = [NO_EXTENT; 2];
+        neighbours[1 - end] = other;
+        self.extents[at as usize].neighbours = neighbours;
+        match other {
+            NO_EXTENT => self.listed[1 - end] = at,
+            other => self.extents[other as usize].neighbours[end] = at,
         }
     }
 
     fn unlink(&mut self, at: u32) {
-        let (before, behind) = self.extents[at as usize].neighbours;
-        match before {
-            NO_EXTENT => self.listed.0 = behind,
-            before => self.extents[before as usize].neighbours.1 = behind,
-        }
-        match behind {
-            NO_EXTENT => self.listed.1 = before,
-            behind => self.extents[behind as usize].neighbours.0 = before,
+        let neighbours = self.extents[at as usize].neighbours;
+        for end in [FIRST, LAST] {
+            let other = neighbours[1 - end];
+            match neighbours[end] {
+                NO_EXTENT => self.listed[end] = other,
+                near => self.extents[near as usize].neighbours[1 - end] = other,
+            }
         }
     }
 
@@ -350,14 +334,14 @@ impl Shard {
         }
         let (dirty, before) = (extent.dirty_bits(), extent.writing);
         let taken = dirty & pages & !before;
-        for page in 0..EXTENT_PAGES {
-            let bit = 1 << page;
+        for (page, place) in extent.page_range().zip(0..) {
+            let bit = 1 << place;
             if taken & bit != 0 {
-                let mask = core::mem::take(&mut extent.dirty[page]);
-                let number = extent.number * EXTENT_PAGES as u64 + page as u64;
-                let (frame, is_probe) = (extent.frames[page], extent.stranded & bit != 0);
-                let is_alone = extent.failed.pages & bit != 0;
-                items.push(DirtyPage { page: number, frame, mask, is_probe, is_alone });
+                let (frame, mask) = (extent.frames[place], extent.dirty[place]);
+                extent.dirty[place] = 0;
+                let (is_probe, is_alone) =
+                    (extent.stranded & bit != 0, extent.failed.pages & bit != 0);
+                items.push(DirtyPage { page, frame, mask, is_probe, is_alone });
             }
         }
         let (epoch, joined) = (extent.dirtied.epoch, extent.batches.later);
@@ -413,9 +397,9 @@ impl Shard {
         items: &mut Vec<DirtyPage>,
         is_due: impl Fn(&Extent) -> DuePages,
     ) {
-        let mut at = self.listed.0;
+        let mut at = self.listed[FIRST];
         while at != NO_EXTENT && items.len() < most {
-            let behind = self.extents[at as usize].neighbours.1;
+            let behind = self.extents[at as usize].neighbours[LAST];
             match is_due(&self.extents[at as usize]) {
                 DuePages::Pages(pages) => self.collect_one(at, pages, items),
                 DuePages::Beside(pages) => self.collect_beside(at, pages, items),
@@ -430,8 +414,7 @@ impl Shard {
     /// pages became clean.
     pub(crate) fn end_write(&mut self, item: &DirtyPage, ended: WriteOutcome) -> u32 {
         let is_ok = ended == WriteOutcome::Ok;
-        let number = item.page / EXTENT_PAGES as u64;
-        let page = (item.page % EXTENT_PAGES as u64) as usize;
+        let (number, page) = place_of(item.page);
         let at = self.find(number).expect("an extent that is being written stays in the shard");
         let extent = &mut self.extents[at as usize];
         let bit = 1 << page;
@@ -447,9 +430,9 @@ impl Shard {
             (extent.batches.epoch, extent.batches.later) = (extent.batches.later_epoch, 0);
         }
         let mut clean = 1;
-        extent.failed.pages &= !(1 << page);
+        extent.failed.pages &= !bit;
         if let WriteOutcome::Failed(status) = ended {
-            extent.failed.pages |= 1 << page;
+            extent.failed.pages |= bit;
             extent.failed.status = status;
         }
         self.stranded -= u32::from(item.is_probe);
@@ -461,13 +444,13 @@ impl Shard {
             if !extent.is_listed {
                 (extent.is_listed, extent.dirtied.epoch) = (true, epoch);
                 extent.young = YoungPages::NONE;
-                self.link_first(at);
+                self.link(at, FIRST);
                 self.count_epoch(epoch);
             } else if extent.dirtied.epoch > epoch {
                 let newer = core::mem::replace(&mut extent.dirtied.epoch, epoch);
                 extent.young.is_all = false;
                 self.unlink(at);
-                self.link_first(at);
+                self.link(at, FIRST);
                 self.end_epoch(newer);
                 self.count_epoch(epoch);
             }
@@ -482,7 +465,7 @@ impl Shard {
         clean
     }
 
-    /// Marks a dirty page as stranded. Returns true if it was not stranded before.
+    /// Strands a page if it is dirty. Returns true if it was not stranded before.
     pub(crate) fn strand(&mut self, at: u32, page: usize) -> bool {
         let extent = &mut self.extents[at as usize];
         let is_new = extent.dirty[page] != 0 && extent.stranded & 1 << page == 0;
@@ -491,7 +474,7 @@ impl Shard {
         is_new
     }
 
-    /// Clears a page's stranded mark. Returns true if it was set.
+    /// Returns true if the page was stranded.
     pub(crate) fn unstrand(&mut self, at: u32, page: usize) -> bool {
         let extent = &mut self.extents[at as usize];
         let was = extent.stranded & 1 << page != 0;
@@ -505,11 +488,11 @@ impl Shard {
         self.stranded as usize >= self.owners.len()
     }
 
-    /// Returns the extents of the dirty list, the longest dirty first.
+    /// Returns the dirty list, the longest dirty extent first.
     pub(crate) fn listed(&self) -> impl Iterator<Item = u32> {
         let some = |at: u32| (at != NO_EXTENT).then_some(at);
-        let behind = move |at: &u32| some(self.extents[*at as usize].neighbours.1);
-        core::iter::successors(some(self.listed.0), behind)
+        let behind = move |at: &u32| some(self.extents[*at as usize].neighbours[LAST]);
+        core::iter::successors(some(self.listed[FIRST]), behind)
     }
 
     fn count_epoch(&mut self, epoch: u64) {
@@ -530,27 +513,21 @@ impl Shard {
         }
     }
 
-    /// Returns the oldest epoch with data that are not yet on the volume.
+    /// Returns the oldest epoch with data that are not on the volume.
     pub(crate) fn oldest_epoch(&self) -> Option<u64> {
         self.epochs.front().map(|(epoch, _)| *epoch)
     }
 
-    /// Returns the numbers of all extents in the shard.
-    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
-        self.table.iter().map(|entry| entry.0)
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Extent> {
+        self.table.iter().map(|entry| self.extent(entry.1))
     }
 
-    /// Returns the time at which the longest dirty extent became dirty, in nanoseconds.
     pub(crate) fn oldest_ns(&self) -> Option<u64> {
-        let mut oldest: Option<u64> = None;
-        for extent in self.listed().map(|at| self.extent(at)) {
-            oldest =
-                Some(oldest.map_or(extent.dirtied.at_ns, |other| other.min(extent.dirtied.at_ns)));
-            if !extent.young.is_all {
-                break;
-            }
-        }
-        oldest
+        let mut is_over = false;
+        let extents = self.listed().map(|at| self.extent(at));
+        let old =
+            extents.take_while(|extent| !core::mem::replace(&mut is_over, !extent.young.is_all));
+        old.map(|extent| extent.dirtied.at_ns).min()
     }
 }
 

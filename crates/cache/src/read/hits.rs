@@ -1,12 +1,11 @@
 //! `PendingHits`: reads found in memory that are not copied yet, while their first cache lines are
 //! prefetched.
 //!
-//! A queue owns this. A copy from a page that is in no CPU cache waits for the address translation
-//! and for the page's first lines, and the next copy waits behind it; the lookup of an extent has
-//! the same cost. Therefore reads are handled in groups: all extents are prefetched, then all are
-//! looked up and their pages prefetched, then all pages are copied, so that the waits of a group
-//! overlap. The shard's lock is released between these steps, so the copy checks once more which
-//! frame the page has. All hits are copied before the batch ends (`commit_rqs`).
+//! A copy from a page that is in no CPU cache waits for the address translation and for the page's
+//! first lines, and so does the lookup of an extent. Therefore reads are handled in groups: all
+//! extents are prefetched, then all are looked up and their pages prefetched, then all pages are
+//! copied, so that the waits overlap. The shard's lock is released between these steps, so the copy
+//! looks up the page's frame again. All hits are copied before the batch ends (`commit_rqs`).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -38,7 +37,7 @@ struct PendingHit<M: Machine> {
 // SAFETY: the request is the driver's until its tag is named, and is only read.
 unsafe impl<M: Machine> Send for PendingHit<M> {}
 
-/// Reads of a queue that were found in memory and not copied yet, oldest first.
+/// Reads in order of arrival.
 pub(crate) struct PendingHits<M: Machine> {
     group: Vec<PendingHit<M>>,
     /// Index of the next read to copy.
@@ -58,7 +57,7 @@ impl<M: Machine> PendingHit<M> {
         unsafe { self.rq.as_ref() }
     }
 
-    /// Returns the frame of the page if it is still in memory. Call it with the shard locked.
+    /// Returns the frame of the page if it is still in memory.
     #[inline]
     fn frame(&self, size: PageSize, shard: &mut Shard) -> Option<u32> {
         let (number, place) = place_of(self.page);
@@ -97,7 +96,6 @@ impl<M: Machine> PendingHits<M> {
         true
     }
 
-    /// Returns true if the group must be copied before another read is queued.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.group.len() >= GROUP

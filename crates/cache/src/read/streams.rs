@@ -1,9 +1,9 @@
 //! `StreamDetector`: detects sequential readers among a queue's reads, and decides how far to read
 //! ahead.
 //!
-//! A queue owns it. A read that starts where another one ended continues its stream. The read-ahead
-//! window doubles with each such read up to the configured maximum, and is refilled when half of it
-//! is used. Kernel counterpart: `ondemand_readahead`.
+//! A read that starts where another one ended continues its stream. The read-ahead window doubles
+//! with each such read up to the configured maximum, and is refilled when half of it is used. Kernel
+//! counterpart: `ondemand_readahead`.
 
 use core::ops::Range;
 
@@ -27,7 +27,6 @@ struct SequentialStream {
     used: u64,
 }
 
-/// Sequential streams of a queue.
 #[derive(Debug)]
 pub(crate) struct StreamDetector {
     streams: [SequentialStream; STREAMS],

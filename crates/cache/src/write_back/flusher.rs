@@ -1,11 +1,9 @@
 //! `Flusher`: the thread of a cache that writes dirty pages to the volume.
 //!
-//! Each cache has one. `turn` collects the pages that are due (too much is dirty, a page is old, or
-//! a flush or writer waits), sorts them and submits them to its channel of the volume. The volume's
-//! settings decide which threads serve the drives: with workers, the flusher's thread only builds
-//! the writes (\[FALCON\]). The owner calls `turn` between sleeps, as with a [`Channel`]. A flusher
-//! that is dropped leaves dirty pages unwritten, so flush the cache's disk first. Kernel
-//! counterpart: `wb_workfn`.
+//! `turn` collects the pages that are due (too much is dirty, a page is old, or a flush or writer
+//! waits), sorts them and submits them to its channel of the volume. If the volume has workers, the
+//! flusher's thread only builds the writes (\[FALCON\]). A flusher that is dropped leaves dirty pages
+//! unwritten, so flush the cache's disk first. Kernel counterpart: `wb_workfn`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -23,10 +21,11 @@ use crate::write_back::writeout::Writeout;
 
 /// Maximum amount of data collected at a time, in bytes.
 const BATCH_BYTES: u64 = 16 << 20;
-/// Maximum amount of write-back data in flight, in bytes. `SHARES_BYTES` is the part of it that is
-/// divided among the drives, so that if all drives but one are stuck, that one still has room.
-const ON_THEIR_WAY_BYTES: u64 = 64 << 20;
-const SHARES_BYTES: u64 = ON_THEIR_WAY_BYTES - BATCH_BYTES;
+/// Maximum amount of write-back data in flight, in bytes.
+const IN_FLIGHT_BYTES: u64 = 64 << 20;
+/// Part of `IN_FLIGHT_BYTES` that is divided among the drives, so that one drive still has room if
+/// all others are stuck.
+const SHARES_BYTES: u64 = IN_FLIGHT_BYTES - BATCH_BYTES;
 /// Interval after which pages are collected again if a drive has used up its share and nothing else
 /// is due, in nanoseconds. Also the maximum interval if each drive has its own list, because a
 /// drive without work may get some.
@@ -34,9 +33,9 @@ const LOOK_NS: u64 = 10_000_000;
 /// Time in nanoseconds by which the age limit of dirty pages is raised while a flush waits, so that
 /// pages which the flush needs are written before pages that are merely old.
 const HURRY_NS: u64 = 500_000_000;
-/// Minimum time over which the write-back rate is measured, and the longest pause between writes
-/// that counts, in nanoseconds.
+/// Minimum time over which the write-back rate is measured, in nanoseconds.
 const RATE_NS: u64 = 50_000_000;
+/// Longest pause between writes that counts for the write-back rate, in nanoseconds.
 const PAUSE_NS: u64 = 1_000_000_000;
 /// Amount of data, in bytes, after which the write-back rate is measured again if pages are written
 /// much faster than the last result. After a pause of the drives that result is far too low, and
@@ -61,14 +60,15 @@ pub struct Flusher<M: Machine> {
     probe_at: usize,
     /// True if a writer lacks memory and nothing was collected since.
     is_short: bool,
-    /// Earliest time of the next collection. `collected_ns` is the time of the last one.
+    /// Earliest time of the next collection.
     look_ns: u64,
+    /// Time of the last collection.
     collected_ns: u64,
     /// True while the flush at shutdown is in flight.
     is_flushing: bool,
 }
 
-/// Measures how fast pages reach the volume, while some are in flight.
+/// Measures how fast pages reach the volume while some are in flight.
 #[derive(Debug, Default)]
 struct WriteRate {
     /// Time of the last turn, and the number of pages in flight after it.
@@ -150,9 +150,7 @@ impl<M: Machine> Flusher<M> {
             self.below.flush();
         }
         self.below.tick();
-        // Relaxed: these are statistics; no other memory access depends on them.
-        let written = self.cache.counts.written_back.load(Order::Relaxed);
-        let written = written * self.cache.page.bytes() as u64;
+        let written = self.cache.written_back() * self.cache.page.bytes() as u64;
         if let Some(rate) = self.rate.note(now_ns, written, self.writeout.pages()) {
             self.cache.pace.set_rate(rate);
         }
@@ -177,7 +175,6 @@ impl<M: Machine> Flusher<M> {
         self.is_flushing
     }
 
-    /// Wakes waiting jobs after a failed write, and when a drive has recovered.
     fn note_errors(&mut self, now_ns: u64) {
         let errors = self.cache.counts.write_errors.load(Order::Acquire)
             + self.cache.failed_writes.stuck_changes();
@@ -189,7 +186,7 @@ impl<M: Machine> Flusher<M> {
         }
     }
 
-    /// Probes failing drives with a few of the pages that wait for them.
+    /// Probes failing drives with a few of their stranded pages.
     fn probe(&mut self, now_ns: u64) {
         let cache = &self.cache;
         if !cache.failed_writes.has_failing() {
@@ -230,7 +227,7 @@ impl<M: Machine> Flusher<M> {
         let cache = &self.cache;
         let dirty = cache.live_pages(0);
         let fit = |bytes| cache.page.fit(bytes) as usize;
-        let room = fit(ON_THEIR_WAY_BYTES).saturating_sub(self.writeout.pages());
+        let room = fit(IN_FLIGHT_BYTES).saturating_sub(self.writeout.pages());
         let (most, shares) = (fit(BATCH_BYTES).min(room), fit(SHARES_BYTES));
         let write_queues = &self.writeout.write_queues;
         let is_overdue = write_queues.is_divided() && now_ns >= self.collected_ns + LOOK_NS;

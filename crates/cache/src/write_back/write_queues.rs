@@ -1,9 +1,8 @@
 //! `WriteQueues`: write-back I/Os by drive, both those ready to be sent and those in flight.
 //!
-//! A `Writeout` owns it. Each drive has a limited number of slots. A slow or stuck drive occupies
-//! only its own, and the writes of other drives overtake its writes. Writes that span several
-//! drives have a queue of their own, with as many slots as all drives together. This file knows
-//! only numbers of writes and drives.
+//! Each drive has a limited number of slots. A slow or stuck drive occupies only its own, and the
+//! writes of other drives overtake its writes. Writes that span several drives have a queue of their
+//! own, with as many slots as all drives together.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -15,7 +14,6 @@ use crate::cache::failed_writes::{DriveProgress, NO_MEMBER};
 /// nanoseconds.
 pub(crate) const STUCK_NS: u64 = 1_000_000_000;
 
-/// Write queues of a volume's drives.
 pub(crate) struct WriteQueues {
     /// One queue for each drive, then one for writes that span several drives.
     of: Box<[WriteQueue]>,
@@ -55,7 +53,7 @@ pub enum WriteLists {
     Shared,
 }
 
-/// Write queue of one drive, or of the writes that span several drives.
+/// Write queue of one drive, or of writes that span several drives.
 #[derive(Default)]
 struct WriteQueue {
     ready: VecDeque<usize>,
@@ -69,14 +67,14 @@ struct WriteQueue {
     moved_ns: u64,
     /// True if writes were added since `begin`.
     is_fed: bool,
-    /// True if the drive was stuck when `held` last checked. `held` is the number of pages reported
-    /// for it then.
+    /// True if the drive was stuck when `WriteQueues::held` last checked.
     is_stuck: bool,
+    /// Number of pages that the last check counted as stuck.
     held: usize,
 }
 
 impl WriteQueues {
-    /// Creates queues for this many drives. Each drive has at least one slot.
+    /// Gives each drive at least one slot.
     pub(crate) fn new(drives: usize, config: FlusherConfig) -> WriteQueues {
         let of = (0..=drives).map(|_| WriteQueue::default()).collect();
         let places = config.drive_writes.max(1) as usize;
@@ -92,23 +90,19 @@ impl WriteQueues {
         self.of.len() - 1
     }
 
-    /// Returns the number of slots of a queue.
     fn places(&self, queue: usize) -> usize {
         if queue < self.drives() { self.places } else { self.places * self.drives() }
     }
 
-    /// Returns the queue that a drive's writes go to.
     fn queue_mut(&mut self, member: u16) -> &mut WriteQueue {
         let at = if self.is_shared(member) { self.drives() } else { member.into() };
         &mut self.of[at]
     }
 
-    /// Returns true if each drive has its own list.
     pub(crate) fn is_divided(&self) -> bool {
         self.drives() > 1 && self.lists == WriteLists::PerDrive
     }
 
-    /// Returns true if a drive's writes go to the list shared by all drives.
     pub(crate) fn is_shared(&self, member: u16) -> bool {
         member == NO_MEMBER || self.lists == WriteLists::Shared
     }
@@ -132,7 +126,7 @@ impl WriteQueues {
         (first..count).chain(0..first)
     }
 
-    /// Takes the next write of a queue if the queue has a free slot.
+    /// Takes the next write of a queue that has a free slot.
     pub(crate) fn next(&mut self, queue: usize) -> Option<usize> {
         let places = self.places(queue);
         let queue = &mut self.of[queue];
@@ -144,7 +138,7 @@ impl WriteQueues {
         Some(number)
     }
 
-    /// Puts back the last write that `next` returned, because the channel did not take it.
+    /// Puts back the last write from `next`, because the channel did not take it.
     pub(crate) fn push_back(&mut self, queue: usize, number: usize) {
         let queue = &mut self.of[queue];
         queue.inside -= 1;
@@ -212,7 +206,7 @@ impl WriteQueues {
             || self.of.iter().all(|queue| queue.ready.is_empty())
     }
 
-    /// Starts a collection, for `wants_more`.
+    /// Starts a collection.
     pub(crate) fn begin(&mut self) {
         self.of.iter_mut().for_each(|queue| queue.is_fed = false);
     }
@@ -223,7 +217,7 @@ impl WriteQueues {
         self.of[drive].pages >= pages / self.drives()
     }
 
-    /// Returns true if at least one drive uses up its share of `pages`.
+    /// Returns true if a drive uses up its share of `pages`.
     pub(crate) fn has_full(&self, pages: usize) -> bool {
         (0..self.drives()).any(|drive| self.is_full(drive, pages))
     }

@@ -1,13 +1,11 @@
 //! `Writeout`: sorts dirty pages, merges them into large writes, sends them, and tracks each page
 //! until it is written.
 //!
-//! The flusher owns one, and so does each queue, for small flushes and write-through. It takes the
-//! pages that shards collected, sorts them by sector, and makes one write of each run of sectors up
-//! to 512 KiB. A write stays on one drive, unless chunks are small or drives share a list, and none
-//! has failed or is stuck. A page whose last write failed gets a write of its own, because a
-//! neighbour may have caused the failure. When the writes that carry a page have ended, the page
-//! returns to its shard. Frames that are adjacent in memory become one segment. A write waits for a
-//! free slot of its drive (see write_queues.rs).
+//! The flusher owns one, and so does each queue, for small flushes and write-through. Each run of
+//! sectors up to 512 KiB becomes one write. A write stays on one drive, unless chunks are small or
+//! drives share a list, and none has failed or is stuck. A page whose last write failed gets a write
+//! of its own, because a neighbour may have caused the failure. A write waits for a free slot of its
+//! drive (see write_queues.rs).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -18,7 +16,7 @@ use slab::Slab;
 
 use crate::cache::Cache;
 use crate::cache::failed_writes::NO_MEMBER;
-use crate::memory::extent::EXTENT_PAGES;
+use crate::memory::extent::place_of;
 use crate::memory::page::PageSize;
 use crate::memory::shard::{DirtyPage, WriteOutcome};
 use crate::write_back::write_queues::{FlusherConfig, WriteLists, WriteQueues};
@@ -28,7 +26,6 @@ const SECTORS_MAX: u32 = 1024;
 /// Maximum number of segments of one write.
 const SEGMENTS_MAX: usize = 256;
 
-/// Pages that were collected together.
 struct WriteBatch {
     items: Vec<DirtyPage>,
     /// For each page: the number of its writes in flight, the combined result of those that ended,
@@ -37,18 +34,17 @@ struct WriteBatch {
     left: usize,
 }
 
-/// One write I/O to the volume.
 struct WriteBio {
     batch: usize,
-    /// First and last page of the batch that the write carries. `counted` is the number of them
-    /// that count in the write's queue: pages that are not stranded, each in only one of its
-    /// writes.
+    /// First and last page of the batch that the write carries.
     pages: (usize, usize),
+    /// Number of these pages that count in the write's queue: pages that are not stranded, each in
+    /// only one of its writes.
     counted: usize,
     sector: u64,
-    /// Sector at which the write must end, and the drive that has all sectors before it, or
-    /// `NO_MEMBER` if the write may span several drives.
+    /// Sector at which the write must end.
     until: u64,
+    /// Drive that has all sectors of the write, or `NO_MEMBER` if the write may span several drives.
     member: u16,
     place: WriteSlot,
     /// True if the write carries a page that must be written alone.
@@ -72,7 +68,6 @@ enum WriteSlot {
     None,
 }
 
-/// Dirty pages that are being written to the volume.
 pub(crate) struct Writeout {
     batches: Slab<WriteBatch>,
     bios: Slab<WriteBio>,
@@ -81,12 +76,11 @@ pub(crate) struct Writeout {
     is_cut: bool,
     /// True if the volume has one drive, so that no write can wait behind another drive's.
     is_single: bool,
-    /// Number of pages whose write has been started and has not ended.
+    /// Number of pages whose write has started and not ended.
     pages: usize,
 }
 
 impl Writeout {
-    /// Creates the write-out of a cache's volume.
     pub(crate) fn new<M: Machine>(cache: &Cache<M>, config: FlusherConfig) -> Writeout {
         let drives = cache.below.disks().len();
         let is_divided = config.lists == WriteLists::PerDrive && !cache.has_small_chunks();
@@ -100,7 +94,6 @@ impl Writeout {
         }
     }
 
-    /// Returns the number of pages whose write has been started and has not ended.
     pub(crate) fn pages(&self) -> usize {
         self.pages
     }
@@ -117,7 +110,6 @@ impl Writeout {
         if self.is_single { None } else { self.write_queues.stuck_at_ns() }
     }
 
-    /// Starts writing pages that shards collected.
     pub(crate) fn start<M: Machine>(&mut self, cache: &Cache<M>, items: Vec<DirtyPage>) {
         self.start_with(cache, items, OpFlags::NONE);
     }
@@ -373,9 +365,8 @@ fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> WriteO
     WriteOutcome::Failed(status)
 }
 
-/// Returns a page to its shard. Returns how many pages became clean.
 fn give_back<M: Machine>(cache: &Cache<M>, item: &DirtyPage, ended: WriteOutcome) -> u32 {
-    let number = item.page / EXTENT_PAGES as u64;
+    let (number, _) = place_of(item.page);
     let mut shard = cache.shard(number).lock();
     let mut clean = shard.end_write(item, ended);
     if item.is_probe {
@@ -417,7 +408,6 @@ impl WriteBio {
         Some(WriteBio { pages, sector, segments: behind, ..*self })
     }
 
-    /// Returns the sector after the last one of the write.
     fn end(&self) -> u64 {
         let bytes: u32 = self.segments.iter().map(|piece| piece.len_bytes).sum();
         self.sector + u64::from(bytes / 512)

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::memory::extent::EXTENT_PAGES;
 use crate::memory::extent::{ALL_PAGES, WHOLE};
 use crate::memory::page::PageSize;
 
@@ -179,7 +180,7 @@ impl Rig {
     }
 
     fn check(&self) {
-        let numbers: Vec<u64> = self.shard.numbers().collect();
+        let numbers: Vec<u64> = self.shard.all().map(|extent| extent.number).collect();
         let mut seen = vec![0u32; FRAMES as usize];
         let mut dirty = self.writes.len() as i64;
         let mut stranded = self.writes.iter().filter(|item| item.is_probe).count() as i64;
