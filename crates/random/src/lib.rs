@@ -1,13 +1,9 @@
-//! Numbers from a seed: the same seed gives the same numbers in every build.
-//!
-//! The only source of chance of the simulator, the explorer, faults, models of drives and loads of
-//! tests, so that whatever they do can be repeated. Plain values without a lock or an allocation;
-//! not for secrets. Whoever draws numbers owns the generator.
+//! Pseudorandom numbers: the same seed gives the same numbers in every build. Not for secrets.
 
 #![doc = include_str!("../README.md")]
 #![no_std]
 
-/// SplitMix64: one state word, and any seed is as good as another.
+/// SplitMix64 generator: one word of state; any seed is as good as another.
 ///
 /// # Source
 /// Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; the
@@ -16,16 +12,17 @@
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The state's step, 2^64 divided by the golden ratio: odd, so the state takes every value.
+    /// Increment of the state: 2^64 divided by the golden ratio. It is odd, so the state takes every
+    /// value.
     pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    /// The stream of numbers that `seed` stands for.
+    /// Creates a generator from a seed.
     #[must_use]
     pub const fn new(seed: u64) -> SplitMix64 {
         SplitMix64(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     #[inline]
     #[allow(clippy::should_implement_trait)] // An iterator would wrap each number in an option.
     pub fn next(&mut self) -> u64 {
@@ -33,20 +30,20 @@ impl SplitMix64 {
         mixed(self.0)
     }
 
-    /// A number from 0 up to but not including `end`, which is above 0.
+    /// Returns a number from 0 to `end` - 1. `end` must be above 0.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// A number from 0 up to but not including 1, in steps of 2^-53.
+    /// Returns a number from 0 to below 1, in steps of 2^-53.
     #[inline]
     pub fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// A bijection of 64-bit numbers that makes neighbours strangers: the finaliser of [`SplitMix64`].
+/// Hashes a number with the finaliser of [`SplitMix64`], a bijection.
 #[inline]
 #[must_use]
 pub const fn mixed(number: u64) -> u64 {
@@ -55,7 +52,7 @@ pub const fn mixed(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Xorshift64: three shifts for a number, where a number's cost is part of what is measured.
+/// Xorshift64 generator: cheaper than [`SplitMix64`], for loads whose own cost is measured.
 ///
 /// # Source
 /// Marsaglia, "Xorshift RNGs", Journal of Statistical Software 8 (14), 2003.
@@ -63,19 +60,19 @@ pub const fn mixed(number: u64) -> u64 {
 pub struct XorShift64(u64);
 
 impl XorShift64 {
-    /// The stream of numbers that starts at `state` with its lowest bit set: 0 would stay 0.
+    /// Creates a generator with this state. Sets its lowest bit, because a state of 0 would stay 0.
     #[must_use]
     pub const fn new(state: u64) -> XorShift64 {
         XorShift64(state | 1)
     }
 
-    /// The stream of numbers for `seed`; neighbouring seeds start far from each other.
+    /// Creates a generator from a seed. Neighbouring seeds start far from each other.
     #[must_use]
     pub const fn of_seed(seed: u64) -> XorShift64 {
         XorShift64::new(seed.wrapping_mul(SplitMix64::STEP))
     }
 
-    /// The next number.
+    /// Returns the next number.
     #[inline]
     #[allow(clippy::should_implement_trait)] // An iterator would wrap each number in an option.
     pub fn next(&mut self) -> u64 {
