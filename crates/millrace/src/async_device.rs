@@ -2,17 +2,16 @@
 //! runtime.
 //!
 //! `AsyncDevice` owns a thread (`millrace-async`) with a ring and a channel, because a channel
-//! cannot leave its thread but tasks move between threads. A task puts a bio on a list and rings
-//! the thread's doorbell; the thread submits the bio and calls the task's waker once it completes.
-//! No runtime is needed, only the standard library. Bios that do not fit the channel wait in order
-//! of arrival. Lock order: the list, then an answer; neither is held while a waker is called.
+//! cannot leave its thread but tasks move between threads. A task sends a bio to the thread and
+//! rings its doorbell; the thread submits the bio and calls the task's waker once it completes. Bios
+//! that do not fit the channel wait in order of arrival. No lock is held while a waker is called.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::{fmt, io};
 
@@ -24,10 +23,9 @@ use millrace_machine::{Doorbell, Machine, Native, Thread};
 use millrace_runtime::{IoConfig, IoContext};
 
 use crate::block_device::check_range;
-use crate::config::{ConfigPart, StartError};
+use crate::config::StartError;
 use crate::groups::group_of;
 use crate::io_error::IoRange;
-use crate::opening::Opened;
 use crate::stripe::STRIPED;
 use crate::{ThreadChannel, Volume, stripe};
 
@@ -74,55 +72,16 @@ const BUFFER_MAX_BYTES: usize = 1 << 30;
 /// ```
 pub struct AsyncDevice {
     volume: Arc<Volume>,
-    inbox: Arc<BioQueue>,
+    /// Bios for the thread. `None` only while the device is dropped, which ends the thread once all
+    /// bios are answered.
+    bios: Option<Sender<QueuedBio>>,
     bell: Arc<Doorbell<Native>>,
     thread: Option<<Native as Machine>::Thread>,
-    /// Texts about the drives for a person.
     warnings: Vec<String>,
     /// Group to which bios without a group are accounted.
     group: GroupId,
 }
 
-/// Queue of bios from tasks to the device's thread.
-#[derive(Default)]
-struct BioQueue(Mutex<BioQueueState>);
-
-#[derive(Default)]
-struct BioQueueState {
-    jobs: VecDeque<QueuedBio>,
-    /// True if no more bios will arrive: the thread ends once all are answered.
-    is_closed: bool,
-    /// True once the thread has ended. A task that adds a bio then answers it itself.
-    has_ended: bool,
-}
-
-impl BioQueue {
-    fn lock(&self) -> MutexGuard<'_, BioQueueState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has_orders(&self) -> bool {
-        let orders = self.lock();
-        orders.is_closed || !orders.jobs.is_empty()
-    }
-}
-
-/// Guard that answers all queued bios when the device's thread ends, even if a driver or waker
-/// panics.
-struct EndGuard<'a>(&'a BioQueue);
-
-impl Drop for EndGuard<'_> {
-    fn drop(&mut self) {
-        let mut orders = self.0.lock();
-        orders.has_ended = true;
-        let left = std::mem::take(&mut orders.jobs);
-        drop(orders);
-        // Dropping a job answers it with `Aborted`.
-        drop(left);
-    }
-}
-
-/// A bio on its way to the channel, with the promise to answer it.
 struct QueuedBio {
     bio: Bio,
     answer: Promise,
@@ -215,20 +174,20 @@ impl AsyncDevice {
     /// Returns `Busy` if the volume's drives have no queue left for another thread, `System` if no
     /// ring can be made, or the error of opening a queue.
     pub fn start(volume: &Arc<Volume>) -> Result<AsyncDevice, Error> {
-        let inbox = Arc::new(BioQueue::default());
-        let (up, ups) = channel();
-        let body = {
-            let (volume, inbox) = (Arc::clone(volume), Arc::clone(&inbox));
-            move || run(&volume, &inbox, up)
-        };
+        let ((bios, inbox), (up, ups)) = (channel(), channel());
+        let of_thread = Arc::clone(volume);
+        let body = move || run(&of_thread, inbox, up);
         let thread = Native::try_spawn("millrace-async", None, body)
             .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
-        let thread = Some(thread);
         let died = |_| Error::new(ErrorKind::System, "the device's thread panicked");
-        let bell = ups.recv().map_err(died)??;
-        let volume = Arc::clone(volume);
-        let (warnings, group) = (Vec::new(), GroupId::DEFAULT);
-        Ok(AsyncDevice { volume, inbox, bell, thread, warnings, group })
+        Ok(AsyncDevice {
+            bell: ups.recv().map_err(died)??,
+            volume: Arc::clone(volume),
+            bios: Some(bios),
+            thread: Some(thread),
+            warnings: Vec::new(),
+            group: GroupId::DEFAULT,
+        })
     }
 
     /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), makes a volume of them as
@@ -240,33 +199,29 @@ impl AsyncDevice {
     /// Fails if a spec is invalid, a drive cannot be opened, or no ring can be created. Files that
     /// this call created are removed.
     pub fn stripe(specs: &[impl AsRef<str>]) -> Result<AsyncDevice, StartError> {
-        AsyncDevice::of(stripe::open(STRIPED, specs)?)
+        AsyncDevice::over(STRIPED, specs)
     }
 
-    /// Opens drives and creates a linear volume, which has one drive after the other. All else is
-    /// as for [`AsyncDevice::stripe`].
+    /// Opens drives as [`AsyncDevice::stripe`] does, but as a linear volume: one drive after the
+    /// other.
     ///
     /// # Errors
-    /// As [`AsyncDevice::stripe`].
+    /// Fails as [`AsyncDevice::stripe`] does.
     pub fn linear(specs: &[impl AsRef<str>]) -> Result<AsyncDevice, StartError> {
-        AsyncDevice::of(stripe::open(Layout::Linear, specs)?)
+        AsyncDevice::over(Layout::Linear, specs)
     }
 
-    /// Opens one drive, written as a spec. All else is as for [`AsyncDevice::stripe`].
+    /// Opens one drive as [`AsyncDevice::linear`] does.
     ///
     /// # Errors
-    /// As [`AsyncDevice::stripe`].
+    /// Fails as [`AsyncDevice::stripe`] does.
     pub fn open_drive(spec: impl AsRef<str>) -> Result<AsyncDevice, StartError> {
         AsyncDevice::linear(&[spec])
     }
 
-    fn of(mut opened: Opened) -> Result<AsyncDevice, StartError> {
-        let mut device = AsyncDevice::start(&opened.volumes[0]).map_err(|error| {
-            opened.created.remove();
-            StartError::new(ConfigPart::Whole, error)
-        })?;
-        device.warnings = opened.warnings;
-        device.warnings.extend(opened.notes);
+    fn over(layout: Layout, specs: &[impl AsRef<str>]) -> Result<AsyncDevice, StartError> {
+        let (mut device, warnings) = stripe::open(layout, specs, AsyncDevice::start)?;
+        device.warnings = warnings;
         Ok(device)
     }
 
@@ -310,18 +265,9 @@ impl AsyncDevice {
         if bio.group() == GroupId::DEFAULT {
             bio = bio.with_group(self.group);
         }
-        let (pending, job) = promised(bio);
-        let mut orders = self.inbox.lock();
-        if orders.has_ended {
-            drop(orders);
-            // Dropping the job answers it with `Aborted`.
-            drop(job);
-            return pending;
-        }
-        let was_empty = orders.jobs.is_empty();
-        orders.jobs.push_back(job);
-        drop(orders);
-        if was_empty {
+        let (pending, queued) = promised(bio);
+        // If the thread has ended, `send` returns the bio, and dropping it answers it with `Aborted`.
+        if self.bios.as_ref().is_some_and(|bios| bios.send(queued).is_ok()) {
             self.bell.ring();
         }
         pending
@@ -335,9 +281,7 @@ impl AsyncDevice {
     pub async fn read(&self, offset_bytes: u64, len_bytes: usize) -> io::Result<Buffer> {
         let sector = self.check(offset_bytes, len_bytes)?;
         let io = IoRange { op: Op::Read, offset_bytes, len_bytes: len_bytes as u64 };
-        let done = self.submit(Bio::read(sector, Buffer::new(len_bytes))).await;
-        io.outcome(&self.volume, done.status)?;
-        done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
+        self.transfer(io, Bio::read(sector, Buffer::new(len_bytes))).await
     }
 
     /// Writes a buffer at `offset_bytes`, a multiple of the logical block. Returns the buffer.
@@ -347,7 +291,12 @@ impl AsyncDevice {
     pub async fn write(&self, offset_bytes: u64, buffer: Buffer) -> io::Result<Buffer> {
         let sector = self.check(offset_bytes, buffer.len())?;
         let io = IoRange { op: Op::Write, offset_bytes, len_bytes: buffer.len() as u64 };
-        let done = self.submit(Bio::write(sector, buffer)).await;
+        self.transfer(io, Bio::write(sector, buffer)).await
+    }
+
+    /// Runs a bio with a buffer, and returns the buffer.
+    async fn transfer(&self, io: IoRange, bio: Bio) -> io::Result<Buffer> {
+        let done = self.submit(bio).await;
         io.outcome(&self.volume, done.status)?;
         done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
     }
@@ -370,7 +319,7 @@ impl AsyncDevice {
     /// # Errors
     /// Returns an [`IoError`](crate::IoError) if a drive failed.
     pub async fn flush(&self) -> io::Result<()> {
-        IoRange::FLUSH.outcome(&self.volume, self.submit(Bio::flush()).await.status)
+        self.run(IoRange::FLUSH).await
     }
 
     /// Writes zeroes. No data is sent to drives that support writing zeroes. `len_bytes` must be
@@ -380,14 +329,7 @@ impl AsyncDevice {
     /// Returns `InvalidInput` for a range that does not consist of whole blocks, exceeds the device
     /// or has 2 TiB or more, and an [`IoError`](crate::IoError) if a drive failed.
     pub async fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
-        match check_range(&self.volume, offset_bytes, len_bytes)? {
-            0 => Ok(()),
-            count => {
-                let bio = Bio::write_zeroes(offset_bytes >> SECTOR_SHIFT, count);
-                let io = IoRange { op: Op::WriteZeroes, offset_bytes, len_bytes };
-                io.outcome(&self.volume, self.submit(bio).await.status)
-            }
-        }
+        self.clear(IoRange { op: Op::WriteZeroes, offset_bytes, len_bytes }).await
     }
 
     /// Discards a range. Its contents are unspecified afterwards. `len_bytes` must be below 2 TiB.
@@ -395,20 +337,26 @@ impl AsyncDevice {
     /// # Errors
     /// Fails as [`AsyncDevice::write_zeroes`] does.
     pub async fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
-        match check_range(&self.volume, offset_bytes, len_bytes)? {
+        self.clear(IoRange { op: Op::Discard, offset_bytes, len_bytes }).await
+    }
+
+    /// Discards or zeroes a range.
+    async fn clear(&self, io: IoRange) -> io::Result<()> {
+        match check_range(&self.volume, io.offset_bytes, io.len_bytes)? {
             0 => Ok(()),
-            count => {
-                let bio = Bio::discard(offset_bytes >> SECTOR_SHIFT, count);
-                let io = IoRange { op: Op::Discard, offset_bytes, len_bytes };
-                io.outcome(&self.volume, self.submit(bio).await.status)
-            }
+            _ => self.run(io).await,
         }
+    }
+
+    /// Runs an I/O without data.
+    async fn run(&self, io: IoRange) -> io::Result<()> {
+        io.outcome(&self.volume, self.submit(io.bio_without_data()).await.status)
     }
 }
 
 impl Drop for AsyncDevice {
     fn drop(&mut self) {
-        self.inbox.lock().is_closed = true;
+        self.bios = None;
         self.bell.ring();
         if let Some(thread) = self.thread.take() {
             thread.join();
@@ -416,9 +364,14 @@ impl Drop for AsyncDevice {
     }
 }
 
-/// Runs the device's thread. Sends its doorbell, or the error of its start, through `up`.
-fn run(volume: &Arc<Volume>, inbox: &BioQueue, up: Sender<Result<Arc<Doorbell<Native>>, Error>>) {
-    let _on_end = EndGuard(inbox);
+/// Runs the device's thread. Sends its doorbell, or the error of its start, through `up`. When it
+/// ends, also by a panic of a driver or waker, dropping `bios` answers all queued bios with
+/// `Aborted`.
+fn run(
+    volume: &Arc<Volume>,
+    bios: Receiver<QueuedBio>,
+    up: Sender<Result<Arc<Doorbell<Native>>, Error>>,
+) {
     let made = IoContext::new(IoConfig::default()).and_then(|mut io| {
         io.join(volume)?;
         let channel = io.channel(volume, DEPTH, Stamp::Batch)?;
@@ -437,16 +390,25 @@ fn run(volume: &Arc<Volume>, inbox: &BioQueue, up: Sender<Result<Arc<Doorbell<Na
     let mut work =
         SubmitState { channel, waiting: VecDeque::new(), promises: Vec::new(), free: Vec::new() };
     loop {
-        let mut orders = inbox.lock();
-        work.waiting.append(&mut orders.jobs);
-        let is_closed = orders.is_closed;
-        drop(orders);
+        let is_closed = loop {
+            match bios.try_recv() {
+                Ok(bio) => work.waiting.push_back(bio),
+                Err(error) => break error == TryRecvError::Disconnected,
+            }
+        };
         work.turn();
         if is_closed && work.is_idle() {
             return;
         }
         let deadline_ns = work.channel.sleep_until();
-        let has_work = || work.channel.has_work() || (!is_closed && inbox.has_orders());
+        let mut arrived = || match bios.try_recv() {
+            Ok(bio) => {
+                work.waiting.push_back(bio);
+                true
+            }
+            Err(error) => error == TryRecvError::Disconnected,
+        };
+        let has_work = || work.channel.has_work() || (!is_closed && arrived());
         if io.turn(deadline_ns, has_work).is_err() {
             // Dropping the promises answers all bios in flight with `Aborted`.
             return;
@@ -526,6 +488,7 @@ mod tests {
     use std::thread::{self, Thread};
 
     use super::*;
+    use crate::ConfigPart;
     struct Unpark(Thread);
 
     impl Wake for Unpark {
@@ -555,9 +518,10 @@ mod tests {
         let count = u64::from(DEPTH) * 3;
         let bio = |number| Bio::write(number * 8, Buffer::new(4096)).with_user_data(number);
         // The thread finds all of them at once.
-        let (pending, jobs): (Vec<Pending>, Vec<QueuedBio>) =
+        let (pending, queued): (Vec<Pending>, Vec<QueuedBio>) =
             (0..count).map(|number| promised(bio(number))).unzip();
-        disk.inbox.lock().jobs.extend(jobs);
+        let bios = disk.bios.as_ref().unwrap();
+        queued.into_iter().for_each(|bio| assert!(bios.send(bio).is_ok()));
         disk.bell.ring();
         for (number, pending) in (0..).zip(pending) {
             let done = block_on(pending);

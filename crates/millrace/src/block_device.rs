@@ -1,20 +1,17 @@
 //! `BlockDevice`: a volume as bytes at offsets, for a program that does one I/O after another.
 //!
-//! `BlockDevice` owns a channel of the calling thread, and copies between the caller's memory and
-//! buffers of its own, in pieces of which several are in flight at a time. For many I/Os in flight
-//! without copies use [`Channel`]; for futures use [`AsyncDevice`](crate::AsyncDevice). A range
-//! must consist of whole logical blocks: for any other range the device would have to read, change
-//! and write back a block, and could overwrite a concurrent write of another thread. Kernel
-//! counterpart: an open block device with `O_DIRECT`.
+//! `BlockDevice` copies between the caller's memory and buffers of its own, in pieces of which
+//! several are in flight at a time. A range must consist of whole logical blocks: for any other range
+//! the device would have to read, change and write back a block, and could overwrite a concurrent
+//! write of another thread. Kernel counterpart: an open block device with `O_DIRECT`.
 
 use std::sync::Arc;
 use std::{fmt, io};
 
 use millrace_block::{Bio, Buffer, ChannelConfig, Error, Layout, Op, Reject, SECTOR_SHIFT, Status};
 
-use crate::config::{ConfigPart, StartError};
+use crate::config::StartError;
 use crate::io_error::IoRange;
-use crate::opening::Opened;
 use crate::stripe::STRIPED;
 use crate::{Channel, Volume, stripe};
 
@@ -28,10 +25,7 @@ const PIECES_MAX: usize = 8;
 /// Offsets and lengths must be multiples of [`BlockDevice::block_bytes`]; others are refused with
 /// `InvalidInput`, as are ranges beyond the end. A write is durable after [`BlockDevice::flush`]. A
 /// device stays with the thread that opened it: it is not `Send`. For several threads, open one on
-/// each with [`BlockDevice::open`]. File drives are opened for a limited number of threads at a
-/// time: [`BlockDevice::stripe`] opens them for [`STRIPE_THREADS`](crate::STRIPE_THREADS),
-/// [`build_volume`](crate::build_volume) for
-/// [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads).
+/// each with [`BlockDevice::open`].
 ///
 /// # Example
 ///
@@ -46,9 +40,8 @@ const PIECES_MAX: usize = 8;
 /// ```
 pub struct BlockDevice {
     channel: Channel,
-    /// Buffers that no bio uses at present, each of `PIECE_BYTES`.
+    /// Unused buffers, each of `PIECE_BYTES`.
     free: Vec<Buffer>,
-    /// Remarks about the drives for a person.
     warnings: Vec<String>,
 }
 
@@ -71,47 +64,40 @@ impl BlockDevice {
     }
 
     /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), and creates a volume that
-    /// stripes over them in chunks of 64 KiB. A single drive is used as it is.
-    /// [`Spec`](crate::Spec) has a table of all drivers and keys.
+    /// stripes over them in chunks of 64 KiB. [`Spec`](crate::Spec) has a table of all drivers and
+    /// keys.
     ///
-    /// Other threads open devices of their own on [`BlockDevice::volume`] with
-    /// [`BlockDevice::open`]. If a drive is a file, at most
-    /// [`STRIPE_THREADS`](crate::STRIPE_THREADS) threads, including this one, may do so at a time;
-    /// otherwise any number. For more threads, open the drives with
-    /// [`build_volume`](crate::build_volume).
+    /// If a drive is a file, at most [`STRIPE_THREADS`](crate::STRIPE_THREADS) threads, including
+    /// this one, may have devices on [`BlockDevice::volume`] at a time; otherwise any number. For
+    /// more threads, open the drives with [`build_volume`](crate::build_volume).
     ///
     /// # Errors
     /// Fails if a spec is invalid or its drive cannot be opened. Files that this call created are
     /// removed.
     pub fn stripe(specs: &[impl AsRef<str>]) -> Result<BlockDevice, StartError> {
-        BlockDevice::of(stripe::open(STRIPED, specs)?)
+        BlockDevice::over(STRIPED, specs)
     }
 
-    /// Opens drives and creates a linear volume, which has one drive after the other. All else is
-    /// as for [`BlockDevice::stripe`].
+    /// Opens drives as [`BlockDevice::stripe`] does, but as a linear volume: one drive after the
+    /// other.
     ///
     /// # Errors
-    /// As [`BlockDevice::stripe`].
+    /// Fails as [`BlockDevice::stripe`] does.
     pub fn linear(specs: &[impl AsRef<str>]) -> Result<BlockDevice, StartError> {
-        BlockDevice::of(stripe::open(Layout::Linear, specs)?)
+        BlockDevice::over(Layout::Linear, specs)
     }
 
-    /// Opens one drive, written as a spec. All else is as for [`BlockDevice::stripe`].
+    /// Opens one drive as [`BlockDevice::linear`] does.
     ///
     /// # Errors
-    /// As [`BlockDevice::stripe`].
+    /// Fails as [`BlockDevice::stripe`] does.
     pub fn open_drive(spec: impl AsRef<str>) -> Result<BlockDevice, StartError> {
         BlockDevice::linear(&[spec])
     }
 
-    fn of(mut opened: Opened) -> Result<BlockDevice, StartError> {
-        let mut device = BlockDevice::open(&opened.volumes[0]).map_err(|error| {
-            opened.created.remove();
-            StartError::new(ConfigPart::Whole, error)
-        })?;
-        device.warnings = opened.warnings;
-        device.warnings.extend(opened.notes);
-        Ok(device)
+    fn over(layout: Layout, specs: &[impl AsRef<str>]) -> Result<BlockDevice, StartError> {
+        let (device, warnings) = stripe::open(layout, specs, BlockDevice::open)?;
+        Ok(BlockDevice { warnings, ..device })
     }
 
     /// Returns remarks about the drives that were opened: a file holds an image format that writes
@@ -185,7 +171,7 @@ impl BlockDevice {
     /// # Errors
     /// Returns an [`IoError`](crate::IoError) about the first drive that failed.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.run(IoRange::FLUSH, Bio::flush())
+        self.run(IoRange::FLUSH)
     }
 
     /// Writes zeroes. No data is sent to drives that support writing zeroes. `len_bytes` must be
@@ -194,12 +180,7 @@ impl BlockDevice {
     /// # Errors
     /// Fails as [`BlockDevice::read_at`] does.
     pub fn write_zeroes_at(&mut self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
-        let nr_sectors = check_range(self.volume(), offset_bytes, len_bytes)?;
-        if nr_sectors == 0 {
-            return Ok(());
-        }
-        let io = IoRange { op: Op::WriteZeroes, offset_bytes, len_bytes };
-        self.run(io, Bio::write_zeroes(sector(offset_bytes, 0), nr_sectors))
+        self.clear(IoRange { op: Op::WriteZeroes, offset_bytes, len_bytes })
     }
 
     /// Discards a range. Its contents are unspecified afterwards. `len_bytes` must be below 2 TiB.
@@ -207,12 +188,7 @@ impl BlockDevice {
     /// # Errors
     /// Fails as [`BlockDevice::read_at`] does.
     pub fn discard_at(&mut self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
-        let nr_sectors = check_range(self.volume(), offset_bytes, len_bytes)?;
-        if nr_sectors == 0 {
-            return Ok(());
-        }
-        let io = IoRange { op: Op::Discard, offset_bytes, len_bytes };
-        self.run(io, Bio::discard(sector(offset_bytes, 0), nr_sectors))
+        self.clear(IoRange { op: Op::Discard, offset_bytes, len_bytes })
     }
 
     /// Transfers the range of `io` in pieces. `start` creates the bio of a piece from its offset
@@ -263,14 +239,22 @@ impl BlockDevice {
         piece.outcome(self.volume(), status)
     }
 
-    /// Runs one bio that carries no data.
-    fn run(&mut self, io: IoRange, bio: Bio) -> io::Result<()> {
-        let mut outcome = self.submit(bio);
+    /// Discards or zeroes a range.
+    fn clear(&mut self, io: IoRange) -> io::Result<()> {
+        match check_range(self.volume(), io.offset_bytes, io.len_bytes)? {
+            0 => Ok(()),
+            _ => self.run(io),
+        }
+    }
+
+    /// Runs an I/O without data.
+    fn run(&mut self, io: IoRange) -> io::Result<()> {
+        let mut outcome = self.submit(io.bio_without_data());
         self.channel.wait(1, |completion| outcome = outcome.or(completion.status));
         io.outcome(self.volume(), outcome)
     }
 
-    /// Submits a bio. The caller must have checked that the channel has room.
+    /// Submits a bio, for which the channel must have room.
     fn submit(&mut self, bio: Bio) -> Status {
         match self.channel.submit(bio).map_err(|rejected| rejected.reason) {
             Ok(()) => Status::Ok,
@@ -281,7 +265,6 @@ impl BlockDevice {
         }
     }
 
-    /// Returns a buffer for a piece of `len_bytes` bytes.
     fn buffer(&mut self, len_bytes: usize) -> Buffer {
         let kept = if len_bytes == PIECE_BYTES { self.free.pop() } else { None };
         kept.unwrap_or_else(|| Buffer::new(len_bytes))
@@ -317,6 +300,7 @@ fn sector(offset_bytes: u64, at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ConfigPart;
 
     #[test]
     fn long_ranges_come_back_as_they_were_written() {

@@ -1,8 +1,6 @@
 //! Configuration of drives and volumes to open, as plain structs.
 //!
-//! A program fills them in; the `millrace` program reads them from a configuration file. Pure data:
-//! opening.rs opens the drives, and `serve/config.rs` adds the settings of exports. A drive is part
-//! of its volume's struct, because it belongs to exactly one volume.
+//! opening.rs opens the drives, and `serve/config.rs` adds the settings of exports.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -123,10 +121,8 @@ impl OpenConfig {
         unique("volume", self.volumes.iter().map(|one| one.name.as_str()), ConfigPart::Volume)?;
         for (at, volume) in self.volumes.iter().enumerate() {
             let wrong = |text: String| {
-                StartError::invalid(
-                    ConfigPart::Volume(at),
-                    format!("volume {}: {text}", volume.name),
-                )
+                let text = format!("volume {}: {text}", volume.name);
+                StartError::invalid(ConfigPart::Volume(at), text)
             };
             volume.serving.validate().map_err(wrong)?;
             if let Some(cache) = &volume.cache {
@@ -211,6 +207,13 @@ impl fmt::Display for StartError {
 impl Error for StartError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.source()
+    }
+}
+
+impl From<millrace_block::Error> for StartError {
+    /// Makes an error about the configuration as a whole.
+    fn from(error: millrace_block::Error) -> StartError {
+        StartError::new(ConfigPart::Whole, error)
     }
 }
 

@@ -1,14 +1,12 @@
 //! `IoError`: the failure of a device's I/O with its location, for people and programs.
 //!
-//! `IoError` is created from a status when an I/O of block_device.rs or async_device.rs fails, and
-//! wrapped in an [`io::Error`]. It names the failed drive if exactly one drive has logged a failure
-//! of the same operation, with the same status, at a sector in the range. An I/O that succeeds
-//! never creates one.
+//! The error names a drive if exactly one drive has logged a failure of the same operation, with the
+//! same status, at a sector in the range.
 
 use std::fmt;
 use std::io;
 
-use millrace_block::{Layout, Op, SECTOR_SHIFT, Status};
+use millrace_block::{Bio, Layout, Op, SECTOR_SHIFT, Status};
 
 use crate::Volume;
 
@@ -81,12 +79,19 @@ pub(crate) struct IoRange {
 impl IoRange {
     pub(crate) const FLUSH: IoRange = IoRange { op: Op::Flush, offset_bytes: 0, len_bytes: 0 };
 
+    /// Makes the bio of a flush, discard or write of zeroes. The length must be below 2 TiB.
+    pub(crate) fn bio_without_data(self) -> Bio {
+        let (sector, count) = (self.offset_bytes >> SECTOR_SHIFT, self.len_bytes >> SECTOR_SHIFT);
+        match self.op {
+            Op::Discard => Bio::discard(sector, count as u32),
+            Op::WriteZeroes => Bio::write_zeroes(sector, count as u32),
+            _ => Bio::flush(),
+        }
+    }
+
     /// Converts the status of this I/O on a volume to a result.
     pub(crate) fn outcome(self, volume: &Volume, status: Status) -> io::Result<()> {
-        if status.is_ok() {
-            return Ok(());
-        }
-        Err(self.failed(volume, status).into())
+        if status.is_ok() { Ok(()) } else { Err(self.failed(volume, status).into()) }
     }
 
     #[cold]

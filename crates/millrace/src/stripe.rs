@@ -1,12 +1,11 @@
-//! Opens drives from specs as a striped volume, for `BlockDevice::stripe` and
-//! `AsyncDevice::stripe`.
-//!
-//! This module owns the default number of threads for a volume of files. block_device.rs calls it;
-//! opening.rs opens the drives.
+//! Opens drives from specs as a striped or linear volume, for `BlockDevice` and `AsyncDevice`.
 
-use millrace_block::{Layout, Serving, ServingConfig};
+use std::sync::Arc;
+
+use millrace_block::{Error, Layout, Serving, ServingConfig};
 use millrace_drives::Spec;
 
+use crate::Volume;
 use crate::assemble::SetupError;
 use crate::config::{ConfigPart, DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::opening::Opened;
@@ -21,8 +20,13 @@ pub const STRIPE_THREADS: u16 = 64;
 /// Layout that stripes over drives in chunks of 64 KiB.
 pub(crate) const STRIPED: Layout = Layout::Stripe { chunk_sectors: CHUNK_SECTORS };
 
-/// Opens the drives of specs, named `d0`, `d1` and so on, as a volume named after its layout.
-pub(crate) fn open(layout: Layout, specs: &[impl AsRef<str>]) -> Result<Opened, StartError> {
+/// Opens the drives of specs, named `d0`, `d1` and so on, as a volume named after its layout, and
+/// passes it to `start`. Returns the result of `start` with remarks about the drives.
+pub(crate) fn open<D>(
+    layout: Layout,
+    specs: &[impl AsRef<str>],
+    start: impl FnOnce(&Arc<Volume>) -> Result<D, Error>,
+) -> Result<(D, Vec<String>), StartError> {
     let drive = |(number, text): (usize, &_)| {
         let name = format!("d{number}");
         match AsRef::<str>::as_ref(text).parse::<Spec>() {
@@ -40,5 +44,8 @@ pub(crate) fn open(layout: Layout, specs: &[impl AsRef<str>]) -> Result<Opened, 
     let serving = ServingConfig::of(Serving::Inline);
     let name = if layout == Layout::Linear { "linear" } else { "stripe" };
     let volumes = vec![VolumeConfig { layout, serving, ..VolumeConfig::new(name, drives) }];
-    Opened::open(&OpenConfig { volumes, io_threads, ..OpenConfig::default() })
+    let mut opened = Opened::open(&OpenConfig { volumes, io_threads, ..OpenConfig::default() })?;
+    let device = start(&opened.volumes[0]).inspect_err(|_| opened.created.remove())?;
+    opened.warnings.append(&mut opened.notes);
+    Ok((device, opened.warnings))
 }
