@@ -1,9 +1,7 @@
 //! Opens drives from their specs and creates volumes from them, for `serve`, `bench` and programs.
 //!
-//! This module owns the default queue settings of a drive. It calls the drives crate to open a
-//! spec, and the block layer to create disks and volumes. Remarks of either (a fallback to another
-//! I/O engine, unused space of unequal drives) are returned as notes, because a library does not
-//! print.
+//! Remarks of drivers and volumes (a fallback to another I/O engine, unused space of unequal drives)
+//! are returned as notes, because a library does not print.
 
 pub(crate) mod places;
 
@@ -130,14 +128,7 @@ impl OpenContext {
         let controllers = controllers.iter().cloned().map(Controller::new);
         let controllers = controllers.collect::<Result<_, _>>()?;
         let tracer = Some(Tracer::new(TRACE_RING_EVENTS));
-        Ok(OpenContext {
-            io_threads,
-            controllers,
-            groups: None,
-            tracer,
-            open: OpenOptions::default(),
-            opened: None,
-        })
+        Ok(OpenContext { io_threads, controllers, tracer, ..OpenContext::default() })
     }
 
     /// Returns the NUMA node of the controller that a drive is attached to, if known.
@@ -244,10 +235,7 @@ pub fn open_drive(
     Ok(OpenedDrive { created: created.keep(), ..opened })
 }
 
-/// Makes a disk of a driver that is already open, as [`open_drive`] does.
-///
-/// # Errors
-/// Fails if the options do not fit the driver.
+/// Makes a disk of a driver that is already open.
 pub(crate) fn assemble_drive(
     (name, spec): (&str, &Spec),
     opened: millrace_drives::Opened,
@@ -325,10 +313,8 @@ impl Places {
         check_serving(options.serving.serving, options.drive.stack).map_err(|text| {
             Error::new(ErrorKind::InvalidSetting, format!("volume {name}: {text}"))
         })?;
-        let workers = match needs_workers(options.serving.serving, drives.len()) {
-            true => options.worker_cpus.as_slice(),
-            false => &[],
-        };
+        let has_workers = needs_workers(options.serving.serving, drives.len());
+        let workers = if has_workers { options.worker_cpus.as_slice() } else { &[] };
         let mut workers = WorkerCpus::new(workers, &Native::topology());
         let mut disks: Vec<Arc<Disk<Native>>> = Vec::new();
         let (mut notes, mut created) = (Vec::new(), Unfinished::default());

@@ -1,8 +1,6 @@
 //! Creates a page cache between a volume of drives and the volume that clients see.
 //!
-//! `Opening` calls this for volumes with a cache in their configuration, as do `bench` and
-//! programs. The volume below has one more I/O thread than the cache: the flusher, which the caller
-//! starts.
+//! The volume of drives has one more I/O thread than the cache: the flusher, which the caller starts.
 
 use std::sync::Arc;
 
@@ -51,12 +49,10 @@ pub fn cache_over(
     io_threads: u16,
 ) -> Result<Cached, Error> {
     let is_small = config.size_bytes <= AUTO_REGISTERED_MAX_BYTES;
-    let config = match config.registered {
-        Registered::Auto if is_small && may_lock_memory() => {
-            CacheConfig { registered: Registered::Always, ..config }
-        }
-        _ => config,
-    };
+    let mut config = config;
+    if config.registered == Registered::Auto && is_small && may_lock_memory() {
+        config.registered = Registered::Always;
+    }
     let cache = Cache::new(Arc::clone(&below), config)?;
     let config = DiskConfig {
         name: format!("{}-cache", below.name()),

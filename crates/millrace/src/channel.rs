@@ -1,10 +1,9 @@
 //! `Channel`: a thread's queue pair to a volume, with the ring that file drives need.
 //!
-//! `Channel` owns a channel of the block layer. If a drive of the volume works through the rings of
-//! its users, it also shares the calling thread's I/O context, which the thread's first such
-//! channel creates and its last one drops. The first channel of a thread to a volume claims queues
-//! of the volume's drives, and the last one releases them for other threads. Programs use it; the
-//! servers have I/O contexts of their own.
+//! If a drive of the volume works through the rings of its users, the channel shares the calling
+//! thread's I/O context, which the thread's first such channel creates and its last one drops. The
+//! first channel of a thread to a volume claims queues of the volume's drives, and the last one
+//! releases them for other threads.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -86,7 +85,6 @@ thread_local! {
 }
 
 impl ThreadClaims {
-    /// Removes a claim that was dropped.
     fn forget(&mut self, claim: &QueueClaim) {
         self.claims.retain(|known| !std::ptr::eq(known.as_ptr(), claim));
         if self.claims.is_empty() {
@@ -94,8 +92,6 @@ impl ThreadClaims {
         }
     }
 
-    /// Returns the thread's claim on a volume. Creates it for the thread's first channel to the
-    /// volume.
     fn claim(&mut self, volume: &Arc<Volume>) -> Result<Rc<QueueClaim>, Error> {
         let mut claims = self.claims.iter().filter_map(Weak::upgrade);
         if let Some(claim) = claims.find(|claim| Arc::ptr_eq(&claim.volume, volume)) {

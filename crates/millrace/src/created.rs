@@ -1,9 +1,7 @@
 //! `Created`: files that opening drives created, removed again if the start as a whole fails.
 //!
-//! `Created` owns the paths with the device and inode of the file created at each, so that a file
-//! which replaced it is never removed. A file counts as created if its path was free before its
-//! drive was opened. opening.rs and assemble.rs use it while they open drives, and so do callers
-//! whose later steps fail.
+//! Each path is stored with the device and inode of its file, so that a file which replaced it is
+//! never removed. A file counts as created if its path was free before its drive was opened.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -46,11 +44,6 @@ impl Created {
     pub fn after(&self, count: usize) -> Created {
         Created { files: self.files[count.min(self.files.len())..].to_vec() }
     }
-
-    /// Appends the files of `other` to these.
-    pub fn append(&mut self, other: &mut Created) {
-        self.files.append(&mut other.files);
-    }
 }
 
 /// Files created by an opening in progress. Dropping it removes them.
@@ -68,17 +61,15 @@ impl Unfinished {
         self.0.files.extend(path.zip(opened));
     }
 
-    /// Takes over the created file of an opened drive.
     pub(crate) fn take(&mut self, created: &mut Created) {
-        self.0.append(created);
+        self.0.files.append(&mut created.files);
     }
 
-    /// Returns the files created so far. They are still removed if the opening is dropped.
     pub(crate) fn so_far(&self) -> &Created {
         &self.0
     }
 
-    /// Ends the opening successfully: returns the files, which now stay.
+    /// Returns the files, which now stay.
     pub(crate) fn keep(&mut self) -> Created {
         std::mem::take(&mut self.0)
     }

@@ -1,8 +1,7 @@
 //! `DeviceCursor`: a [`BlockDevice`] as a stream of bytes with a position.
 //!
-//! `DeviceCursor` owns the device and a buffer of one logical block. Whole blocks are transferred
-//! directly between the caller's memory and the device. At the ends of other ranges, a block is
-//! read into the buffer, changed and written back. Programs that need `std::io`'s traits use it.
+//! Whole blocks are transferred directly between the caller's memory and the device. At the ends of
+//! other ranges, a block is read into a buffer, changed and written back.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -36,7 +35,7 @@ use crate::BlockDevice;
 pub struct DeviceCursor {
     device: BlockDevice,
     position_bytes: u64,
-    /// Buffer for the block of which a part is read or written.
+    /// Buffer of one logical block.
     block: Vec<u8>,
 }
 

@@ -1,9 +1,8 @@
 //! Groups of clients that share drives, by name, as plain structs: the weight and limits of each
 //! group.
 //!
-//! A program fills in [`GroupConfig`] and opens drives with it; [`open_groups`] creates the table
-//! that all drives of the program use. Kernel counterpart: the cgroups whose files `io.weight` and
-//! `io.max` a program writes.
+//! [`open_groups`] creates the table that all drives of a program use. Kernel counterpart: cgroups
+//! with `io.weight` and `io.max`.
 
 use std::sync::Arc;
 

@@ -20,17 +20,6 @@
 //! table of all drivers and keys. The library reads no configuration file: a program fills in
 //! structs such as [`VolumeConfig`]. The examples are in `crates/millrace/examples`.
 
-//! # Bytes at offsets
-//!
-//! ```
-//! let mut disk = millrace::BlockDevice::stripe(&["ram:size=1m", "ram:size=1m"])?;
-//! disk.write_at(0, b"sixteen bytes...".repeat(32).as_slice())?;
-//! let mut block = [0; 512];
-//! disk.read_at(0, &mut block)?;
-//! assert!(block.starts_with(b"sixteen"));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-
 //! # Channels
 //!
 //! A program opens a [`Channel`] for each submitting thread, submits bios with a number of its own,
@@ -146,31 +135,31 @@ pub use groups::{DEFAULT_GROUP, GroupConfig, find_group, open_groups};
 pub use io_error::IoError;
 pub use millrace_block::baseline::Stack;
 pub use millrace_block::{
-    AfterCompletion, Bio, Buffer, CHUNK_SECTORS_MAX, ChannelConfig, Completion, ControllerConfig,
-    CostModel, Disk, DiskConfig, Error, ErrorKind, GroupId, GroupLimits, Groups, LatencyTarget,
-    Layout, Op, OpCost, OpFlags, OpRates, Priority, QueueLimits, Reject, Rejected, SchedulerKind,
-    Sector, SectorCount, Serving, ServingConfig, Sharing, Spread, Stamp, Status,
+    AfterCompletion, Bio, Buffer, CHUNK_SECTORS_MAX, ChannelConfig, Completion, Controller,
+    ControllerConfig, CostModel, Disk, DiskConfig, Error, ErrorKind, GroupId, GroupLimits, Groups,
+    LatencyTarget, Layout, Op, OpCost, OpFlags, OpRates, Priority, QueueLimits, Reject, Rejected,
+    SchedulerKind, Sector, SectorCount, Serving, ServingConfig, Sharing, Spread, Stamp, Status,
+    Tracer,
 };
 pub use millrace_cache::{
     AtRisk, Cache, CacheConfig, CacheMode, CacheStats, DriveAtRisk, Registered,
 };
 pub use millrace_drives::{
-    DryRun, FaultControl, Spec, SpecError, Words, nearest, open_on, unknown_word,
+    Cancel, DryRun, FaultControl, OpenOptions, Spec, SpecError, Words, nearest, open_on,
+    unknown_word,
 };
-pub use millrace_machine::{CpuId, Machine, Native, Topology};
+pub use millrace_machine::{CpuId, Machine, Native, NodeId, Topology};
 pub use millrace_reactor::Backend;
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
-#[cfg(feature = "serve")]
-pub use opening::MoreVolumes;
 pub use opening::{DryOpened, Opened, Opening};
 #[cfg(feature = "serve")]
 pub use serve::{
-    AllowedPeers, BeforeServing, ClosingFile, ConfigDifference, ExportConfig, ExportDirectory,
-    ExportFailures, ExportRequest, ExportRequests, FileChanges, FileTask, GuestConfig, Identity,
-    Listen, ListenerConfig, ListenerTls, Observers, OnDemand, PeerNames, ReloadError,
-    ReloadOptions, Reloaded, RequestedExport, Say, SchedulerChange, ServeConfig, ServedGroups,
-    Server, ServerConfig, ServerFiles, Servers, SocketAccess, StopReport, Threads, TlsConfig,
-    VhostSocket,
+    AllowedPeers, BeforeServing, ClientReport, ClosingFile, ConfigDifference, ExportConfig,
+    ExportDirectory, ExportFailures, ExportRequest, ExportRequests, FileChanges, FileTask,
+    GuestConfig, Identity, Listen, ListenConfig, ListenerConfig, ListenerTls, NbdObserver,
+    Observers, OnDemand, PeerNames, ReloadError, ReloadOptions, Reloaded, RequestedExport, Say,
+    SchedulerChange, ServeConfig, ServedGroups, Server, ServerConfig, ServerFiles, Servers,
+    SocketAccess, StopReport, Threads, TlsConfig, VhostObserver, VhostSocket,
 };
 pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, VolumeSpace, default_layout};

@@ -1,9 +1,7 @@
 //! `Opening`: opens the drives of a configuration one after another, and makes volumes of them.
 //!
-//! Drives are opened in the order of the volumes, so that a program may do work of its own before
-//! and after each; [`Opened::open`] opens all drives in one call. assemble/places.rs has the rule
-//! that a file belongs to one drive. `Opening` also chooses the CPUs of the drives' workers. A
-//! dropped `Opening` closes its drives and removes the files that it created.
+//! A program may do work of its own before and after each drive; [`Opened::open`] opens all drives in
+//! one call. A dropped `Opening` closes its drives and removes the files that it created.
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,7 +38,8 @@ pub struct Opened {
     pub warnings: Vec<String>,
     /// Files that opening created. A program that fails later removes them.
     pub created: Created,
-    /// State shared with drives opened later. `None` only while drives are being opened.
+    /// State shared with drives opened later. `None` while drives are being opened, and for volumes
+    /// that a server opened later.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers open more.
     site: Option<OpenSite>,
 }
@@ -53,44 +52,25 @@ impl fmt::Debug for Opened {
     }
 }
 
-/// State that all drives of a program share while they are opened one after another.
+/// State that all drives of a program share while they are opened.
 struct OpenSite {
     host: OpenContext,
-    /// Places where open drives keep their data.
     places: Places,
     /// Number of drives opened so far, which is the minor number of the next one in traces.
     opened: usize,
 }
 
-/// Volumes that were opened in addition to those already open.
-#[cfg(feature = "serve")]
-pub struct MoreVolumes {
-    /// Volumes in the order of the configuration.
-    pub volumes: Vec<Arc<Volume<Native>>>,
-    /// Caches of the volumes that have one, each with the queue number of its flusher.
-    pub caches: Vec<(Arc<Cache<Native>>, u16)>,
-    /// Remarks to show to a person.
-    pub notes: Vec<String>,
-    /// Texts about likely mistakes, such as a drive's file that holds a qcow2 image.
-    pub warnings: Vec<String>,
-    /// Files that opening created.
-    pub(crate) created: Created,
-}
-
 #[cfg(feature = "serve")]
 impl Opened {
     /// Opens further volumes, which share groups, controllers and traces with these. The caller
-    /// adds them to [`Opened::volumes`]. The driver of the first drive may be open already. A dry
-    /// run only looks at the drives.
-    ///
-    /// # Errors
-    /// Fails as [`Opened::open`] does.
+    /// adds them to these. The driver of the first drive may be open already. A dry run only looks at
+    /// the drives.
     pub(crate) fn open_more(
         &mut self,
         config: &OpenConfig,
         opened: Option<millrace_drives::Opened>,
         dry_run: Option<DryRun>,
-    ) -> Result<MoreVolumes, StartError> {
+    ) -> Result<Opened, StartError> {
         let mut site = self.site.take().expect("drives are opened by one caller at a time");
         (site.host.opened, site.host.open.dry_run) = (opened, dry_run);
         let mut opening = Opening::at(config, site);
@@ -102,16 +82,14 @@ impl Opened {
         };
         let made = open();
         let created = if made.is_ok() { opening.created.keep() } else { Created::default() };
-        let Opening { mut site, mut notes, warnings, disks, .. } = opening;
-        let opened = made.map(|(volumes, caches)| {
-            notes.extend(volumes.iter().filter_map(|volume| unused_space(volume)));
-            MoreVolumes { volumes, caches, notes, warnings, created }
-        });
-        if opened.is_err() {
+        let Opening { mut site, groups, pinning, mut notes, warnings, disks, .. } = opening;
+        if made.is_err() {
             site.places.forget(|name| disks.iter().flatten().any(|disk| disk.name() == name));
         }
         self.site = Some(site);
-        opened
+        let (volumes, caches) = made?;
+        notes.extend(volumes.iter().filter_map(|volume| unused_space(volume)));
+        Ok(Opened { volumes, caches, groups, pinning, notes, warnings, created, site: None })
     }
 
     /// Forgets the places of closed drives, so that other drives may use them.
@@ -121,7 +99,7 @@ impl Opened {
 
     /// Returns the controllers that drives opened later may name.
     pub(crate) fn controllers(&mut self) -> &mut Vec<Arc<Controller<Native>>> {
-        &mut self.site.as_mut().expect("only one caller opens drives at a time").host.controllers
+        &mut self.site.as_mut().expect("drives are opened by one caller at a time").host.controllers
     }
 }
 
@@ -132,10 +110,8 @@ impl Opened {
     /// Returns `InvalidSetting` if there is none.
     pub fn volume(&self, name: &str) -> Result<&Arc<Volume<Native>>, Error> {
         let volume = self.volumes.iter().find(|volume| volume.name() == name);
-        volume.ok_or_else(|| {
-            let text = format!("no volume {name} was opened");
-            Error::new(ErrorKind::InvalidSetting, text)
-        })
+        let text = || format!("no volume {name} was opened");
+        volume.ok_or_else(|| Error::new(ErrorKind::InvalidSetting, text()))
     }
 
     /// Opens all drives and makes all volumes.
@@ -164,10 +140,9 @@ impl Opened {
             found.errors.extend(opening.open_next().err());
         }
         for number in 0..config.volumes.len() {
-            match opening.make_volume(number) {
-                Some(Ok(volume)) => found.volumes.push(volume),
-                Some(Err(error)) => found.errors.push(error),
-                None => {}
+            match opening.make_volume(number).transpose() {
+                Ok(volume) => found.volumes.extend(volume),
+                Err(error) => found.errors.push(error),
             }
         }
         (found.notes, found.warnings) = (opening.notes, opening.warnings);
@@ -232,10 +207,8 @@ impl<'a> Opening<'a> {
     /// invalid on this machine.
     pub fn new(config: &'a OpenConfig) -> Result<Opening<'a>, StartError> {
         config.validate()?;
-        let host = OpenContext::new(0, &config.controllers);
-        let mut host = host.map_err(|error| StartError::new(ConfigPart::Whole, error))?;
-        let groups = open_groups(&config.groups);
-        host.groups = Some(groups.map_err(|error| StartError::new(ConfigPart::Whole, error))?);
+        let mut host = OpenContext::new(0, &config.controllers)?;
+        host.groups = Some(open_groups(&config.groups)?);
         Ok(Opening::at(config, OpenSite { host, places: Places::default(), opened: 0 }))
     }
 
@@ -292,11 +265,10 @@ impl<'a> Opening<'a> {
     /// Panics if all drives are open.
     pub fn open_next(&mut self) -> Result<Option<FileId>, StartError> {
         let number = self.disks.len();
-        let drive =
-            self.next_drive().expect("the caller opens no more drives than the configuration has");
+        let drive = self.next_drive().expect("a drive of the configuration is not open yet");
         let minor = self.site.opened as u32;
         let options = DriveOptions { worker: self.workers[number], minor, ..drive.options };
-        let io_threads = self.io_threads_of(number);
+        let io_threads = self.io_threads_of(self.drives[number].1);
         let OpenSite { host, places, opened } = &mut self.site;
         (host.io_threads, *opened) = (io_threads, *opened + 1);
         let opened = places.open((&drive.name, &drive.spec), &options, host);
@@ -324,21 +296,19 @@ impl<'a> Opening<'a> {
         Ok(Opened { volumes, caches, groups, pinning, notes, warnings, created, site })
     }
 
-    /// Makes the volumes and their caches.
     fn make_volumes(&mut self) -> Result<VolumesAndCaches, StartError> {
         assert!(self.next_drive().is_none(), "all drives are open");
         let (mut volumes, mut caches) = (Vec::new(), Vec::new());
         for (number, volume) in self.config.volumes.iter().enumerate() {
-            let made = self.make_volume(number).expect("all drives are open")?;
-            let Some(cache) = volume.cache else {
-                volumes.push(made);
-                continue;
-            };
-            let threads = self.config.io_threads.get(number).copied().unwrap_or(1).max(1);
-            let (cached, cache) = cache_over(made, cache, threads)
-                .map_err(|error| StartError::new(ConfigPart::Volume(number), error))?;
-            volumes.push(cached);
-            caches.push((cache, threads));
+            let mut made = self.make_volume(number).expect("all drives are open")?;
+            if let Some(config) = volume.cache {
+                let threads = self.config.io_threads.get(number).copied().unwrap_or(1).max(1);
+                let (cached, cache) = cache_over(made, config, threads)
+                    .map_err(|error| StartError::new(ConfigPart::Volume(number), error))?;
+                made = cached;
+                caches.push((cache, threads));
+            }
+            volumes.push(made);
         }
         Ok((volumes, caches))
     }
@@ -354,13 +324,14 @@ impl<'a> Opening<'a> {
         Some(made.map_err(|error| StartError::new(ConfigPart::Volume(number), error)))
     }
 
-    /// Returns the number of I/O threads of the volume that a drive belongs to.
-    fn io_threads_of(&self, drive: usize) -> u16 {
-        let volume = self.drives.get(drive).map(|(_, volume)| *volume);
-        let threads = volume.and_then(|volume| self.config.io_threads.get(volume)).copied();
-        let is_cached = volume.is_some_and(|volume| self.config.volumes[volume].cache.is_some());
-        // The flusher of a cache also needs a queue of each drive.
-        threads.unwrap_or(1).max(u16::from(is_cached)).saturating_add(u16::from(is_cached))
+    /// Returns the number of I/O threads that use a drive of this volume.
+    fn io_threads_of(&self, volume: usize) -> u16 {
+        let threads = self.config.io_threads.get(volume).copied().unwrap_or(1);
+        match self.config.volumes[volume].cache {
+            // The flusher of a cache also needs a queue of each drive.
+            Some(_) => threads.max(1).saturating_add(1),
+            None => threads,
+        }
     }
 }
 
@@ -369,18 +340,15 @@ impl<'a> Opening<'a> {
 fn workers(config: &OpenConfig, host: &OpenContext, cpus: &mut WorkerCpus) -> Vec<Option<CpuId>> {
     let mut workers = Vec::new();
     for volume in &config.volumes {
-        let is_served = volume.needs_workers();
-        let cpu = |drive: &DriveConfig| match is_served {
-            true => cpus.next(host.node_of(&drive.spec)),
-            false => None,
-        };
-        workers.extend(volume.drives.iter().map(cpu));
+        let has_workers = volume.needs_workers();
+        let mut cpu = |drive: &DriveConfig| cpus.next(host.node_of(&drive.spec));
+        workers.extend(volume.drives.iter().map(|drive| has_workers.then(|| cpu(drive)).flatten()));
     }
     workers
 }
 
-/// Decides whether workers are pinned. They are pinned only if the configuration pins I/O threads
-/// and leaves a CPU for the workers. Otherwise the kernel chooses free CPUs.
+/// Decides that workers are pinned if the configuration pins I/O threads to the CPUs `busy` and leaves
+/// a CPU for the workers. Otherwise the kernel chooses free CPUs.
 fn pinning(topology: &Topology, busy: &[CpuId]) -> Pinning {
     let is_free = |cpu: &Cpu| !busy.contains(&cpu.id);
     match !busy.is_empty() && topology.cpus().iter().any(is_free) {

@@ -1,12 +1,9 @@
 //! Serves volumes to hosts (NBD) and virtual machines (vhost-user-blk) with threads of this
 //! process.
 //!
-//! [`Server::start`] opens drives, starts their workers and the servers, and returns once clients
-//! can connect; [`Server::stop`] ends everything in the opposite order. It prints nothing, handles
-//! no signal and never exits the process. A program that does work of its own in between, as
-//! `millrace serve` does, calls the three steps itself: [`Opened`](crate::Opened) or
-//! [`Opening`](crate::Opening), [`Opened::start_workers`](crate::Opened::start_workers),
-//! [`Servers::start`].
+//! A program that does work of its own between the steps of [`Server::start`], as `millrace serve`
+//! does, calls the steps itself: [`Opened`](crate::Opened) or [`Opening`](crate::Opening),
+//! [`Opened::start_workers`](crate::Opened::start_workers), [`Servers::start`].
 
 mod config;
 mod difference;
@@ -22,10 +19,11 @@ use std::fmt;
 use std::time::Duration;
 
 pub use millrace_exports::nbd::{
-    ExportRequest, ExportRequests, Listen, RequestedExport, StopReport,
+    ExportRequest, ExportRequests, Listen, ListenConfig, Observer as NbdObserver, RequestedExport,
+    StopReport,
 };
-pub use millrace_exports::vhost::{Say, Threads, VhostSocket};
-pub use millrace_exports::{AllowedPeers, SocketAccess};
+pub use millrace_exports::vhost::{Say, Threads, VhostObserver, VhostSocket};
+pub use millrace_exports::{AllowedPeers, ClientReport, SocketAccess};
 use millrace_runtime::DriveWorkers;
 pub use millrace_tls::{Identity, PeerNames, ServerFiles};
 
@@ -40,7 +38,7 @@ pub use self::on_demand::{BeforeServing, ClosingFile, FileChanges, FileTask};
 use self::reload::VolumeQueues;
 pub use self::reload::{ReloadError, ReloadOptions, Reloaded};
 pub use self::servers::{ExportFailures, Observers, Servers};
-use crate::config::{ConfigPart, StartError};
+use crate::config::StartError;
 use crate::opening::Opened;
 
 /// Running servers with their volumes. If it is dropped without [`Server::stop`], it stops at once.
@@ -107,17 +105,12 @@ impl Server {
     pub fn start(config: &ServeConfig, say: Say) -> Result<Server, StartError> {
         config.validate()?;
         let mut opened = Opened::open(&config.to_open())?;
-        let started = opened
-            .start_workers(config.server.backend)
-            .map_err(|error| StartError::new(ConfigPart::Whole, error))
-            .and_then(|workers| Ok((workers, Servers::start(config, &opened, say)?)));
-        match started {
-            Ok((workers, servers)) => Ok(Server::of_parts(config, opened, workers, servers)),
-            Err(error) => {
-                opened.created.remove();
-                Err(error)
-            }
-        }
+        let start = || -> Result<_, StartError> {
+            let workers = opened.start_workers(config.server.backend)?;
+            Ok((workers, Servers::start(config, &opened, say)?))
+        };
+        let (workers, servers) = start().inspect_err(|_| opened.created.remove())?;
+        Ok(Server::of_parts(config, opened, workers, servers))
     }
 
     /// Creates a server from parts that were opened and started one after another for `config`.
@@ -188,7 +181,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{DriveConfig, VolumeConfig};
+    use crate::{ConfigPart, DriveConfig, VolumeConfig};
 
     #[test]
     fn server_that_cannot_listen_removes_files_that_it_has_made() {

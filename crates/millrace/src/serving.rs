@@ -1,9 +1,4 @@
-//! Rules for serving modes: which threads may run the queues of a volume's drives.
-//!
-//! Pure functions that the configuration, `bench` and [`build_volume`] share. The modes are defined
-//! in `millrace_block`, the threads in `millrace_runtime`.
-//!
-//! [`build_volume`]: crate::build_volume
+//! Rules that serving modes and schedulers impose on a drive's stack.
 
 use millrace_block::baseline::Stack;
 use millrace_block::{SchedulerKind, Serving};
@@ -19,12 +14,8 @@ pub fn needs_workers(serving: Serving, drives: usize) -> bool {
 /// `mq`, else `inline`.
 #[must_use]
 pub fn default_serving(stacks: &[Stack]) -> Serving {
-    match stacks {
-        [Stack::Mq, .., Stack::Mq] if stacks.iter().all(|stack| *stack == Stack::Mq) => {
-            Serving::Auto
-        }
-        _ => Serving::Inline,
-    }
+    let are_mq = stacks.iter().all(|stack| *stack == Stack::Mq);
+    if are_mq && stacks.len() > 1 { Serving::Auto } else { Serving::Inline }
 }
 
 /// Checks that a mode fits a stack. Only `mq` has a plug, and queues that another thread may run.

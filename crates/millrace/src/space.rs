@@ -1,9 +1,8 @@
 //! Computes the space of its drives that a volume cannot use, and explains it.
 //!
-//! Pure arithmetic over sizes, for existing volumes and, in `--check`, for drives that are not
-//! open. A stripe uses whole chunks, and as much of each drive as the smallest one has; both
-//! layouts use whole blocks of the drive with the largest block. Unused space is reported to the
-//! user, because the end of a disk may hold a backup GPT or a superblock.
+//! A stripe uses whole chunks, and as much of each drive as the smallest one has; both layouts use
+//! whole blocks of the drive with the largest block. Unused space is reported to the user, because
+//! the end of a disk may hold a backup GPT or a superblock.
 
 use millrace_block::{Layout, SECTOR_SHIFT, Sector, Volume};
 use millrace_machine::Native;
@@ -96,7 +95,8 @@ impl VolumeSpace {
             ));
         }
         let each = amount(used / self.drives.len() as u64);
-        let sizes: Vec<String> = self.drives.iter().map(|drive| self.size_of(drive)).collect();
+        let size = |drive: &DriveSpace| format!("{} ({})", drive.name, amount(drive.size_bytes));
+        let sizes: Vec<String> = self.drives.iter().map(size).collect();
         Some(format!(
             "volume {name}: not served: {} of its drives, since a stripe takes of each what the \
              smallest has, in whole chunks of {chunk}: {each} of {}; layout = \"linear\" serves \
@@ -106,19 +106,12 @@ impl VolumeSpace {
         ))
     }
 
-    fn size_of(&self, drive: &DriveSpace) -> String {
-        format!("{} ({})", drive.name, amount(drive.size_bytes))
-    }
-
     /// Describes the ends of drives that do not make a whole block.
     fn tails(&self) -> String {
         let block = self.block_bytes();
-        let tail = |drive: &DriveSpace| match drive.size_bytes % block {
-            0 => None,
-            tail => {
-                let (name, size) = (&drive.name, drive.size_bytes);
-                Some(format!("the last {tail} of the {size} bytes of {name}"))
-            }
+        let tail = |drive: &DriveSpace| {
+            let (name, size, tail) = (&drive.name, drive.size_bytes, drive.size_bytes % block);
+            (tail > 0).then(|| format!("the last {tail} of the {size} bytes of {name}"))
         };
         let tails: Vec<String> = self.drives.iter().filter_map(tail).collect();
         format!("{}, because a block has {block} bytes", tails.join(", "))

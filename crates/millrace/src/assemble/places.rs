@@ -1,9 +1,8 @@
 //! `Places`: records where opened drives keep their data, and refuses a second writer.
 //!
-//! Owns the rule that a file, export or image belongs to one drive unless all its drives only read:
-//! two drives with separate queues over one store would overwrite each other's data. A file is
-//! compared before its drive is opened, so before it could change; servers and clusters are
-//! compared once they have answered. Called by opening.rs and assemble.rs.
+//! Two drives with separate queues over one file, export or image would overwrite each other's data.
+//! A file is compared before its drive is opened, so before it could change; servers and clusters are
+//! compared once they have answered.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -18,13 +17,11 @@ use crate::assemble::{
 /// Drives in the order of opening, and the places of their data.
 #[derive(Debug, Default)]
 pub struct Places {
-    /// Names of all drives so far.
     drives: Vec<String>,
     /// Drives that keep data at each place, by the identity of the place.
     users: HashMap<(u64, u64), Vec<PlaceUser>>,
 }
 
-/// A drive that keeps its data at a place.
 #[derive(Debug)]
 struct PlaceUser {
     number: usize,

@@ -1,8 +1,7 @@
 //! Configuration of exports, listeners and I/O threads, as plain structs.
 //!
-//! A program fills the structs in; the `millrace` program reads them from a configuration file.
-//! Pure data, with the rules that concern several sections: the listener of each export, and the
-//! number of I/O threads for which a volume's drives have queues. serve.rs and servers.rs use it.
+//! This module also has the rules that concern several sections: the listener of each export, and
+//! the number of I/O threads for which a volume's drives have queues.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -115,7 +114,6 @@ impl ExportDirectory {
 }
 
 impl ExportConfig {
-    /// Returns the access mode in which files of the directory are opened.
     pub(super) fn file_access(&self) -> FileAccess {
         if self.read_only { FileAccess::ReadOnly } else { FileAccess::ReadWrite }
     }
@@ -123,13 +121,8 @@ impl ExportConfig {
     /// Returns the name that clients request for a file of a directory, without the directory's
     /// name. `None` for other exports.
     pub(super) fn name_on_demand(&self) -> Option<String> {
-        match &self.on_demand {
-            Some(OnDemand::File(parent)) => {
-                let name = self.name.strip_prefix(parent.as_str())?.strip_prefix('/')?;
-                Some(name.to_owned())
-            }
-            _ => None,
-        }
+        let Some(OnDemand::File(parent)) = &self.on_demand else { return None };
+        self.name.strip_prefix(parent.as_str())?.strip_prefix('/').map(str::to_owned)
     }
 }
 
@@ -251,7 +244,6 @@ impl ServeConfig {
     #[must_use]
     pub fn listeners(&self) -> Vec<ListenConfig> {
         let (mut listeners, mut places) = (Vec::<ListenConfig>::new(), HashMap::new());
-        let settings = self.settings();
         for (number, export) in self.exports.iter().enumerate() {
             if matches!(export.on_demand, Some(OnDemand::File(_))) {
                 continue;
@@ -259,9 +251,8 @@ impl ServeConfig {
             for listen in &export.nbd {
                 let place = *places.entry(listen).or_insert(listeners.len());
                 if place == listeners.len() {
-                    let access = settings.get(listen).map(|one| one.access.clone());
                     listeners.push(ListenConfig {
-                        access: access.unwrap_or_default(),
+                        access: self.access_of(listen),
                         ..ListenConfig::new(listen.clone(), Vec::new())
                     });
                 }
@@ -304,13 +295,11 @@ impl ServeConfig {
         }
         for (number, export) in self.exports.iter().enumerate() {
             let wrong = |what: &str| {
-                StartError::invalid(
-                    ConfigPart::Export(number),
-                    format!("export {}: {what}", export.name),
-                )
+                let text = format!("export {}: {what}", export.name);
+                StartError::invalid(ConfigPart::Export(number), text)
             };
-            if let Some(OnDemand::Directory(_)) = &export.on_demand {
-            } else if !volumes.contains(export.volume.as_str()) {
+            let is_directory = matches!(export.on_demand, Some(OnDemand::Directory(_)));
+            if !is_directory && !volumes.contains(export.volume.as_str()) {
                 return Err(wrong(&format!("there is no volume {}", export.volume)));
             }
             let name = export.group_name();
@@ -399,10 +388,8 @@ impl ServeConfig {
 
     /// Returns the number of I/O threads for NBD, or 0 if no export uses NBD.
     pub(super) fn nbd_threads(&self) -> u16 {
-        match self.exports.iter().all(|export| export.nbd.is_empty()) {
-            true => 0,
-            false => self.server.threads,
-        }
+        let has_nbd = self.exports.iter().any(|export| !export.nbd.is_empty());
+        if has_nbd { self.server.threads } else { 0 }
     }
 
     /// Returns the number of queues with which the drives of volumes with these I/O threads are

@@ -1,11 +1,11 @@
 //! `ConfigDifference`: the changes from a running configuration to another one.
 //!
-//! Pure functions that compare two [`ServeConfig`]s and find changes that a running server cannot
-//! make, such as to the number of I/O threads. reload.rs applies the difference; programs print it.
+//! The comparison also finds changes that a running server cannot make, such as to the number of I/O
+//! threads. reload.rs applies the difference; programs print it.
 
 use std::collections::{HashMap, HashSet};
 
-use millrace_block::SchedulerKind;
+use millrace_block::{ControllerConfig, SchedulerKind};
 use millrace_exports::nbd::Listen;
 
 use super::config::{ExportConfig, OnDemand, ServeConfig, ServerConfig};
@@ -119,8 +119,9 @@ impl ConfigDifference {
                 None => self.added_controllers.push(one.name.clone()),
             }
         }
-        let names: HashSet<&str> = other.controllers.iter().map(|one| one.name.as_str()).collect();
-        let removed = served.controllers.iter().filter(|one| !names.contains(one.name.as_str()));
+        let is_removed =
+            |one: &&ControllerConfig| other.controllers.iter().all(|it| it.name != one.name);
+        let removed = served.controllers.iter().filter(is_removed);
         self.removed_controllers = removed.map(|one| one.name.clone()).collect();
     }
 
@@ -225,7 +226,6 @@ impl ConfigDifference {
     }
 }
 
-/// Returns the addresses of `all` that are not in `others`.
 fn missing(all: &[Listen], others: &[Listen]) -> Vec<Listen> {
     all.iter().filter(|one| !others.contains(one)).cloned().collect()
 }

@@ -3,8 +3,7 @@
 //!
 //! A name is resolved below the directory with `openat2(2)` and `RESOLVE_BENEATH`, so that neither
 //! `..` nor a symbolic link leads out of it. The file is opened later through the descriptor from
-//! that lookup, so that nobody can replace it in between. Nothing is opened for reading or writing
-//! here. on_demand.rs calls this on a thread of the program, because file systems may be slow.
+//! that lookup, so that nobody can replace it in between.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,7 +21,7 @@ use super::config::ExportDirectory;
 /// Keys of a file drive that the directory sets itself.
 const OWN_KEYS: [&str; 4] = ["path", "size", "grow", "read-only"];
 
-/// File that was found in a directory and is not opened for I/O yet.
+/// A file that was found and is not opened for I/O yet.
 pub(super) struct FoundFile {
     /// `O_PATH` descriptor: refers to the file without access to its contents.
     handle: OwnedFd,
@@ -37,7 +36,6 @@ impl FoundFile {
     }
 }
 
-/// Listing of the files in a directory.
 #[derive(Debug, Default)]
 pub(super) struct FileList {
     /// Sorted names of the files that can be exports.

@@ -2,7 +2,6 @@
 //!
 //! `ServedGroups` knows the groups whose clients have groups of their own
 //! (`ExportConfig::group_each`), so that a change of such a group also affects its clients' groups.
-//! servers.rs creates it; programs call it on any thread, never on the path of an I/O.
 
 use std::sync::Arc;
 
@@ -82,7 +81,6 @@ impl ServedGroups {
         }
     }
 
-    /// Returns the children of a group.
     fn children(&self, group: GroupId) -> impl Iterator<Item = GroupId> + use<> {
         let all = self.groups.list().into_iter();
         all.filter(move |(_, config)| config.parent == Some(group)).map(|(child, _)| child)

@@ -1,10 +1,7 @@
 //! Settings of NBD addresses: the users that may connect, and TLS.
 //!
-//! This module owns the settings of an address other than its exports, the rules that concern
-//! several addresses, and the loading of certificates. config.rs calls it for checks and servers.rs
-//! at the start; it calls `millrace-tls`.
+//! This module also has the rules that concern several addresses, and loads certificates.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use millrace_exports::SocketAccess;
@@ -57,13 +54,7 @@ impl ListenerConfig {
 }
 
 impl ServeConfig {
-    /// Returns the addresses with settings of their own. If an address has several settings, the
-    /// first ones count.
-    pub(super) fn settings(&self) -> HashMap<&Listen, &ListenerConfig> {
-        self.listener_settings.iter().rev().map(|one| (&one.listen, one)).collect()
-    }
-
-    /// Returns the settings of an address, if it has its own.
+    /// Returns the settings of an address, if it has its own. Of several settings the first count.
     fn settings_of(&self, listen: &Listen) -> Option<&ListenerConfig> {
         self.listener_settings.iter().find(|one| one.listen == *listen)
     }
@@ -99,12 +90,12 @@ impl ServeConfig {
                 Some((_, config)) => Arc::clone(config),
                 None => {
                     let config = millrace_tls::ServerConfig::load(tls.files.clone());
-                    let config = config.map_err(|error| {
+                    let config = Arc::new(config.map_err(|error| {
                         let text = format!("{}: tls: {error}", listener.listen);
                         StartError::invalid(ConfigPart::ListenerTls(number), text)
-                    })?;
-                    loaded.push((&tls.files, Arc::new(config)));
-                    Arc::clone(&loaded[loaded.len() - 1].1)
+                    })?);
+                    loaded.push((&tls.files, Arc::clone(&config)));
+                    config
                 }
             };
             let mode = if tls.required { TlsMode::Required } else { TlsMode::Offered };
@@ -149,14 +140,10 @@ impl ServeConfig {
     /// Checks that the addresses of an export require the client certificates that `tls_allow`
     /// refers to.
     pub(super) fn check_tls_allow(&self, export: &ExportConfig) -> Result<(), String> {
-        if export.tls_allow.is_none() {
-            return Ok(());
-        }
-        if export.tls_allow.as_ref().is_some_and(Vec::is_empty) {
-            return Err(
-                "tls-allow: the list is empty, so no client may use the export; add a name"
-                    .to_owned(),
-            );
+        let Some(names) = &export.tls_allow else { return Ok(()) };
+        if names.is_empty() {
+            let text = "tls-allow: the list is empty, so no client may use the export; add a name";
+            return Err(text.to_owned());
         }
         let has_names =
             |listen: &&Listen| self.tls_of(listen).is_none_or(|tls| tls.files.client_ca.is_none());

@@ -1,11 +1,10 @@
 //! Opens files of directories that clients request, serves them, and closes them again.
 //!
 //! A file becomes a volume, drive and export like those of the configuration, named
-//! `DIRECTORY/FILE`, so that counters, groups, traces and shutdown treat it alike. A file system
-//! may never answer, so every access to it is made by a [`FileTask`] or a [`ClosingFile`] on a
-//! thread of the program that holds no lock or resource of the server. [`Server::answer`] and
-//! [`Server::unused_files`] create these, [`Server::finish`] and [`Server::close`] take them back.
-//! A client that requests an open file gets it at once.
+//! `DIRECTORY/FILE`. A file system may never answer, so every access to it is made by a [`FileTask`]
+//! or a [`ClosingFile`] on a thread of the program that holds no lock or resource of the server.
+//! [`Server::answer`] and [`Server::unused_files`] create these, [`Server::finish`] and
+//! [`Server::close`] take them back. A client that requests an open file gets it at once.
 //!
 //! Invariant: clients get such an export only through this module, so an unused export stays unused
 //! while it is being closed. Tasks of one directory run one after another.
@@ -25,7 +24,7 @@ use super::config::{ExportConfig, ExportDirectory, OnDemand, ServeConfig};
 use super::reload::{VolumeQueues, flush_and_wait};
 use super::{Server, Servers};
 use crate::config::{DriveConfig, OpenConfig, StartError, VolumeConfig};
-use crate::opening::MoreVolumes;
+use crate::opening::Opened;
 
 /// Time for which a listing stays valid, so that clients that list repeatedly share one.
 const LIST_AGE: Duration = Duration::from_secs(1);
@@ -40,13 +39,11 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// Removes files that are no longer exports.
     pub(super) fn follow(&mut self, exports: &[ExportConfig]) {
         self.lists.clear();
         self.files.retain(|name, _| exports.iter().any(|one| one.name == *name));
     }
 
-    /// Returns a listing that is still valid.
     fn recent_list(&mut self, key: &str) -> Option<Arc<Vec<String>>> {
         self.lists.retain(|_, (made, _)| made.elapsed() < LIST_AGE);
         self.lists.get(key).map(|(_, list)| Arc::clone(list))
@@ -72,7 +69,7 @@ struct OpenFile {
 
 /// Callback that checks volumes which are open but not served yet. If it returns an error, they are
 /// not served.
-pub type BeforeServing<'a> = &'a dyn Fn(&MoreVolumes) -> Result<(), String>;
+pub type BeforeServing<'a> = &'a dyn Fn(&Opened) -> Result<(), String>;
 
 /// Outcome of [`Server::answer`], [`Server::finish`] or [`Server::close`].
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -106,7 +103,6 @@ struct Candidate {
     open: Option<(u64, u64)>,
 }
 
-/// File that a task has found.
 enum FoundExport {
     /// The file is already open, with this export name.
     Open(String),
@@ -156,11 +152,7 @@ impl FileTask {
             RequestedExport::All => return self.list(&one),
             RequestedExport::Named(name) => name.clone(),
         };
-        match one.open_file(&name, self.queues) {
-            Ok(None) => {}
-            Ok(Some(found)) => self.outcome = Some(Ok(found)),
-            Err(why) => self.outcome = Some(Err(why)),
-        }
+        self.outcome = one.open_file(&name, self.queues).transpose();
         if self.outcome.is_some() {
             self.directories.clear();
         }
@@ -197,9 +189,9 @@ impl Candidate {
         let spec = spec.map_err(|error| error.to_string())?;
         let options = OpenOptions { file_at: Some(found.path()), ..OpenOptions::default() };
         let driver = millrace_drives::open_with(&spec, queues, &options);
-        let driver = driver.map_err(|error| error.to_string())?;
-        if let Some(warning) = driver.warnings.first() {
-            return Err(warning.clone());
+        let mut driver = driver.map_err(|error| error.to_string())?;
+        if !driver.warnings.is_empty() {
+            return Err(driver.warnings.swap_remove(0));
         }
         let drive = DriveConfig { options: directory.options, ..DriveConfig::new(&key, spec) };
         let volume =
@@ -244,10 +236,8 @@ impl Server {
         if directories.is_empty()
             && let Some(denied) = denied
         {
-            let who = request.peer.as_ref().map_or_else(
-                || "a client without a certificate".to_owned(),
-                |peer| peer.to_string(),
-            );
+            let peer = request.peer.as_ref().map(ToString::to_string);
+            let who = peer.unwrap_or_else(|| "a client without a certificate".to_owned());
             failures.push(format!(
                 "{who} may not use export {denied}: its tls-allow does not list this client"
             ));
@@ -437,7 +427,7 @@ impl Server {
             self.close_more(more);
             return Err(why);
         }
-        let MoreVolumes { volumes, caches, .. } = more;
+        let Opened { volumes, caches, .. } = more;
         self.opened.volumes.extend(volumes);
         self.opened.caches.extend(caches);
         self.config.volumes.push(volume);
@@ -454,7 +444,7 @@ impl Server {
     /// Starts serving a file that was opened. The last step cannot be undone.
     fn serve_file(
         &mut self,
-        more: &MoreVolumes,
+        more: &Opened,
         export: &ExportConfig,
         before_serving: BeforeServing<'_>,
     ) -> Result<(), String> {
@@ -523,7 +513,6 @@ fn directories_for<'a>(
     (allowed, denied)
 }
 
-/// Makes the export of a file of a directory.
 fn export_of_file(parent: &ExportConfig, name: String) -> ExportConfig {
     ExportConfig {
         volume: name.clone(),

@@ -3,8 +3,7 @@
 //! [`Server::reload`] compares the configurations (difference.rs), refuses changes that are
 //! impossible or would disconnect clients without permission, and prepares everything that can
 //! fail: opens drives, binds sockets, starts threads. Removed volumes are flushed before they are
-//! closed; if a flush fails, nothing changes. The final switch cannot fail. The owner of the server
-//! calls it on any thread, while I/O continues.
+//! closed; if a flush fails, nothing changes. The final switch cannot fail. I/O continues meanwhile.
 
 mod prepare;
 mod removal;
@@ -24,9 +23,9 @@ pub(super) use self::removal::flush_and_wait;
 use super::Server;
 use super::config::{ExportConfig, ServeConfig};
 use super::difference::ConfigDifference;
-use crate::config::{ConfigPart, StartError, VolumeConfig};
+use crate::config::{StartError, VolumeConfig};
 use crate::groups::{DEFAULT_GROUP, GroupConfig, open_groups};
-use crate::opening::MoreVolumes;
+use crate::opening::Opened;
 
 /// Options of a reload.
 #[derive(Clone, Copy)]
@@ -40,7 +39,7 @@ pub struct ReloadOptions<'a> {
     pub force: bool,
     /// Callback that checks volumes which are open but not served yet. If it returns an error, the
     /// reload is refused.
-    pub before_serving: &'a dyn Fn(&MoreVolumes) -> Result<(), String>,
+    pub before_serving: &'a dyn Fn(&Opened) -> Result<(), String>,
 }
 
 impl Default for ReloadOptions<'_> {
@@ -88,29 +87,27 @@ pub enum ReloadError {
     Start(#[from] StartError),
 }
 
-/// Number of I/O threads that have queues of a volume's drives.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Numbers of I/O threads that have queues of a volume's drives. The queues of NBD come first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct VolumeQueues {
-    /// Number of I/O threads of NBD, which have the first queues.
     nbd: u16,
-    /// Number of I/O threads of NBD and virtual machines together.
+    /// NBD and virtual machines together.
     all: u16,
 }
 
 impl VolumeQueues {
-    /// Returns the queues of each volume of a configuration, by its name.
+    /// Returns the queues of a configuration by volume.
     pub(super) fn of(config: &ServeConfig) -> HashMap<String, VolumeQueues> {
         let nbd = config.nbd_threads();
         let volumes = config.volumes.iter().zip(config.io_threads());
         volumes.map(|(volume, all)| (volume.name.clone(), VolumeQueues { nbd, all })).collect()
     }
 
-    /// Returns the queues of a volume that only NBD serves.
     pub(super) fn of_nbd(threads: u16) -> VolumeQueues {
         VolumeQueues { nbd: threads, all: threads }
     }
 
-    fn of_guests(&self) -> Range<u16> {
+    fn of_guests(self) -> Range<u16> {
         self.nbd..self.all
     }
 }
@@ -145,7 +142,7 @@ impl Server {
         let new = &self.with_open_files(new);
         new.validate()?;
         new.to_open().validate()?;
-        open_groups(&new.groups).map_err(|error| StartError::new(ConfigPart::Whole, error))?;
+        open_groups(&new.groups).map_err(StartError::from)?;
         let difference = ConfigDifference::new(&self.config(), new);
         let refused = self.refusals(&difference, new, options);
         if !refused.is_empty() {
@@ -169,7 +166,6 @@ impl Server {
         Ok(reloaded)
     }
 
-    /// Returns the reasons for which the change must be refused.
     fn refusals(
         &self,
         difference: &ConfigDifference,
@@ -268,7 +264,6 @@ impl Server {
         })
     }
 
-    /// Puts prepared changes into force.
     fn switch(&mut self, new: &ServeConfig, prepared: Prepared, reloaded: &mut Reloaded) {
         let Prepared { more, nbd, nbd_places, groups_before, .. } = prepared;
         match (nbd, &mut self.servers.nbd) {

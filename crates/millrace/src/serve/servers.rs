@@ -1,7 +1,4 @@
 //! `Servers`: NBD for hosts and vhost-user-blk for virtual machines, in one process.
-//!
-//! `Servers` starts, stops and queries both servers together. It is created from a configuration
-//! and its open volumes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -40,7 +37,6 @@ pub struct Servers {
     tenants: u16,
 }
 
-/// Running export to virtual machines.
 struct RunningGuests {
     export: String,
     volume: String,
@@ -155,7 +151,6 @@ impl NbdParts {
         Ok(NbdParts { exports, listeners, places })
     }
 
-    /// Starts an NBD server.
     pub(super) fn start(
         self,
         config: &ServeConfig,
@@ -196,8 +191,7 @@ impl Servers {
         let (mut guests, mut exports) = (Vec::new(), Vec::new());
         let mut tenants = 0;
         for export in config.exports.iter().filter(|export| export.guests.is_some()) {
-            let volume = opened.volume(&export.volume);
-            let volume = volume.map_err(|error| StartError::new(ConfigPart::Whole, error))?;
+            let volume = opened.volume(&export.volume)?;
             let same = guests.iter().filter(|one: &&RunningGuests| one.volume == export.volume);
             // Each thread has a hardware queue of its own on each drive of the volume. They follow
             // the queues of NBD.
@@ -213,7 +207,9 @@ impl Servers {
         }
         let vhost = VhostConfig { exports, backend: config.server.backend, say };
         let vhost = VhostServer::start(vhost).map_err(|error| failed(config, error))?;
-        let (exports, places) = (config.exports.len(), [nbd_places, guest_places(config)]);
+        let with_guests = config.exports.iter().enumerate().filter(|(_, it)| it.guests.is_some());
+        let places = [nbd_places, with_guests.map(|(at, _)| at).collect()];
+        let exports = config.exports.len();
         Ok(Servers { nbd, vhost, guests, places, exports, groups, tenants, requests })
     }
 
@@ -346,12 +342,6 @@ impl Servers {
     pub fn join(&mut self) -> Result<(), String> {
         self.nbd.take().map_or(Ok(()), |mut server| server.join())
     }
-}
-
-/// Returns the indexes of the exports to virtual machines.
-fn guest_places(config: &ServeConfig) -> Vec<usize> {
-    let exports = config.exports.iter().enumerate();
-    exports.filter(|(_, export)| export.guests.is_some()).map(|(at, _)| at).collect()
 }
 
 /// Converts the error of a server that did not start. If the server's error names a socket, the

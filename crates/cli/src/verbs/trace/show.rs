@@ -60,8 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, stdout.lock());
     let names = args.input.names();
     let data = if args.driver_data { DriverData::Shown } else { DriverData::Hidden };
-    let show = Show::new(names.iter().map(|name| name.name()).collect());
-    let mut show = show.with_data(data);
+    let mut show = Show::new(names.iter().map(|name| name.name()).collect(), data);
     let mut written = Ok(());
     let bar = if on_terminal { ProgressBar::hidden() } else { ProgressBar::new(1) };
     let walked = args.input.for_each_event(bar, |entry, reader| {

@@ -1,7 +1,5 @@
 //! Prepares a reload without changing anything: opens groups and drives, starts threads, binds
-//! sockets.
-//!
-//! Every step here can fail and is then undone. reload.rs calls this module.
+//! sockets. If a step fails, the earlier ones are undone.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +12,7 @@ use millrace_machine::{CpuId, Native};
 use super::{ReloadOptions, VolumeQueues, drive_names, parents_first};
 use crate::assemble::SetupError;
 use crate::config::{ConfigPart, OpenConfig, StartError, VolumeConfig};
-use crate::opening::MoreVolumes;
+use crate::opening::Opened;
 use crate::serve::Server;
 use crate::serve::config::ServeConfig;
 use crate::serve::difference::ConfigDifference;
@@ -24,9 +22,8 @@ use crate::serve::servers::{NbdParts, failed};
 /// Time for which a dry run waits for files that other processes have locked.
 const DRY_RUN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Prepared changes that are not in force yet.
 pub(super) struct Prepared {
-    pub(super) more: MoreVolumes,
+    pub(super) more: Opened,
     /// Names of groups that were opened.
     pub(super) groups: Vec<String>,
     /// Number of controllers before the reload.
@@ -39,7 +36,6 @@ pub(super) struct Prepared {
     pub(super) groups_before: Option<ServedGroups>,
 }
 
-/// Prepared change of the NBD server.
 pub(super) enum PreparedNbd {
     None,
     Change(ExportChange),
@@ -47,39 +43,32 @@ pub(super) enum PreparedNbd {
 }
 
 impl Server {
-    /// Prepares everything new. If a step fails, undoes the earlier ones.
+    /// Prepares everything new.
     pub(super) fn prepare(
         &mut self,
         new: &ServeConfig,
         (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
     ) -> Result<Prepared, StartError> {
-        let controllers = self.opened.controllers().len();
-        let mut groups = Vec::new();
-        let opened = self.open_more(new, (difference, options), &mut groups);
-        let more = opened.and_then(|more| match (options.before_serving)(&more) {
-            Ok(()) => Ok(more),
-            Err(text) => {
-                let MoreVolumes { mut created, .. } = more;
-                created.remove();
-                Err(StartError::invalid(ConfigPart::Whole, text))
-            }
-        });
-        let more = match more {
+        let (controllers, mut groups) = (self.opened.controllers().len(), Vec::new());
+        let more = match self.open_more(new, (difference, options), &mut groups) {
             Ok(more) => more,
             Err(error) => {
                 let drives = difference.added_volumes.iter().flat_map(|volume| &volume.drives);
-                let drives: Vec<&str> = drives.map(|drive| drive.name.as_str()).collect();
-                self.opened.forget_drives(|name| drives.contains(&name));
+                self.opened.forget_drives(|name| drives.clone().any(|drive| drive.name == name));
                 self.close_groups(&groups);
                 self.opened.controllers().truncate(controllers);
                 return Err(error);
             }
         };
-        let (guests, nbd) = (Vec::new(), PreparedNbd::None);
-        let nbd_places = Vec::new();
-        let groups_before = None;
-        let mut prepared =
-            Prepared { more, groups, controllers, guests, nbd, nbd_places, groups_before };
+        let mut prepared = Prepared {
+            more,
+            groups,
+            controllers,
+            guests: Vec::new(),
+            nbd: PreparedNbd::None,
+            nbd_places: Vec::new(),
+            groups_before: None,
+        };
         match self.prepare_servers(new, (difference, options), &mut prepared) {
             Ok(()) => Ok(prepared),
             Err(error) => {
@@ -95,20 +84,16 @@ impl Server {
         new: &ServeConfig,
         (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
         groups: &mut Vec<String>,
-    ) -> Result<MoreVolumes, StartError> {
-        let whole = |error: Error| StartError::new(ConfigPart::Whole, error);
+    ) -> Result<Opened, StartError> {
         for config in &new.controllers {
             if difference.added_controllers.contains(&config.name) {
-                let controller = Controller::new(config.clone()).map_err(whole)?;
-                self.opened.controllers().push(controller);
+                self.opened.controllers().push(Controller::new(config.clone())?);
             }
         }
         let table = Arc::clone(self.servers.groups.table());
         for config in parents_first(&difference.added_groups) {
-            let config = config.for_layer(&table).map_err(whole)?;
-            let name = config.name.clone();
-            table.open(config).map_err(whole)?;
-            groups.push(name);
+            table.open(config.for_layer(&table)?)?;
+            groups.push(config.name.clone());
         }
         let of_new = VolumeQueues::of(new);
         let queues = |volume: &VolumeConfig| of_new[&volume.name].all;
@@ -173,12 +158,13 @@ impl Server {
         (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
         prepared: &mut Prepared,
     ) -> Result<(), StartError> {
-        let whole = |error| StartError::new(ConfigPart::Whole, error);
         let more = &prepared.more;
+        (options.before_serving)(more)
+            .map_err(|text| StartError::invalid(ConfigPart::Whole, text))?;
         let mut volumes = self.opened.volumes.clone();
         volumes.extend(more.volumes.iter().cloned());
         if !options.dry_run {
-            self.start_workers_of(more).map_err(whole)?;
+            self.start_workers_of(more)?;
         }
         let groups = self.servers.groups.followed_by(new)?;
         let parts = NbdParts::new(new, &volumes, &groups)?;
@@ -208,21 +194,19 @@ impl Server {
     ) -> Result<(), StartError> {
         let changed = difference.changed_exports.iter();
         let changed = changed.filter(|(before, _)| before.guests.is_none()).map(|(_, now)| now);
-        let exports: Vec<_> = difference.added_exports.iter().chain(changed).collect();
         let of_new = VolumeQueues::of(new);
-        for export in exports {
+        for export in difference.added_exports.iter().chain(changed) {
             let Some(volume) = volumes.iter().find(|volume| volume.name() == export.volume) else {
                 continue;
             };
             let queues = self.queues.get(&export.volume).or_else(|| of_new.get(&export.volume));
-            let queues = queues.cloned().unwrap_or_default();
+            let queues = queues.copied().unwrap_or_default();
             self.servers.add_guests(new, export, (volume, queues.of_guests()))?;
             started.push(export.name.clone());
         }
         Ok(())
     }
 
-    /// Closes everything that was prepared.
     pub(super) fn undo(&mut self, prepared: Prepared) {
         let Prepared { more, groups, controllers, guests, nbd, groups_before, .. } = prepared;
         drop(nbd);
@@ -237,7 +221,7 @@ impl Server {
     }
 
     /// Starts the worker threads of volumes that were opened.
-    pub(in crate::serve) fn start_workers_of(&mut self, more: &MoreVolumes) -> Result<(), Error> {
+    pub(in crate::serve) fn start_workers_of(&mut self, more: &Opened) -> Result<(), Error> {
         let disks = more.volumes.iter().flat_map(|volume| volume.drives().iter().cloned());
         self.workers.add(&disks.collect::<Vec<_>>())?;
         let reactor = self.reactor();
@@ -246,12 +230,12 @@ impl Server {
     }
 
     /// Closes volumes that were opened and are not served.
-    pub(in crate::serve) fn close_more(&mut self, more: MoreVolumes) {
+    pub(in crate::serve) fn close_more(&mut self, more: Opened) {
         for (cache, _) in &more.caches {
             let _ = self.workers.remove_flusher(cache);
         }
         self.end_workers(&more.volumes, &mut Vec::new());
-        let MoreVolumes { volumes, caches, mut created, .. } = more;
+        let Opened { volumes, caches, mut created, .. } = more;
         let names: Vec<String> = drive_names(&volumes).map(str::to_owned).collect();
         drop((caches, volumes));
         self.opened.forget_drives(|name| names.iter().any(|drive| drive == name));

@@ -1,7 +1,5 @@
-//! Removes volumes in a reload: stops serving them, flushes them, and serves them again if that
-//! fails.
-//!
-//! reload.rs calls this once everything new is ready, and before it is in force.
+//! Removes volumes in a reload, once everything new is ready: stops serving them, flushes them, and
+//! serves them again if that fails.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +11,7 @@ use millrace_reactor::Config;
 
 use super::{ReloadOptions, Reloaded};
 use crate::serve::Server;
-use crate::serve::config::ServeConfig;
+use crate::serve::config::{ExportConfig, ServeConfig};
 use crate::serve::servers::NbdParts;
 
 /// Maximum time without progress of the requests and the flush of a removed volume.
@@ -35,19 +33,12 @@ impl Server {
         let difference = &reloaded.difference;
         let is_removed =
             |name: &str| difference.removed_volumes.iter().any(|volume| volume.name == name);
-        let guests: Vec<String> = self
-            .config
-            .exports
-            .iter()
-            .filter(|export| {
-                export.guests.is_some()
-                    && !new
-                        .exports
-                        .iter()
-                        .any(|one| one.name == export.name && one.guests == export.guests)
-            })
-            .map(|export| export.name.clone())
-            .collect();
+        let is_gone = |export: &&ExportConfig| {
+            let is_it = |one: &ExportConfig| one.name == export.name && one.guests == export.guests;
+            export.guests.is_some() && !new.exports.iter().any(is_it)
+        };
+        let guests = self.config.exports.iter().filter(is_gone);
+        let guests: Vec<String> = guests.map(|export| export.name.clone()).collect();
         let names: Vec<&str> = guests.iter().map(String::as_str).collect();
         let mut failures = self.servers.remove_guests(&names, REMOVAL_TIMEOUT);
         if !difference.removed_volumes.is_empty() {
@@ -79,7 +70,7 @@ impl Server {
         failures.extend(self.serve_nbd(&config, &[]));
         for export in config.exports.iter().filter(|export| guests.contains(&export.name)) {
             let volume = self.opened.volumes.iter().find(|one| one.name() == export.volume);
-            let queues = self.queues.get(&export.volume).cloned().unwrap_or_default();
+            let queues = self.queues.get(&export.volume).copied().unwrap_or_default();
             let Some(volume) = volume.cloned() else { continue };
             let again = self.servers.add_guests(&config, export, (&volume, queues.of_guests()));
             failures.extend(again.err().map(|error| error.to_string()));
@@ -87,8 +78,7 @@ impl Server {
         Err(failures)
     }
 
-    /// Returns texts about the cached data that is lost with the volumes that the new configuration
-    /// lacks.
+    /// Returns texts about cached data that is lost with the removed volumes.
     fn lost(&self, new: &ServeConfig) -> Vec<String> {
         let caches = self.opened.caches.iter().map(|(cache, _)| cache);
         let gone = caches.filter(|cache| new.volume_number(cache.below().name()).is_none());
@@ -141,8 +131,8 @@ impl Server {
     }
 }
 
-/// Waits until a volume has no request in flight. A client that was disconnected earlier may have
-/// left a request for which its thread still waits.
+/// Waits until a volume has no request in flight. The thread of a client that was disconnected may
+/// still wait for one.
 fn wait_idle(volume: &Volume<Native>) -> Result<(), String> {
     let is_idle = |disk: &Arc<Disk<Native>>| {
         is_unused(disk) || (disk.tags_in_use() == 0 && disk.waiting() == 0)

@@ -459,7 +459,7 @@ fn advice(kind: io::ErrorKind) -> &'static str {
 }
 
 /// Makes the caches of new volumes mark them before they become dirty for the first time.
-pub fn mark_caches(more: &millrace::MoreVolumes, marks: &Arc<DirtyMarks>) -> Result<(), String> {
+pub fn mark_caches(more: &millrace::Opened, marks: &Arc<DirtyMarks>) -> Result<(), String> {
     let caches = || more.caches.iter().map(|(cache, _)| cache);
     marks.add(caches().map(|cache| cache.below().name())).map_err(|error| format!("{error:#}"))?;
     marks.keep_for(caches());
