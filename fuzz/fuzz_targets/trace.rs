@@ -12,7 +12,7 @@
 use libfuzzer_sys::fuzz_target;
 use millrace_block::blktrace::{MAGIC, RECORD_BYTES, VERSION};
 use millrace_experiments::trace::{Timeline, TraceProfile, report_page};
-use millrace_trace::{Columns, Reader, Show, Span, Spans};
+use millrace_trace::{Columns, DriverData, Reader, Show, Span, Spans};
 
 fuzz_target!(|input: &[u8]| {
     let Some((first, rest)) = input.split_first() else { return };
@@ -39,7 +39,7 @@ fn mend(bytes: &mut [u8], cpu: u32) {
 fn read(inputs: &[Vec<u8>], with_page: bool) {
     let mut reader = Reader::from_inputs(inputs.iter().map(|bytes| &bytes[..]).collect());
     let (mut show, mut spans, mut timeline) =
-        (Show::new(vec!["t".into()]), Spans::new(), Timeline::default());
+        (Show::new(vec!["t".into()], DriverData::Hidden), Spans::new(), Timeline::default());
     loop {
         match reader.read() {
             Ok(Some(entry)) => {

@@ -151,7 +151,7 @@ pub struct Drive {
     /// True after the device's first Q or A event. Earlier events belong to I/Os that the trace
     /// lacks.
     pub(super) begun: bool,
-    active: u64,
+    pub(super) active: u64,
     /// Requests that are at the driver now.
     pub depth_now: u64,
 }

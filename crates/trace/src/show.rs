@@ -39,15 +39,8 @@ pub enum DriverData {
 impl Show {
     /// Creates a view of the named traces. The summary prints the names.
     #[must_use]
-    pub fn new(traces: Vec<String>) -> Show {
-        let (summary, data) = (Summary::new(traces), DriverData::Hidden);
-        Show { summary, line: Vec::new(), data, has_hidden: false }
-    }
-
-    /// Sets whether driver-specific data are shown.
-    #[must_use]
-    pub fn with_data(self, data: DriverData) -> Show {
-        Show { data, ..self }
+    pub fn new(traces: Vec<String>, data: DriverData) -> Show {
+        Show { summary: Summary::new(traces), line: Vec::new(), data, has_hidden: false }
     }
 
     /// Formats one event as a line; empty for an event that blkparse does not show.
