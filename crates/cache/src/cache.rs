@@ -1,8 +1,8 @@
 //! `Cache`: the state that all queues and the flusher of a cache share.
 //!
-//! Epochs count flushes: a page belongs to the epoch in which it became dirty, and a flush waits for
-//! all pages of its epoch and of earlier ones. Lock order: a thread locks one shard at a time and
-//! takes no other lock while it holds it.
+//! Epochs count flushes: a page belongs to the epoch in which it became dirty, and a flush waits
+//! for all pages of its epoch and of earlier ones. Lock order: a thread locks one shard at a time
+//! and takes no other lock while it holds it.
 
 pub(crate) mod clearing;
 pub(crate) mod failed_writes;
@@ -31,7 +31,6 @@ use crate::memory::shard::{Shard, hash_of};
 use crate::stats::CacheStats;
 
 const SHARDS_MAX: u32 = 64;
-/// Minimum number of frames in a shard.
 const SHARD_FRAMES_MIN: u32 = 256;
 /// Stripe chunks of fewer sectors (32 KiB) count as small.
 const CHUNK_SECTORS_MIN: u64 = 64;
@@ -70,11 +69,9 @@ pub(crate) struct FlusherCall<M: Machine> {
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
 }
 
-/// Counters outside the shards.
 pub(crate) struct Counts<M: Machine> {
     pub(crate) written_back: M::Word,
     pub(crate) write_requests: M::Word,
-    /// Number of failed writes to the volume below.
     pub(crate) write_errors: M::Word,
     pub(crate) throttled: M::Word,
 }
@@ -119,7 +116,6 @@ impl<M: Machine> FlusherCall<M> {
         self.ring();
     }
 
-    /// Asks the flusher to write dirty pages because a writer found no memory.
     pub(crate) fn ask_memory(&self) {
         self.is_short.store(1, Order::Release);
         self.ring();
@@ -239,14 +235,12 @@ impl<M: Machine> Cache<M> {
         &self.shards
     }
 
-    /// Returns true if the stripe's chunks are so small that separate I/Os for each drive would
-    /// cost more than they gain.
+    /// Returns true if separate I/Os for each drive would cost more than they gain.
     pub(crate) fn has_small_chunks(&self) -> bool {
         let (_, run) = self.below.drive_at(0);
         self.below.disks().len() > 1 && run < CHUNK_SECTORS_MIN
     }
 
-    /// Returns true if a write is acknowledged only when it is on the volume below.
     pub(crate) fn is_write_through(&self) -> bool {
         self.config.mode == CacheMode::WriteThrough
     }
@@ -256,8 +250,8 @@ impl<M: Machine> Cache<M> {
         DirtyStamp { epoch: self.epoch.load(Order::SeqCst), at_ns: M::now() }
     }
 
-    /// Ends the current epoch and returns it: everything that is dirty now was dirtied in it or
-    /// before.
+    /// Ends the current epoch and returns it. Everything that is dirty now belongs to it or to an
+    /// earlier one.
     pub(crate) fn end_epoch(&self) -> u64 {
         self.epoch.fetch_add(1, Order::SeqCst)
     }
@@ -270,9 +264,9 @@ impl<M: Machine> Cache<M> {
         !self.shards.iter().any(owes)
     }
 
-    /// Returns the number of pages that are dirty or being written. A writer adds its pages to the
-    /// count after it unlocked their shards; if the flusher has written them by then, the count is
-    /// briefly negative, which reads as 0.
+    /// Returns the number of pages that are dirty or being written. A writer counts its pages after
+    /// it unlocked their shards; if the flusher was faster, the count is briefly negative, which
+    /// reads as 0.
     pub(crate) fn dirty_pages(&self) -> u64 {
         self.dirty.load(Order::Relaxed).cast_signed().max(0).cast_unsigned()
     }
@@ -284,8 +278,7 @@ impl<M: Machine> Cache<M> {
         self.first_dirty.set(call);
     }
 
-    /// Adds newly dirty pages to the count, and wakes the flusher if the count passes the
-    /// background limit.
+    /// Counts newly dirty pages, and wakes the flusher if they pass the background limit.
     pub(crate) fn add_dirty(&self, pages: u64) {
         self.first_dirty.note();
         let before = self.dirty.fetch_add(pages, Order::AcqRel).cast_signed();

@@ -99,7 +99,6 @@ impl CacheConfig {
         }
     }
 
-    /// Returns how many pages of this size fit into the cache's memory.
     pub(crate) fn frames(&self, page: PageSize) -> u32 {
         u32::try_from(page.fit(self.size_bytes)).unwrap_or(u32::MAX)
     }

@@ -2,10 +2,10 @@
 //! memory.
 //!
 //! [`Cache`] holds the memory and the state of its pages, in shards, each with a lock of its own.
-//! [`CacheDriver`] presents it as a drive; each of its queues belongs to an I/O thread and uses that
-//! thread's channel to the volume below. One [`Flusher`] for each cache collects dirty pages, sorts
-//! them and makes large writes of them. The volume decides which threads serve its drives, so the
-//! flusher does not become the bottleneck (\[FALCON\]).
+//! [`CacheDriver`] presents it as a drive; each of its queues belongs to an I/O thread and uses
+//! that thread's channel to the volume below. One [`Flusher`] for each cache collects dirty pages,
+//! sorts them and makes large writes of them. The volume decides which threads serve its drives, so
+//! the flusher does not become the bottleneck (\[FALCON\]).
 //!
 //! Like the block layer, the crate is generic over [`Machine`](millrace_machine::Machine) and makes
 //! no system call. Data that were written and flushed are on the volume; data that were not flushed

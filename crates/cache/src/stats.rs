@@ -1,4 +1,6 @@
-//! `CacheStats`: counters of a cache. Shards count under their locks; the reader adds the counts up.
+//! `CacheStats`: counters of a cache, and `AtRisk`: its acknowledged data that are only in memory.
+//!
+//! Shards count under their locks; the reader adds the counts up.
 
 use alloc::vec::Vec;
 
@@ -59,7 +61,6 @@ pub struct DriveAtRisk {
 }
 
 impl CacheStats {
-    /// Adds the counters that shards keep.
     pub(crate) fn add(&mut self, shard: &CacheStats) {
         self.read_hits += shard.read_hits;
         self.read_misses += shard.read_misses;

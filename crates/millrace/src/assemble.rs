@@ -1,7 +1,7 @@
 //! Opens drives from their specs and creates volumes from them, for `serve`, `bench` and programs.
 //!
-//! Remarks of drivers and volumes (a fallback to another I/O engine, unused space of unequal drives)
-//! are returned as notes, because a library does not print.
+//! Remarks of drivers and volumes (a fallback to another I/O engine, unused space of unequal
+//! drives) are returned as notes, because a library does not print.
 
 pub(crate) mod places;
 
@@ -118,6 +118,8 @@ pub struct OpenContext {
     pub(crate) opened: Option<millrace_drives::Opened>,
 }
 
+debug_fields!(OpenContext, io_threads);
+
 impl OpenContext {
     /// Creates a context for `io_threads` I/O threads and these controllers, whose tags are all
     /// free.
@@ -154,6 +156,8 @@ pub struct OpenedDrive {
     /// Handle to inject faults, for a fault drive.
     pub fault: Option<FaultControl>,
 }
+
+debug_fields!(OpenedDrive, notes, warnings, identity, created);
 
 /// Reason why drives could not be opened or could not form a volume. `Display` shows the whole
 /// cause.

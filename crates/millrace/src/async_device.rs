@@ -3,17 +3,18 @@
 //!
 //! `AsyncDevice` owns a thread (`millrace-async`) with a ring and a channel, because a channel
 //! cannot leave its thread but tasks move between threads. A task sends a bio to the thread and
-//! rings its doorbell; the thread submits the bio and calls the task's waker once it completes. Bios
-//! that do not fit the channel wait in order of arrival. No lock is held while a waker is called.
+//! rings its doorbell; the thread submits the bio and calls the task's waker once it completes.
+//! Bios that do not fit the channel wait in order of arrival. No lock is held while a waker is
+//! called.
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::{fmt, io};
 
 use millrace_block::{
     Bio, Buffer, Completion, Error, ErrorKind, GroupId, Layout, Op, Reject, SECTOR_SHIFT, Stamp,
@@ -161,11 +162,8 @@ impl Future for Pending {
     }
 }
 
-impl fmt::Debug for AsyncDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AsyncDevice").field("volume", &self.volume).finish_non_exhaustive()
-    }
-}
+debug_fields!(AsyncDevice, volume);
+debug_fields!(Pending);
 
 impl AsyncDevice {
     /// Starts a thread with a ring for the volume. Others may use the volume at the same time.
@@ -266,7 +264,8 @@ impl AsyncDevice {
             bio = bio.with_group(self.group);
         }
         let (pending, queued) = promised(bio);
-        // If the thread has ended, `send` returns the bio, and dropping it answers it with `Aborted`.
+        // If the thread has ended, `send` returns the bio, and dropping it answers it with
+        // `Aborted`.
         if self.bios.as_ref().is_some_and(|bios| bios.send(queued).is_ok()) {
             self.bell.ring();
         }

@@ -1,9 +1,9 @@
 //! `BlockDevice`: a volume as bytes at offsets, for a program that does one I/O after another.
 //!
 //! `BlockDevice` copies between the caller's memory and buffers of its own, in pieces of which
-//! several are in flight at a time. A range must consist of whole logical blocks: for any other range
-//! the device would have to read, change and write back a block, and could overwrite a concurrent
-//! write of another thread. Kernel counterpart: an open block device with `O_DIRECT`.
+//! several are in flight at a time. A range must consist of whole logical blocks: for any other
+//! range the device would have to read, change and write back a block, and could overwrite a
+//! concurrent write of another thread. Kernel counterpart: an open block device with `O_DIRECT`.
 
 use std::sync::Arc;
 use std::{fmt, io};

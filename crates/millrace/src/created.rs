@@ -39,6 +39,11 @@ impl Created {
         }
     }
 
+    /// Moves the files of `other` behind these.
+    pub fn append(&mut self, other: &mut Created) {
+        self.files.append(&mut other.files);
+    }
+
     /// Returns the files after the first `count`.
     #[must_use]
     pub fn after(&self, count: usize) -> Created {
@@ -47,7 +52,7 @@ impl Created {
 }
 
 /// Files created by an opening in progress. Dropping it removes them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Unfinished(Created);
 
 impl Unfinished {
@@ -62,7 +67,7 @@ impl Unfinished {
     }
 
     pub(crate) fn take(&mut self, created: &mut Created) {
-        self.0.files.append(&mut created.files);
+        self.0.append(created);
     }
 
     pub(crate) fn so_far(&self) -> &Created {

@@ -1,7 +1,7 @@
 //! `IoError`: the failure of a device's I/O with its location, for people and programs.
 //!
-//! The error names a drive if exactly one drive has logged a failure of the same operation, with the
-//! same status, at a sector in the range.
+//! The error names a drive if exactly one drive has logged a failure of the same operation, with
+//! the same status, at a sector in the range.
 
 use std::fmt;
 use std::io;

@@ -1,9 +1,8 @@
 //! `Opening`: opens the drives of a configuration one after another, and makes volumes of them.
 //!
-//! A program may do work of its own before and after each drive; [`Opened::open`] opens all drives in
-//! one call. A dropped `Opening` closes its drives and removes the files that it created.
+//! A program may do work of its own before and after each drive; [`Opened::open`] opens all drives
+//! in one call. A dropped `Opening` closes its drives and removes the files that it created.
 
-use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "serve")]
@@ -44,13 +43,7 @@ pub struct Opened {
     site: Option<OpenSite>,
 }
 
-impl fmt::Debug for Opened {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Opened");
-        shown.field("volumes", &self.volumes).field("created", &self.created);
-        shown.field("notes", &self.notes).field("warnings", &self.warnings).finish_non_exhaustive()
-    }
-}
+debug_fields!(Opened, volumes, created, notes, warnings);
 
 /// State that all drives of a program share while they are opened.
 struct OpenSite {
@@ -63,8 +56,8 @@ struct OpenSite {
 #[cfg(feature = "serve")]
 impl Opened {
     /// Opens further volumes, which share groups, controllers and traces with these. The caller
-    /// adds them to these. The driver of the first drive may be open already. A dry run only looks at
-    /// the drives.
+    /// adds them to these. The driver of the first drive may be open already. A dry run only looks
+    /// at the drives.
     pub(crate) fn open_more(
         &mut self,
         config: &OpenConfig,
@@ -198,6 +191,8 @@ pub struct Opening<'a> {
     notes: Vec<String>,
     warnings: Vec<String>,
 }
+
+debug_fields!(Opening<'_>, config, created, notes, warnings);
 
 impl<'a> Opening<'a> {
     /// Starts an opening, in which no drive is open yet.
@@ -347,8 +342,8 @@ fn workers(config: &OpenConfig, host: &OpenContext, cpus: &mut WorkerCpus) -> Ve
     workers
 }
 
-/// Decides that workers are pinned if the configuration pins I/O threads to the CPUs `busy` and leaves
-/// a CPU for the workers. Otherwise the kernel chooses free CPUs.
+/// Decides that workers are pinned if the configuration pins I/O threads to the CPUs `busy` and
+/// leaves a CPU for the workers. Otherwise the kernel chooses free CPUs.
 fn pinning(topology: &Topology, busy: &[CpuId]) -> Pinning {
     let is_free = |cpu: &Cpu| !busy.contains(&cpu.id);
     match !busy.is_empty() && topology.cpus().iter().any(is_free) {

@@ -15,7 +15,6 @@ mod reload;
 mod servers;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::time::Duration;
 
 pub use millrace_exports::nbd::{
@@ -90,11 +89,7 @@ pub struct Server {
     files: OpenFiles,
 }
 
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("config", &self.config).finish_non_exhaustive()
-    }
-}
+debug_fields!(Server, config);
 
 impl Server {
     /// Opens and serves a configuration. `say` receives messages for a person about guests that

@@ -1,4 +1,6 @@
 //! Rules that serving modes and schedulers impose on a drive's stack.
+//!
+//! The modes are defined in `millrace_block`, their threads in `millrace_runtime`.
 
 use millrace_block::baseline::Stack;
 use millrace_block::{SchedulerKind, Serving};

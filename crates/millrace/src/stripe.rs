@@ -1,4 +1,6 @@
 //! Opens drives from specs as a striped or linear volume, for `BlockDevice` and `AsyncDevice`.
+//!
+//! opening.rs opens the drives; this module chooses the number of threads that may use them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
-//! Pseudorandom numbers: the same seed gives the same numbers in every build. Not for secrets.
+//! Pseudorandom numbers: the same seed gives the same numbers in every build.
+//!
+//! The numbers are not fit for secrets.
 
 #![doc = include_str!("../README.md")]
 #![no_std]
@@ -12,8 +14,8 @@
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// Increment of the state: 2^64 divided by the golden ratio. It is odd, so the state takes every
-    /// value.
+    /// Increment of the state: 2^64 divided by the golden ratio. It is odd, so the state takes
+    /// every value.
     pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
     /// Creates a generator from a seed.

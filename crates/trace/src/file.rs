@@ -1,8 +1,8 @@
 //! `CpuFile`: reads and checks the records of one `NAME.blktrace.N` file, or of a pipe that carries
 //! the records of all CPUs.
 //!
-//! `CpuFile` keeps at most `PDU_KEPT_MAX` bytes of each record's data. No tool shows more than that,
-//! so a hostile length costs time but no memory.
+//! `CpuFile` keeps at most `PDU_KEPT_MAX` bytes of each record's data. No tool shows more than
+//! that, so a hostile length costs time but no memory.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};

@@ -6,8 +6,8 @@
 //! - Files are merged by the time of their first waiting event.
 //! - The order of a file's records is kept even where times step back a little, as they do when an
 //!   interrupt comes between taking the timestamp and writing the record.
-//! - If times are equal, the file of the last event goes on. A file that is queued again goes behind
-//!   the first waiting file, but before all others that are not earlier.
+//! - If times are equal, the file of the last event goes on. A file that is queued again goes
+//!   behind the first waiting file, but before all others that are not earlier.
 //! - A process name applies from when its record is read, up to a batch before the record's turn.
 //!
 //! A damaged file ends at the damage, and the others are read on.

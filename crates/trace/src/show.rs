@@ -2,8 +2,8 @@
 //!
 //! Each line has the format `%D %2c %8s %5T.%9t %5p %2a %3d ` and then a part that depends on the
 //! action. The output equals that of `blkparse -i NAME` byte for byte, except that a device with a
-//! name is shown by that name. Names of processes and messages can be any bytes, so lines are bytes,
-//! not text.
+//! name is shown by that name. Names of processes and messages can be any bytes, so lines are
+//! bytes, not text.
 
 mod summary;
 

@@ -15,8 +15,9 @@
 //! - A split (X) is ignored. The parts lie inside the queued range, so only their G, I and D are
 //!   seen. A split I/O has no Q2C unless a single C covers it.
 //!
-//! An `IoListener` learns which I/Os are found and when each completes. For it, completions of parts
-//! count, flushes are I/Os (see flushes.rs), and I/Os begin with D on a device without Q and A.
+//! An `IoListener` learns which I/Os are found and when each completes. For it, completions of
+//! parts count, flushes are I/Os (see flushes.rs), and I/Os begin with D on a device without Q and
+//! A.
 //!
 //! Memory is bounded: at most `FLIGHTS_MAX` I/Os in flight are kept (about 40 MiB), past which the
 //! oldest one of the busiest device is dropped, and at most `DRIVES_MAX` devices, past which events
@@ -388,8 +389,8 @@ impl Spans {
         self.complete_parts(drive, record, watch);
     }
 
-    /// Handles the I/Os of which a part was completed: those that overlap the beginning or the end of
-    /// the completed range.
+    /// Handles the I/Os of which a part was completed: those that overlap the beginning or the end
+    /// of the completed range.
     fn complete_parts(&mut self, drive: usize, record: &Record, watch: &mut impl IoListener) {
         let flights = &mut self.drives[drive].flights;
         let first = flights.find(record.sector);

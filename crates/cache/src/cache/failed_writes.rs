@@ -3,8 +3,8 @@
 //!
 //! A drive is failing from a failed write on, until one of its writes succeeds and `RETRY_NS` have
 //! passed. A drive is stuck if it has writes in flight and has completed none for a second. A stuck
-//! drive is treated like a failing one, but a write beyond its share of dirty pages waits instead of
-//! failing, and no probe is sent, because its writes in flight may still complete.
+//! drive is treated like a failing one, but a write beyond its share of dirty pages waits instead
+//! of failing, and no probe is sent, because its writes in flight may still complete.
 //!
 //! Dirty pages of a failing drive are stranded: they are counted apart, so that they do not slow
 //! down writers to other drives, and they are written only as probes of a few extents each. A write
@@ -58,7 +58,6 @@ pub(crate) struct FailedWrites<M: Machine> {
     watch: M::Lock<Vec<MemberRecord>>,
 }
 
-/// Progress of a drive with the cache's writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DriveProgress {
     /// The drive has completed a write in the last `STUCK_NS`, or has none in flight.
@@ -67,7 +66,6 @@ pub(crate) enum DriveProgress {
     Stuck,
 }
 
-/// State of one drive.
 struct Member<M: Machine> {
     /// `FINE`, `FAILS` or `WAS_STUCK`.
     state: M::Word,
@@ -109,7 +107,6 @@ impl<M: Machine> Member<M> {
 }
 
 impl<M: Machine> FailedWrites<M> {
-    /// Creates the state of a volume whose drives all work.
     pub(crate) fn new(drives: usize) -> FailedWrites<M> {
         FailedWrites {
             members: (0..drives).map(|_| Member::new()).collect(),
@@ -217,7 +214,6 @@ impl<M: Machine> Cache<M> {
         self.below.drive_at(self.page.start_of(page)).0
     }
 
-    /// Returns the drive that a page belongs to if that drive is failing.
     fn failing_member(&self, page: u64) -> Option<usize> {
         if !self.failed_writes.has_failing() {
             return None;
@@ -236,8 +232,7 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Returns true if a clean page may become dirty. `newly_dirty` pages are dirty but not counted
-    /// yet.
+    /// Returns true if a clean page may become dirty. `newly_dirty` pages are not counted yet.
     #[inline]
     pub(crate) fn has_room(&self, page: u64, newly_dirty: u64) -> bool {
         match self.failing_member(page) {
@@ -250,8 +245,7 @@ impl<M: Machine> Cache<M> {
         self.failed_writes.members[member].pages.load(Order::SeqCst) < self.share()
     }
 
-    /// Returns the number of dirty pages that are not stranded, including `newly_dirty` uncounted
-    /// ones.
+    /// Returns the number of dirty pages that are not stranded. `newly_dirty` are not counted yet.
     #[inline]
     pub(crate) fn live_pages(&self, newly_dirty: u64) -> u64 {
         (self.dirty_pages() + newly_dirty).saturating_sub(self.failed_writes.pages())
@@ -282,9 +276,8 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Drops the failed dirty pages of an extent in a write-through cache, once every write to the
-    /// extent was answered, so that all their writers received the error. Returns how many pages
-    /// became clean.
+    /// Drops the failed pages of an extent in a write-through cache once all their writers have
+    /// received the error. Returns how many pages became clean.
     pub(crate) fn drop_failed(&self, shard: &mut Shard, at: u32) -> u32 {
         let extent = shard.extent(at);
         if !self.is_write_through() || extent.failed.claims > 0 {
@@ -330,7 +323,7 @@ impl<M: Machine> Cache<M> {
                 *of = MemberRecord { errors: of.errors, good, retry_ns: now_ns + RETRY_NS };
                 member.state.store(if has_failed { FAILS } else { WAS_STUCK }, Order::SeqCst);
                 self.failed_writes.failing.fetch_add(1, Order::SeqCst);
-                self.for_listed(number, |shard, at, page| self.strand(shard, at, page));
+                for_listed(self, number, |shard, at, page| self.strand(shard, at, page));
             } else if state == WAS_STUCK && has_failed {
                 *of = MemberRecord { errors: of.errors, good, retry_ns: now_ns + RETRY_NS };
                 member.state.store(FAILS, Order::SeqCst);
@@ -338,7 +331,7 @@ impl<M: Machine> Cache<M> {
                 of.errors = errors;
                 member.state.store(FINE, Order::SeqCst);
                 self.failed_writes.failing.fetch_add(u64::MAX, Order::SeqCst);
-                self.for_listed(number, |shard, at, page| self.unstrand(shard, at, page));
+                for_listed(self, number, |shard, at, page| self.unstrand(shard, at, page));
             } else {
                 continue;
             }
@@ -347,8 +340,7 @@ impl<M: Machine> Cache<M> {
         has_changed
     }
 
-    /// Returns the number of pages not yet on the volume below. Walks over all pages if a write has
-    /// ever failed.
+    /// Walks over all pages if a write has ever failed.
     pub(crate) fn unwritten(&self) -> Unwritten {
         let (pages, written) = (self.dirty_pages(), self.written_back());
         // Relaxed: these are statistics; no other memory access depends on them.
@@ -471,18 +463,18 @@ impl<M: Machine> Cache<M> {
         }
         pages
     }
+}
 
-    /// Calls `f`, with the shard locked, for each page of a drive in an extent of the dirty list.
-    fn for_listed(&self, member: usize, f: impl Fn(&mut Shard, u32, u64)) {
-        let sectors = self.sectors();
-        for shard in self.shards() {
-            let mut shard = shard.lock();
-            let listed: Vec<u32> = shard.listed().collect();
-            for at in listed {
-                for page in shard.extent(at).page_range() {
-                    if self.page.start_of(page) < sectors && self.member_of(page) == member {
-                        f(&mut shard, at, page);
-                    }
+/// Calls `f`, with the shard locked, for each page of a drive in an extent of the dirty list.
+fn for_listed<M: Machine>(cache: &Cache<M>, member: usize, f: impl Fn(&mut Shard, u32, u64)) {
+    let sectors = cache.sectors();
+    for shard in cache.shards() {
+        let mut shard = shard.lock();
+        let listed: Vec<u32> = shard.listed().collect();
+        for at in listed {
+            for page in shard.extent(at).page_range() {
+                if cache.page.start_of(page) < sectors && cache.member_of(page) == member {
+                    f(&mut shard, at, page);
                 }
             }
         }

@@ -2,7 +2,8 @@
 //! only.
 //!
 //! A program that must know after a crash whether a cache may have lost data makes a durable mark
-//! in the callback. No write is answered before it has returned once. It runs without a shard's lock.
+//! in the callback. No write is answered before it has returned once. It runs without a shard's
+//! lock.
 
 use alloc::sync::Arc;
 

@@ -13,7 +13,6 @@ const HOLD_NS_MAX: u64 = 200_000_000;
 /// Shorter delays are skipped, because the timer would cost more. In nanoseconds.
 const HOLD_NS_MIN: u64 = 20_000;
 
-/// State for computing the delay of completions.
 pub(crate) struct WritePacer<M: Machine> {
     /// Write-back rate in bytes per second; 0 while it is unknown.
     rate: M::Word,
@@ -32,7 +31,7 @@ impl<M: Machine> WritePacer<M> {
     }
 
     /// Returns when a write of `len_bytes` may be completed, given the number of dirty pages and
-    /// its limit `max`; `None` means at once.
+    /// its limit; `None` means at once.
     pub(crate) fn due_ns(&self, len_bytes: u64, dirty: u64, max: u64) -> Option<u64> {
         let free = max / 2;
         // Relaxed: as in `set_rate`.

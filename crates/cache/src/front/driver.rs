@@ -16,16 +16,14 @@ use crate::cache::Cache;
 use crate::front::queue::CacheQueue;
 use crate::write_back::write_queues::{FlusherConfig, WriteLists};
 
-/// Number of tags of each queue. Requests that wait for an unresponsive drive keep their tags, so
-/// there must be enough tags for requests to other drives.
+/// Number of tags of each queue: enough for requests to other drives while those to an unresponsive
+/// drive keep their tags.
 const DEPTH: u32 = 1024;
 /// Maximum number of bios of one queue in flight to the volume below: several for each tag.
 const BELOW_DEPTH: u32 = 4096;
 /// Maximum number of write-back I/Os of one queue in flight, over all drives.
 const WRITES: u32 = 128;
-/// Maximum number of extents in one answer to a block status query.
 const EXTENTS_MAX: usize = 1024;
-/// Maximum length of a request in sectors.
 const SECTORS_MAX: u32 = 2048;
 
 /// A cache presented as a drive.
@@ -115,8 +113,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         Ok(Box::new(CacheQueue::new(&self.cache, (channel, writes), &thread)))
     }
 
-    /// Returns no unwritten data for a write-through cache, whose dirty pages belong to failed
-    /// writes. Their writers received the error.
+    /// The dirty pages of a write-through cache belong to failed writes, whose writers received the
+    /// error.
     fn unwritten(&self) -> Unwritten {
         match self.cache.is_write_through() {
             true => Unwritten::default(),

@@ -12,22 +12,21 @@ use core::ptr::NonNull;
 use millrace_block::{Request, Segment, Status, Tag};
 use millrace_machine::Machine;
 
-/// Next step of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobStep {
-    /// Copy pages to the request's memory.
     Read,
-    /// Copy pages from the request's memory.
     Write,
     /// Write data that became dirty in `epoch` or before to the volume.
-    Sync { epoch: u64, scope: SyncScope },
+    Sync {
+        epoch: u64,
+        scope: SyncScope,
+    },
     /// Wait until nothing in the range of a discard or write of zeroes is being written.
     Clear,
     /// Wait for the job's last operation, which the volume below is executing.
     Below,
 }
 
-/// Part of the volume that a sync covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SyncScope {
     All,
@@ -35,7 +34,6 @@ pub(crate) enum SyncScope {
     Range,
 }
 
-/// A request that could not be answered at once.
 pub(crate) struct CacheJob<M: Machine> {
     rq: NonNull<Request<M>>,
     pub(crate) tag: Tag,
@@ -50,12 +48,10 @@ pub(crate) struct CacheJob<M: Machine> {
     pub(crate) below_to: u64,
     /// First page for which the job may hold a claim (`FailedPages::claims`).
     pub(crate) claims_from: u64,
-    /// Number of reads of the volume below that this job waits for.
     pub(crate) fills: u32,
     pub(crate) status: Status,
     /// Value of the cache's count of write errors when the job began to wait.
     pub(crate) errors_before: u64,
-    /// True if the job is in the queue's list of blocked jobs.
     pub(crate) is_blocked: bool,
     /// True if the job's range is registered in `Clearing`.
     pub(crate) is_clearing: bool,

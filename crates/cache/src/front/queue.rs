@@ -269,7 +269,6 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Completes the reads that were found in memory.
     #[inline]
     fn copy_hits(&mut self) {
         while let Some(copied) = self.reads.hits.copy_next(&self.cache) {
@@ -367,8 +366,8 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
 }
 
 impl<M: Machine> Drop for CacheQueue<M> {
-    /// Waits for reads and writes in flight, for as long as a dropped channel waits. After that it
-    /// leaks the cache's memory, because a drive may still use it.
+    /// As long as a dropped channel waits, waits for reads and writes in flight. Then it leaks the
+    /// cache's memory, because a drive may still use it.
     fn drop(&mut self) {
         self.cache.signals.leave(&self.signal);
         let mut is_drained = true;

@@ -4,8 +4,8 @@
 //! A page is read into a frame that belongs to no page yet. If the page has got a frame in the
 //! meantime, its data are newer, so only the missing eighths are taken. If there is no free memory,
 //! or half of the memory is being filled, data are read straight into the request's memory, so that
-//! a drive that does not answer reads leaves memory for writes to other drives. A read of the volume
-//! below covers one drive only, unless the chunks are small.
+//! a drive that does not answer reads leaves memory for writes to other drives. A read of the
+//! volume below covers one drive only, unless the chunks are small.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -25,7 +25,6 @@ use crate::memory::shard::Shard;
 /// Maximum length of one read of the volume below, in bytes.
 const FILL_BYTES: u64 = 1 << 20;
 
-/// Result of `look_up`.
 enum PageLookup {
     /// All wanted eighths are in this frame.
     Hit(u32),
@@ -70,8 +69,7 @@ fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> PageLookup {
 }
 
 impl<M: Machine> CacheQueue<M> {
-    /// Copies the leading pages of a read that are in memory. Returns the pages from the first miss
-    /// on.
+    /// Copies the leading pages that are in memory. Returns the pages from the first miss on.
     #[inline]
     pub(crate) fn read_hits(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
         let mut cursor = Cursor::new(rq);
@@ -153,8 +151,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Reads consecutive pages straight into the request's memory, because no part of them is
-    /// cached and no frame is free.
+    /// Reads consecutive pages straight into the request's memory.
     fn read_around(&mut self, job: usize, pages: Range<u64>, cursor: &mut Cursor<'_, M>) {
         let rq = self.jobs[job].rq();
         let (at, into, _) = part_of(self.cache.page, rq, pages.start);
@@ -241,7 +238,7 @@ fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
     usize::try_from(cache.page.page_at(run)).unwrap_or(usize::MAX).max(1)
 }
 
-/// Returns the first page of the list, and how many consecutive pages from there lie on its drive.
+/// Returns the first page, and how many consecutive pages from there lie on its drive.
 fn reach_around<M: Machine>(cache: &Cache<M>, pages: &[u64]) -> Option<(u64, usize)> {
     let first = *pages.first()?;
     let follow = (first..).zip(pages).take_while(|(next, page)| next == *page).count();

@@ -1,13 +1,13 @@
 //! Flushes, durable writes, discards and writes of zeroes of a queue.
 //!
 //! A flush ends an epoch. Everything that became dirty in that epoch or before is written to the
-//! volume, by this queue if it is little, otherwise by the flusher; then the volume below is flushed.
-//! A durable write does this for its own range, with FUA writes; its drives are flushed only if
-//! another writer wrote a part of the range meanwhile, or if a write failed.
+//! volume, by this queue if it is little, otherwise by the flusher; then the volume below is
+//! flushed. A durable write does this for its own range, with FUA writes; its drives are flushed
+//! only if another writer wrote a part of the range meanwhile, or if a write failed.
 //!
 //! A discard waits until nothing of its range is being written, is executed on the volume below,
-//! and then drops its range from memory. Reads of the range that are in flight are repeated, because
-//! their data may be older than the discard.
+//! and then drops its range from memory. Reads of the range that are in flight are repeated,
+//! because their data may be older than the discard.
 
 use alloc::vec::Vec;
 
@@ -64,7 +64,6 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Returns the failure of a dirty page in the request's range.
     fn range_failure(&self, rq: &Request<M>) -> Option<Status> {
         let (page, span, mut status) = (self.cache.page, span_of(rq), None);
         self.cache.any_extent(span, |shard, at| {
@@ -86,8 +85,7 @@ impl<M: Machine> CacheQueue<M> {
         });
     }
 
-    /// Returns true if everything dirtied up to an epoch is on the volume; otherwise starts writing
-    /// it.
+    /// Returns true if everything up to an epoch is on the volume; otherwise starts writing it.
     fn sync_all(&mut self, epoch: u64) -> bool {
         let cache = &self.cache;
         if cache.is_below(epoch) {
@@ -134,8 +132,8 @@ impl<M: Machine> CacheQueue<M> {
         self.writeout.start(&self.cache, items);
     }
 
-    /// Returns true if everything in the job's range that was dirtied up to an epoch is on the
-    /// volume; otherwise writes it.
+    /// Returns true if everything up to an epoch in the job's range is on the volume; otherwise
+    /// starts writing it.
     fn sync_range(&mut self, job: usize, epoch: u64) -> bool {
         let (mut items, mut is_below) = (Vec::new(), true);
         let rq = self.jobs[job].rq();

@@ -1,9 +1,9 @@
 //! Writes of a queue: blocks are copied to memory and are dirty from then on.
 //!
 //! If a drive is just reading a page's frame, the write gets a new frame. A write to a clean page
-//! waits while too much is dirty or memory is short. It fails if its drive is failing and has used up
-//! its share of dirty pages. FUA writes, and all writes of a write-through cache, continue as a sync
-//! of their range.
+//! waits while too much is dirty or memory is short. It fails if its drive is failing and has used
+//! up its share of dirty pages. FUA writes, and all writes of a write-through cache, continue as a
+//! sync of their range.
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -95,7 +95,6 @@ impl<M: Machine> CacheQueue<M> {
         self.end_write(rq);
     }
 
-    /// Blocks a job until dirty pages were written back.
     fn wait_for_memory(&mut self, at: usize) {
         match self.cache.flusher.is_there() {
             true => self.cache.flusher.ask_memory(),
@@ -162,9 +161,9 @@ fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     queue.advance(at);
 }
 
-/// Handles a write-through request that has no room for its remaining pages: writes the pages in
-/// memory to the volume, which shows whether the drive accepts writes, then waits. The request is
-/// not refused, because the occupied room belongs to writes in flight and will become free.
+/// Writes the pages of a write-through request that are in memory, which shows whether the drive
+/// accepts writes, and then waits for room. The request is not refused, because the room is
+/// occupied by writes in flight.
 fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u64>) {
     let begin = queue.pages_of(queue.jobs[at].rq()).start.max(queue.jobs[at].below_to);
     if rest.start > begin {
@@ -175,11 +174,9 @@ fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u
     queue.wait_for_memory(at);
 }
 
-/// Continues with the remaining pages of a write-through request, after the pages before them were
-/// written to the volume. Returns false if there are none.
-///
-/// Releases the claims on the pages that were written: the request may have to wait for room, which
-/// failed pages in the same extents may occupy until all claims on them are released.
+/// Continues with the remaining pages of a write-through request, if there are any, and returns
+/// true. Releases the claims on the pages before, which were written: failed pages in the same
+/// extents may occupy the room that the request waits for until all claims are released.
 pub(crate) fn write_rest<M: Machine>(queue: &mut CacheQueue<M>, at: usize) -> bool {
     let rest = core::mem::replace(&mut queue.jobs[at].rest, 0..0);
     if rest.is_empty() {

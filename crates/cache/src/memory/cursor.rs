@@ -52,8 +52,10 @@ impl<'a, M: Machine> Cursor<'a, M> {
         Cursor { rq, pieces, piece, before: 0 }
     }
 
+    /// Returns the address of byte `at` of the request, and how many of the next `most` bytes lie
+    /// in the same segment.
     #[inline]
-    fn seek(&mut self, at: usize) {
+    fn piece_at(&mut self, at: usize, most: usize) -> (*mut u8, usize) {
         if at < self.before {
             *self = Cursor::new(self.rq);
         }
@@ -61,6 +63,8 @@ impl<'a, M: Machine> Cursor<'a, M> {
             self.before += self.piece.len_bytes as usize;
             self.piece = self.pieces.next().expect("a request's memory is as long as the request");
         }
+        let skip = at - self.before;
+        (self.piece.start.wrapping_add(skip), (self.piece.len_bytes as usize - skip).min(most))
     }
 
     /// Copies `len_bytes` bytes between a frame and the request, from byte `at` of the request on.
@@ -77,10 +81,8 @@ impl<'a, M: Machine> Cursor<'a, M> {
     ) {
         let mut done = 0;
         while done < len_bytes {
-            self.seek(at + done);
-            let skip = at + done - self.before;
-            let len = (self.piece.len_bytes as usize - skip).min(len_bytes - done);
-            let (memory, frame) = (self.piece.start.wrapping_add(skip), frame.wrapping_add(done));
+            let (memory, len) = self.piece_at(at + done, len_bytes - done);
+            let frame = frame.wrapping_add(done);
             // SAFETY: the piece is valid memory of the request, as the caller says the frame is;
             // no frame is part of a request to the cache.
             unsafe {
@@ -99,13 +101,8 @@ impl<'a, M: Machine> Cursor<'a, M> {
     pub(crate) fn cut(&mut self, at: usize, len_bytes: usize) -> Vec<Segment> {
         let (mut done, mut list) = (0, Vec::new());
         while done < len_bytes {
-            self.seek(at + done);
-            let skip = at + done - self.before;
-            let len = (self.piece.len_bytes as usize - skip).min(len_bytes - done);
-            list.push(Segment {
-                start: self.piece.start.wrapping_add(skip),
-                len_bytes: len as u32,
-            });
+            let (start, len) = self.piece_at(at + done, len_bytes - done);
+            list.push(Segment { start, len_bytes: len as u32 });
             done += len;
         }
         list

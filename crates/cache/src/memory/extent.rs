@@ -41,7 +41,6 @@ pub(crate) struct Extent {
     /// Dirty pages of failing drives, which are counted apart (see failed_writes.rs).
     pub(crate) stranded: u16,
     pub(crate) failed: FailedPages,
-    /// True if the extent is in the shard's list of dirty extents.
     pub(crate) is_listed: bool,
     /// Previous and next extent in the dirty list, or `NO_EXTENT`.
     pub(crate) neighbours: [u32; 2],
@@ -86,15 +85,13 @@ pub(crate) struct WriteEpochs {
     pub(crate) later_epoch: u64,
 }
 
-/// Failed writes of an extent's pages to the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedPages {
     /// Pages whose last write failed.
     pub(crate) pages: u16,
-    /// Status of the last failed write.
     pub(crate) status: Status,
-    /// Number of unanswered requests of a write-through cache that have written to the extent in
-    /// memory. Failed pages are dropped when it reaches 0, because then every writer has been told.
+    /// Number of unanswered requests of a write-through cache that have written to the extent. At 0
+    /// every writer has been told, and failed pages are dropped.
     pub(crate) claims: u32,
 }
 
@@ -165,7 +162,6 @@ impl Extent {
         self.dirty != [0; EXTENT_PAGES]
     }
 
-    /// Returns the dirty pages, one bit for each page.
     pub(crate) fn dirty_bits(&self) -> u16 {
         self.dirty.iter().rev().fold(0, |bits, mask| bits << 1 | u16::from(*mask != 0))
     }

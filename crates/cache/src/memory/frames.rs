@@ -1,7 +1,7 @@
 //! `Frames`: the memory of a cache, divided into frames of one page each.
 //!
-//! The memory is never zeroed; shards make sure that only parts that were written are read. Only raw
-//! copies and drives touch it; no Rust references to it exist.
+//! The memory is never zeroed; shards make sure that only parts that were written are read. Only
+//! raw copies and drives touch it; no Rust references to it exist.
 #![allow(unsafe_code)]
 
 use alloc::format;

@@ -2,8 +2,8 @@
 //!
 //! A page is 4 KiB, or one logical block of the volume below if that is larger. So the drives
 //! always get whole blocks. Masks of type `u8` have one bit for each eighth of a page, which is a
-//! sector if pages have 4 KiB. On larger pages clients always address all eighths, because the cached
-//! volume has the same logical block size as the volume below.
+//! sector if pages have 4 KiB. On larger pages clients always address all eighths, because the
+//! cached volume has the same logical block size as the volume below.
 
 use core::ops::{Range, RangeInclusive};
 
@@ -73,13 +73,11 @@ impl PageSize {
         (((1u16 << to) - 1) & !((1u16 << from) - 1)) as u8
     }
 
-    /// Returns the mask of a page's eighths that exist on a volume of `sectors` sectors: all of
-    /// them, except that the last page may be partial.
+    /// Returns the mask of a page's eighths that exist on a volume of `sectors` sectors.
     pub(crate) fn whole(self, sectors: u64, page: u64) -> u8 {
         self.mask_of(page, 0, sectors)
     }
 
-    /// Returns a bit mask of an extent's pages that a range of sectors touches.
     pub(crate) fn bits_of(self, number: u64, (start, end): (u64, u64)) -> u16 {
         let first = number * EXTENT_PAGES as u64;
         let has = |page: &u64| self.mask_of(first + page, start, end) != 0;

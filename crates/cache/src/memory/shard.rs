@@ -34,12 +34,10 @@ impl FrameOwner {
     }
 }
 
-/// A page to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirtyPage {
     /// Index of the page in the volume.
     pub(crate) page: u64,
-    /// Frame that holds the page.
     pub(crate) frame: u32,
     /// Mask of the dirty eighths.
     pub(crate) mask: u8,
@@ -103,9 +101,7 @@ pub(crate) struct Shard {
     listed: [u32; 2],
     /// Number of extents that are listed or being written, for each epoch, oldest first.
     epochs: VecDeque<(u64, u32)>,
-    /// Number of stranded pages.
     stranded: u32,
-    /// Number of pages that are being filled.
     filling: u32,
     pub(crate) stats: CacheStats,
 }
@@ -172,8 +168,8 @@ impl Shard {
         self.free_extents.push(at);
     }
 
-    /// Allocates a frame: a free one, or that of a clean page. The extent `keep` is not removed
-    /// even if it becomes empty. Returns `None` if all pages are dirty or in use.
+    /// Returns a free frame, or that of a clean page. `None` if all pages are dirty or in use. The
+    /// extent `keep` stays even if it becomes empty.
     pub(crate) fn take_frame(&mut self, keep: u32) -> Option<u32> {
         self.free.pop().or_else(|| self.evict(keep))
     }
@@ -188,11 +184,11 @@ impl Shard {
             }
             let (extent, page) = self.owners[at].page();
             let of = &mut self.extents[extent as usize];
-            let was_hit = of.hit & 1 << page != 0;
-            if !of.may_evict(page) || was_hit {
-                if of.may_evict(page) {
-                    of.hit &= !(1 << page);
-                }
+            if !of.may_evict(page) {
+                continue;
+            }
+            if of.hit & 1 << page != 0 {
+                of.hit &= !(1 << page);
                 continue;
             }
             self.owners[at] = FrameOwner::NONE;
@@ -251,8 +247,8 @@ impl Shard {
         }
     }
 
-    /// Returns a frame into which a page may be written: the page's own frame, or a new one if it
-    /// has none or if a drive is just reading it. Returns `None` if there is no memory.
+    /// Returns the page's own frame, or a new one if it has none or a drive is just reading it.
+    /// `None` if there is no memory.
     pub(crate) fn frame_to_write(&mut self, frames: &Frames, at: u32, page: usize) -> Option<u32> {
         let extent = &self.extents[at as usize];
         let (own, is_written) = (extent.frames[page], extent.writing & 1 << page != 0);
@@ -268,8 +264,7 @@ impl Shard {
         Some(new)
     }
 
-    /// Records that eighths of a page were written in memory. Returns true if the page was clean
-    /// before.
+    /// Marks eighths of a page as written in memory. Returns true if the page was clean before.
     pub(crate) fn note_written(&mut self, at: u32, page: usize, mask: u8, now: DirtyStamp) -> bool {
         let extent = &mut self.extents[at as usize];
         let was_clean = extent.dirty[page] == 0;
@@ -315,18 +310,17 @@ impl Shard {
     }
 
     /// Collects the dirty pages of a listed extent among `pages` (a bit each), which count as being
-    /// written from now on. The extent stays listed for pages that are still being written.
-    /// Collects nothing if the extent has pages that were collected during an earlier write and are
-    /// not written yet.
+    /// written from now on. Collects nothing if pages that were collected during an earlier write
+    /// are still being written.
     pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         if self.extents[at as usize].batches.later == 0 {
             self.collect_beside(at, pages, items);
         }
     }
 
-    /// Collects the dirty pages of an extent like `collect_one`, but also if pages collected
-    /// earlier are still being written. The epoch of those pages then ends only when the last of
-    /// all these pages is written. Used for extents in which some pages wait for a drive.
+    /// Collects like `collect_one`, but also if pages collected earlier are still being written.
+    /// Their epoch then ends only when the last of all these pages is written. Used for extents in
+    /// which some pages wait for a drive.
     pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {
@@ -410,8 +404,8 @@ impl Shard {
         }
     }
 
-    /// Records the end of a page's write. If it failed, the page is dirty again. Returns how many
-    /// pages became clean.
+    /// Ends the write of a page. If it failed, the page is dirty again. Returns how many pages
+    /// became clean.
     pub(crate) fn end_write(&mut self, item: &DirtyPage, ended: WriteOutcome) -> u32 {
         let is_ok = ended == WriteOutcome::Ok;
         let (number, page) = place_of(item.page);

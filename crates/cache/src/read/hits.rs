@@ -21,12 +21,10 @@ use crate::memory::extent::{Extent, place_of};
 use crate::memory::page::PageSize;
 use crate::memory::shard::Shard;
 
-/// Maximum number of reads in a group.
 const GROUP: usize = 8;
 /// Bytes of a page to prefetch; the processor's own prefetcher continues from there.
 const HINT_BYTES: usize = 512;
 
-/// A read of one page whose extent was in memory when the read arrived.
 struct PendingHit<M: Machine> {
     rq: NonNull<Request<M>>,
     page: u64,
@@ -37,10 +35,8 @@ struct PendingHit<M: Machine> {
 // SAFETY: the request is the driver's until its tag is named, and is only read.
 unsafe impl<M: Machine> Send for PendingHit<M> {}
 
-/// Reads in order of arrival.
 pub(crate) struct PendingHits<M: Machine> {
     group: Vec<PendingHit<M>>,
-    /// Index of the next read to copy.
     next: usize,
 }
 
@@ -57,7 +53,6 @@ impl<M: Machine> PendingHit<M> {
         unsafe { self.rq.as_ref() }
     }
 
-    /// Returns the frame of the page if it is still in memory.
     #[inline]
     fn frame(&self, size: PageSize, shard: &mut Shard) -> Option<u32> {
         let (number, place) = place_of(self.page);

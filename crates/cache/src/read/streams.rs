@@ -2,14 +2,13 @@
 //! ahead.
 //!
 //! A read that starts where another one ended continues its stream. The read-ahead window doubles
-//! with each such read up to the configured maximum, and is refilled when half of it is used. Kernel
-//! counterpart: `ondemand_readahead`.
+//! with each such read up to the configured maximum, and is refilled when half of it is used.
+//! Kernel counterpart: `ondemand_readahead`.
 
 use core::ops::Range;
 
 use crate::memory::page::PageSize;
 
-/// Maximum number of streams that a queue tracks.
 const STREAMS: usize = 16;
 /// Number of reads during which an idle stream with read-ahead keeps its slot.
 const PATIENCE: u64 = 256;
@@ -31,7 +30,6 @@ struct SequentialStream {
 pub(crate) struct StreamDetector {
     streams: [SequentialStream; STREAMS],
     clock: u64,
-    /// Index of the slot that was reused last.
     hand: usize,
     /// Size of the first window and of the largest, in pages.
     pages_first: u64,

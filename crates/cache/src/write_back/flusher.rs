@@ -2,12 +2,11 @@
 //!
 //! `turn` collects the pages that are due (too much is dirty, a page is old, or a flush or writer
 //! waits), sorts them and submits them to its channel of the volume. If the volume has workers, the
-//! flusher's thread only builds the writes (\[FALCON\]). A flusher that is dropped leaves dirty pages
-//! unwritten, so flush the cache's disk first. Kernel counterpart: `wb_workfn`.
+//! flusher's thread only builds the writes (\[FALCON\]). A flusher that is dropped leaves dirty
+//! pages unwritten, so flush the cache's disk first. Kernel counterpart: `wb_workfn`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::cell::Cell;
 
 use millrace_block::{Bio, Channel};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word, nanoseconds};
@@ -21,7 +20,6 @@ use crate::write_back::writeout::Writeout;
 
 /// Maximum amount of data collected at a time, in bytes.
 const BATCH_BYTES: u64 = 16 << 20;
-/// Maximum amount of write-back data in flight, in bytes.
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
 /// Part of `IN_FLIGHT_BYTES` that is divided among the drives, so that one drive still has room if
 /// all others are stuck.
@@ -33,7 +31,6 @@ const LOOK_NS: u64 = 10_000_000;
 /// Time in nanoseconds by which the age limit of dirty pages is raised while a flush waits, so that
 /// pages which the flush needs are written before pages that are merely old.
 const HURRY_NS: u64 = 500_000_000;
-/// Minimum time over which the write-back rate is measured, in nanoseconds.
 const RATE_NS: u64 = 50_000_000;
 /// Longest pause between writes that counts for the write-back rate, in nanoseconds.
 const PAUSE_NS: u64 = 1_000_000_000;
@@ -41,7 +38,6 @@ const PAUSE_NS: u64 = 1_000_000_000;
 /// much faster than the last result. After a pause of the drives that result is far too low, and
 /// writers that are delayed by it produce little data.
 const FASTER_BYTES: u64 = 1 << 20;
-/// Number of extents in a probe of a failing drive.
 const PROBE_EXTENTS: usize = 8;
 
 /// `user_data` of the flush at shutdown. No write has this number.
@@ -62,13 +58,10 @@ pub struct Flusher<M: Machine> {
     is_short: bool,
     /// Earliest time of the next collection.
     look_ns: u64,
-    /// Time of the last collection.
     collected_ns: u64,
-    /// True while the flush at shutdown is in flight.
     is_flushing: bool,
 }
 
-/// Measures how fast pages reach the volume while some are in flight.
 #[derive(Debug, Default)]
 struct WriteRate {
     /// Time of the last turn, and the number of pages in flight after it.
@@ -77,7 +70,6 @@ struct WriteRate {
     busy_ns: u64,
     /// Total bytes written when the rate was last reported.
     written: u64,
-    /// Last reported rate, in bytes per second.
     said: u64,
 }
 
@@ -186,7 +178,6 @@ impl<M: Machine> Flusher<M> {
         }
     }
 
-    /// Probes failing drives with a few of their stranded pages.
     fn probe(&mut self, now_ns: u64) {
         let cache = &self.cache;
         if !cache.failed_writes.has_failing() {
@@ -199,25 +190,21 @@ impl<M: Machine> Flusher<M> {
             let is_its = |e: &Extent| {
                 e.stranded != 0 && e.stranded & cache.pages_on(e.number, |it| it == member) != 0
             };
-            let (seen, mut items) = (Cell::new(0), Vec::new());
-            let count = |e: &Extent| {
-                seen.set(seen.get() + usize::from(is_its(e)));
-                DuePages::Later
-            };
-            let shards = cache.shards();
-            shards.iter().for_each(|shard| shard.lock().collect(usize::MAX, &mut items, count));
-            let (first, at) = (self.probe_at % seen.get().max(1), Cell::new(0));
-            let is_due = |e: &Extent| {
-                if !is_its(e) || cache.clearing.has_extent(e.number) {
-                    return DuePages::Later;
+            let (mut numbers, mut items) = (Vec::new(), Vec::new());
+            for shard in cache.shards() {
+                let shard = shard.lock();
+                let extents = shard.listed().map(|at| shard.extent(at)).filter(|e| is_its(e));
+                numbers.extend(extents.map(|extent| extent.number));
+            }
+            let first = self.probe_at % numbers.len().max(1);
+            for number in numbers.into_iter().skip(first).take(PROBE_EXTENTS) {
+                let mut shard = cache.shard(number).lock();
+                if let Some(at) = shard.find(number)
+                    && !cache.clearing.has_extent(number)
+                {
+                    shard.collect_one(at, ALL_PAGES, &mut items);
                 }
-                let place = at.replace(at.get() + 1);
-                match (first..first + PROBE_EXTENTS).contains(&place) {
-                    true => DuePages::Pages(ALL_PAGES),
-                    false => DuePages::Later,
-                }
-            };
-            shards.iter().for_each(|shard| shard.lock().collect(usize::MAX, &mut items, is_due));
+            }
             self.probe_at = first + PROBE_EXTENTS;
             self.writeout.start(cache, items);
         }

@@ -1,8 +1,8 @@
 //! `WriteQueues`: write-back I/Os by drive, both those ready to be sent and those in flight.
 //!
 //! Each drive has a limited number of slots. A slow or stuck drive occupies only its own, and the
-//! writes of other drives overtake its writes. Writes that span several drives have a queue of their
-//! own, with as many slots as all drives together.
+//! writes of other drives overtake its writes. Writes that span several drives have a queue of
+//! their own, with as many slots as all drives together.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -20,7 +20,6 @@ pub(crate) struct WriteQueues {
     /// Number of slots of each drive.
     places: usize,
     lists: WriteLists,
-    /// Queue that sends first in the next turn.
     first: usize,
 }
 
@@ -53,11 +52,9 @@ pub enum WriteLists {
     Shared,
 }
 
-/// Write queue of one drive, or of writes that span several drives.
 #[derive(Default)]
 struct WriteQueue {
     ready: VecDeque<usize>,
-    /// Number of writes in flight.
     inside: usize,
     /// Number of pages in writes that are ready or in flight.
     pages: usize,
@@ -152,7 +149,6 @@ impl WriteQueues {
         queue.has_moved = true;
     }
 
-    /// Removes and returns all writes that are ready.
     pub(crate) fn take_ready(&mut self) -> Vec<usize> {
         self.of.iter_mut().flat_map(|queue| queue.ready.drain(..)).collect()
     }
@@ -177,7 +173,6 @@ impl WriteQueues {
         more
     }
 
-    /// Returns true if a drive was stuck at the last check.
     pub(crate) fn has_stuck(&self) -> bool {
         self.of.iter().any(|queue| queue.is_stuck)
     }
@@ -206,7 +201,6 @@ impl WriteQueues {
             || self.of.iter().all(|queue| queue.ready.is_empty())
     }
 
-    /// Starts a collection.
     pub(crate) fn begin(&mut self) {
         self.of.iter_mut().for_each(|queue| queue.is_fed = false);
     }

@@ -3,9 +3,9 @@
 //!
 //! The flusher owns one, and so does each queue, for small flushes and write-through. Each run of
 //! sectors up to 512 KiB becomes one write. A write stays on one drive, unless chunks are small or
-//! drives share a list, and none has failed or is stuck. A page whose last write failed gets a write
-//! of its own, because a neighbour may have caused the failure. A write waits for a free slot of its
-//! drive (see write_queues.rs).
+//! drives share a list, and none has failed or is stuck. A page whose last write failed gets a
+//! write of its own, because a neighbour may have caused the failure. A write waits for a free slot
+//! of its drive (see write_queues.rs).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -21,9 +21,7 @@ use crate::memory::page::PageSize;
 use crate::memory::shard::{DirtyPage, WriteOutcome};
 use crate::write_back::write_queues::{FlusherConfig, WriteLists, WriteQueues};
 
-/// Maximum length of one write, in sectors.
 const SECTORS_MAX: u32 = 1024;
-/// Maximum number of segments of one write.
 const SEGMENTS_MAX: usize = 256;
 
 struct WriteBatch {
@@ -44,7 +42,8 @@ struct WriteBio {
     sector: u64,
     /// Sector at which the write must end.
     until: u64,
-    /// Drive that has all sectors of the write, or `NO_MEMBER` if the write may span several drives.
+    /// Drive that has all sectors of the write, or `NO_MEMBER` if the write may span several
+    /// drives.
     member: u16,
     place: WriteSlot,
     /// True if the write carries a page that must be written alone.
@@ -347,7 +346,6 @@ impl Writeout {
     }
 }
 
-/// Records the result of a write for its drive. Returns what it means for its pages.
 fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> WriteOutcome {
     if status.is_ok() {
         cache.failed_writes.note_good(member);

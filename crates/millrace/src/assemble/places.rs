@@ -1,8 +1,8 @@
 //! `Places`: records where opened drives keep their data, and refuses a second writer.
 //!
-//! Two drives with separate queues over one file, export or image would overwrite each other's data.
-//! A file is compared before its drive is opened, so before it could change; servers and clusters are
-//! compared once they have answered.
+//! Two drives with separate queues over one file, export or image would overwrite each other's
+//! data. A file is compared before its drive is opened, so before it could change; servers and
+//! clusters are compared once they have answered.
 
 use std::collections::HashMap;
 use std::time::Instant;

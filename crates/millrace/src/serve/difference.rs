@@ -1,7 +1,7 @@
 //! `ConfigDifference`: the changes from a running configuration to another one.
 //!
-//! The comparison also finds changes that a running server cannot make, such as to the number of I/O
-//! threads. reload.rs applies the difference; programs print it.
+//! The comparison also finds changes that a running server cannot make, such as to the number of
+//! I/O threads. reload.rs applies the difference; programs print it.
 
 use std::collections::{HashMap, HashSet};
 

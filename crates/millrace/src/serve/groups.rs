@@ -20,6 +20,8 @@ pub struct ServedGroups {
     seats: Vec<Arc<PerClientGroups>>,
 }
 
+debug_fields!(ServedGroups);
+
 impl ServedGroups {
     /// Takes the groups that were opened, and creates seats for the clients of exports with
     /// `group_each`.

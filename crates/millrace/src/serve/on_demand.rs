@@ -1,9 +1,9 @@
 //! Opens files of directories that clients request, serves them, and closes them again.
 //!
 //! A file becomes a volume, drive and export like those of the configuration, named
-//! `DIRECTORY/FILE`. A file system may never answer, so every access to it is made by a [`FileTask`]
-//! or a [`ClosingFile`] on a thread of the program that holds no lock or resource of the server.
-//! [`Server::answer`] and [`Server::unused_files`] create these, [`Server::finish`] and
+//! `DIRECTORY/FILE`. A file system may never answer, so every access to it is made by a
+//! [`FileTask`] or a [`ClosingFile`] on a thread of the program that holds no lock or resource of
+//! the server. [`Server::answer`] and [`Server::unused_files`] create these, [`Server::finish`] and
 //! [`Server::close`] take them back. A client that requests an open file gets it at once.
 //!
 //! Invariant: clients get such an export only through this module, so an unused export stays unused
@@ -119,6 +119,8 @@ struct NewFile {
     driver: millrace_drives::Opened,
 }
 
+debug_fields!(FileTask, list_key, names, failures);
+
 impl FileTask {
     /// Returns the name of the directory to search next, or `None` if the task is done.
     #[must_use]
@@ -209,6 +211,8 @@ pub struct ClosingFile {
     reactor: Config,
     flushed: Result<(), String>,
 }
+
+debug_fields!(ClosingFile, name, flushed);
 
 impl ClosingFile {
     /// Returns the name of the file's directory.

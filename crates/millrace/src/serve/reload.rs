@@ -3,13 +3,13 @@
 //! [`Server::reload`] compares the configurations (difference.rs), refuses changes that are
 //! impossible or would disconnect clients without permission, and prepares everything that can
 //! fail: opens drives, binds sockets, starts threads. Removed volumes are flushed before they are
-//! closed; if a flush fails, nothing changes. The final switch cannot fail. I/O continues meanwhile.
+//! closed; if a flush fails, nothing changes. The final switch cannot fail. I/O continues
+//! meanwhile.
 
 mod prepare;
 mod removal;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -54,15 +54,7 @@ impl Default for ReloadOptions<'_> {
     }
 }
 
-impl fmt::Debug for ReloadOptions<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReloadOptions")
-            .field("dry_run", &self.dry_run)
-            .field("disconnect", &self.disconnect)
-            .field("force", &self.force)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(ReloadOptions<'_>, dry_run, disconnect, force);
 
 /// Result of a reload, or of a dry run.
 #[derive(Debug, Clone, Default)]

@@ -1,4 +1,6 @@
 //! `Servers`: NBD for hosts and vhost-user-blk for virtual machines, in one process.
+//!
+//! Owns both servers; starts, stops and queries them together.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -102,6 +104,9 @@ impl Observers {
         all
     }
 }
+
+debug_fields!(Servers, exports);
+debug_fields!(Observers, exports);
 
 /// Exports and listeners for the NBD server, with their indexes in the configuration.
 pub(super) struct NbdParts {

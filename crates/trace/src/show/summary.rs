@@ -1,7 +1,7 @@
 //! `Summary`: the counts that blkparse prints after a trace, for each CPU and each trace.
 //!
-//! Numbers have no digit grouping, as in blkparse without an `en_US` locale. Two things are left out:
-//! blkparse's count of skipped sequence numbers, which is always 0 if it reads files, and the
+//! Numbers have no digit grouping, as in blkparse without an `en_US` locale. Two things are left
+//! out: blkparse's count of skipped sequence numbers, which is always 0 if it reads files, and the
 //! additions of its options `-s` and `-t`.
 
 use std::collections::BTreeMap;

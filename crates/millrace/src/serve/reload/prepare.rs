@@ -1,5 +1,7 @@
 //! Prepares a reload without changing anything: opens groups and drives, starts threads, binds
-//! sockets. If a step fails, the earlier ones are undone.
+//! sockets.
+//!
+//! If a step fails, the earlier ones are undone.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

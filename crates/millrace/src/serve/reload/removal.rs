@@ -1,5 +1,7 @@
-//! Removes volumes in a reload, once everything new is ready: stops serving them, flushes them, and
-//! serves them again if that fails.
+//! Removes volumes in a reload: stops serving them, flushes them, and serves them again if that
+//! fails.
+//!
+//! reload.rs does this once everything new is ready.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
