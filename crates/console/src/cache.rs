@@ -12,6 +12,14 @@ use crate::words::{self, nearest};
 /// Name of a cache setting, and the function that parses its value into the configuration.
 pub type CacheKey = (&'static str, fn(&mut CacheConfig, &str) -> Result<(), String>);
 
+/// Returns the configuration's word for a cache mode.
+pub fn mode_word(mode: CacheMode) -> &'static str {
+    match mode {
+        CacheMode::WriteBack => "write-back",
+        CacheMode::WriteThrough => "write-through",
+    }
+}
+
 /// All settings of a cache.
 pub const KEYS: [CacheKey; 6] = [
     ("size", |cache, text| {
@@ -34,14 +42,10 @@ pub const KEYS: [CacheKey; 6] = [
         Ok(())
     }),
     ("mode", |cache, text| {
-        cache.mode = match text {
-            "write-back" => CacheMode::WriteBack,
-            "write-through" => CacheMode::WriteThrough,
-            _ => {
-                let modes = ["write-back", "write-through"];
-                return Err(unknown_word("cache mode", text, &modes));
-            }
-        };
+        let modes = [CacheMode::WriteBack, CacheMode::WriteThrough];
+        let known = modes.into_iter().find(|mode| mode_word(*mode) == text);
+        cache.mode =
+            known.ok_or_else(|| unknown_word("cache mode", text, &modes.map(mode_word)))?;
         Ok(())
     }),
     ("registered", |cache, text| {

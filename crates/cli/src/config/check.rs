@@ -168,10 +168,7 @@ fn listeners(
 
 /// Checks that each socket for virtual machines has one export, and is not an NBD socket.
 fn check_guests(plan: &ServePlan, problems: &mut Problems) {
-    let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
-        Listen::Unix(path) => Some((path.as_path(), listener.line)),
-        Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
-    });
+    let nbd = plan.listeners.iter().filter_map(|one| Some((one.unix_path()?, one.line)));
     let mut taken: HashMap<&Path, usize> = nbd.collect();
     for (_, guests, line) in plan.guests() {
         match taken.entry(guests.path()) {

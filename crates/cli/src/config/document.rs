@@ -320,17 +320,24 @@ impl<'a> KeyValue<'_, 'a> {
         self.entry.value.get_ref().is_table()
     }
 
+    /// Returns the value as text, and as written in the file. Reports a list or section, which must
+    /// be `kind` instead.
+    fn single(&self, kind: &str) -> Option<(String, String)> {
+        let value = self.entry.value.get_ref();
+        let text = scalar(value);
+        if text.is_none() {
+            self.refuse(&format!(" must be {kind}, not a list or section"));
+        }
+        text.map(|text| (text.clone(), written(value, &text)))
+    }
+
     /// Passes the text of a single value to `set`. Numbers and booleans are converted to text.
     pub fn set(self, set: impl FnOnce(&str) -> Result<(), String>) {
-        match scalar(self.entry.value.get_ref()) {
-            None => self.refuse(" must be one value, not a list or section"),
-            Some(text) => {
-                if let Err(error) = set(&text) {
-                    let written = written(self.entry.value.get_ref(), &text);
-                    let setting = format!("{}{} = {written}", self.section.prefix, self.key);
-                    self.section.document.problem(self.entry.line, refusal(&setting, &error));
-                }
-            }
+        if let Some((text, written)) = self.single("one value")
+            && let Err(error) = set(&text)
+        {
+            let setting = format!("{}{} = {written}", self.section.prefix, self.key);
+            self.section.document.problem(self.entry.line, refusal(&setting, &error));
         }
     }
 
@@ -376,15 +383,10 @@ impl<'a> KeyValue<'_, 'a> {
 
     /// Stores a string.
     pub fn text<T: From<String>>(self, place: &mut T) {
-        match self.entry.value.get_ref() {
-            DeValue::String(text) => *place = text.to_string().into(),
-            other => match scalar(other) {
-                Some(text) => {
-                    let written = written(other, &text);
-                    self.refuse(&format!(" = {written}: write a string, such as \"{text}\""));
-                }
-                None => self.refuse(" must be a string, not a list or section"),
-            },
+        if let DeValue::String(text) = self.entry.value.get_ref() {
+            *place = text.to_string().into();
+        } else if let Some((text, written)) = self.single("a string") {
+            self.refuse(&format!(" = {written}: write a string, such as \"{text}\""));
         }
     }
 
@@ -403,15 +405,10 @@ impl<'a> KeyValue<'_, 'a> {
 
     /// Stores true or false.
     pub fn flag(self, place: &mut bool) {
-        match self.entry.value.get_ref().as_bool() {
-            Some(value) => *place = value,
-            None => match scalar(self.entry.value.get_ref()) {
-                Some(text) => {
-                    let written = written(self.entry.value.get_ref(), &text);
-                    self.refuse(&format!(" = {written}: write true or false, without quotes"));
-                }
-                None => self.refuse(" must be true or false, not a list or section"),
-            },
+        if let Some(value) = self.entry.value.get_ref().as_bool() {
+            *place = value;
+        } else if let Some((_, written)) = self.single("true or false") {
+            self.refuse(&format!(" = {written}: write true or false, without quotes"));
         }
     }
 

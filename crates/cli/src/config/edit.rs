@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow, bail};
-use millrace::{nearest, unknown_word};
+use millrace::unknown_word;
+use millrace_console::words::nearest;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, TableLike, Value, value};
 
 use super::sections::is_list;
@@ -61,9 +62,7 @@ pub fn remove(text: &str, section: &str, name: &str) -> Result<String> {
     let mut document = parsed(text)?;
     let all = sections(&mut document, section)?;
     let Some(place) = all.iter().position(|table| name_of(table) == Some(name)) else {
-        let like = nearest(name, all.iter().filter_map(name_of));
-        let like = like.map_or_else(String::new, |like| format!("; did you mean {like:?}?"));
-        bail!("there is no {section} {name:?}{like}");
+        bail!("there is no {section} {name:?}{}", nearest(name, all.iter().filter_map(name_of)));
     };
     all.remove(place);
     if all.is_empty() {

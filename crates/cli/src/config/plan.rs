@@ -3,9 +3,12 @@
 //! Plain data that check.rs creates. `serve` opens and serves the plan, and uses the lines in
 //! errors.
 
+use std::path::Path;
+
 use millrace::{DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, TlsConfig};
 
 use super::key_lines::KeyLines;
+use super::problem::{Position, Problems};
 use super::server::DaemonConfig;
 
 /// Drive of the configuration, with its lines.
@@ -57,6 +60,13 @@ impl PlanLines {
 }
 
 impl ServePlan {
+    /// Makes a problem of this configuration.
+    pub fn problem(&self, place: impl Into<Position>, text: impl Into<String>) -> Problems {
+        let mut problems = Problems::new(&self.file);
+        problems.add(place, text);
+        problems
+    }
+
     /// Returns the drives with their lines, in the order in which they are opened.
     pub fn drives(&self) -> impl Iterator<Item = (&DriveConfig, &KeyLines)> {
         self.config.drives().zip(&self.lines.drives)
@@ -86,4 +96,14 @@ pub struct ListenerPlan {
     pub tls_line: usize,
     /// Line of the access settings, for a Unix socket.
     pub access_line: usize,
+}
+
+impl ListenerPlan {
+    /// Returns the path of a Unix socket that the daemon itself binds.
+    pub fn unix_path(&self) -> Option<&Path> {
+        match &self.address {
+            Listen::Unix(path) => Some(path),
+            Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
+        }
+    }
 }

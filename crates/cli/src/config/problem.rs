@@ -23,13 +23,10 @@ pub enum Position {
     Line(usize),
 }
 
-/// Problem of a configuration, with its position.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Position of the problem.
-    pub place: Position,
-    /// Problem and remedy.
-    pub text: String,
+impl From<usize> for Position {
+    fn from(line: usize) -> Position {
+        Position::Line(line)
+    }
 }
 
 /// All problems of one file. The file's name is empty for a configuration made from the command
@@ -37,7 +34,7 @@ pub struct Problem {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problems {
     file: String,
-    list: Vec<Problem>,
+    list: Vec<(Position, String)>,
 }
 
 impl Problems {
@@ -46,15 +43,9 @@ impl Problems {
         Problems { file: visible(file).into_owned(), list: Vec::new() }
     }
 
-    /// Adds a problem at a line. Control characters in quoted parts of the file are escaped.
-    pub fn add(&mut self, line: usize, text: impl Into<String>) {
-        self.add_at(Position::Line(line), text);
-    }
-
-    /// Adds a problem at a position.
-    pub fn add_at(&mut self, place: Position, text: impl Into<String>) {
-        let text = visible(&text.into()).into_owned();
-        self.list.push(Problem { place, text });
+    /// Adds a problem. Control characters in quoted parts of the file are escaped.
+    pub fn add(&mut self, place: impl Into<Position>, text: impl Into<String>) {
+        self.list.push((place.into(), visible(&text.into()).into_owned()));
     }
 
     /// Returns `value` if there are no problems.
@@ -65,8 +56,13 @@ impl Problems {
         if self.list.is_empty() {
             return Ok(value);
         }
-        self.list.sort_by_key(|problem| problem.place);
+        self.list.sort_by_key(|(place, _)| *place);
         Err(self)
+    }
+
+    /// Logs a line for each problem.
+    pub fn log(&self) {
+        self.to_string().lines().for_each(|line| tracing::error!("{line}"));
     }
 
     /// Returns the number of problems.
@@ -82,10 +78,10 @@ impl Problems {
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.list.iter().enumerate() {
+        let file = &self.file;
+        for (index, (place, text)) in self.list.iter().enumerate() {
             let separator = if index == 0 { "" } else { "\n" };
-            let (file, text) = (&self.file, &problem.text);
-            match problem.place {
+            match place {
                 // A configuration made from the command line has no lines to show.
                 Position::File | Position::Line(_) if file.is_empty() => {
                     write!(f, "{separator}{}", with_flag(text))?;
@@ -152,8 +148,8 @@ mod tests {
     #[test]
     fn what_is_not_of_the_file_names_its_flag() {
         let mut problems = Problems::new("built in");
-        problems.add_at(Position::File, "no memory");
-        problems.add_at(Position::Flag("--metrics"), "9100: in use");
+        problems.add(Position::File, "no memory");
+        problems.add(Position::Flag("--metrics"), "9100: in use");
         let error = problems.unless_any(()).unwrap_err();
         assert_eq!(error.to_string(), "--metrics 9100: in use\nbuilt in: no memory");
     }

@@ -164,35 +164,25 @@ pub enum LayoutWord {
     Linear,
 }
 
-/// Parser of a flag that takes one of several fixed words. Shells complete the words; `read`
-/// returns the error for any other text.
+/// Parser of a layout flag, whose words shells complete. Errors are those of [`layout`].
 #[derive(Debug, Clone)]
-pub struct WordParser<R> {
-    /// Words that shells complete.
-    pub words: &'static [&'static str],
-    /// Function that parses a word.
-    pub read: R,
-}
+pub struct LayoutParser;
 
-impl<T, R> TypedValueParser for WordParser<R>
-where
-    T: Clone + Send + Sync + 'static,
-    R: Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static,
-{
-    type Value = T;
+impl TypedValueParser for LayoutParser {
+    type Value = LayoutWord;
 
-    fn parse_ref(&self, cmd: &Command, arg: Option<&Arg>, text: &OsStr) -> Result<T, clap::Error> {
-        self.read.parse_ref(cmd, arg, text)
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        text: &OsStr,
+    ) -> Result<LayoutWord, clap::Error> {
+        layout.parse_ref(command, arg, text)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(self.words.iter().map(PossibleValue::new)))
+        Some(Box::new(["linear", "stripe"].iter().map(PossibleValue::new)))
     }
-}
-
-/// Returns the parser for a layout flag.
-pub fn layouts() -> impl TypedValueParser<Value = LayoutWord> {
-    WordParser { words: &["linear", "stripe"], read: layout }
 }
 
 /// Parses a layout.

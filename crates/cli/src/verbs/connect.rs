@@ -12,11 +12,13 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use millrace_console::visible;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
+use signal_hook::iterator::Signals;
 
 use crate::config::words::{self, ControlWord};
 use crate::views::client::{Client, why_not};
@@ -25,6 +27,9 @@ use crate::views::client::{Client, why_not};
 const VARIABLE: &str = "MILLRACE_CONTROL";
 /// Environment variable with the directory of the user's sockets.
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
+
+/// Time between two checks of [`keep_asking`] for the end.
+const TURN: Duration = Duration::from_millis(50);
 
 /// Option that selects the daemon, for each verb that connects to one.
 #[derive(Debug, clap::Args)]
@@ -52,6 +57,29 @@ impl Connect {
             (None, None) => search(&places(variable(RUNTIME_DIR).as_deref())),
         }
     }
+}
+
+/// Asks a daemon every `period`, so that it continues what this program has started, until the time
+/// is over or a signal has arrived.
+pub fn keep_asking(
+    signals: &mut Signals,
+    length: Option<Duration>,
+    period: Duration,
+    mut ask: impl FnMut(Duration) -> Result<()>,
+) -> Result<()> {
+    let (began, mut asked) = (Instant::now(), Instant::now());
+    while signals.pending().next().is_none() {
+        let left = length.map(|whole| whole.saturating_sub(began.elapsed()));
+        if left == Some(Duration::ZERO) {
+            break;
+        }
+        std::thread::sleep(left.map_or(TURN, |left| left.min(TURN)));
+        if asked.elapsed() >= period {
+            asked = Instant::now();
+            ask(began.elapsed())?;
+        }
+    }
+    Ok(())
 }
 
 /// Parses the path of a control socket from the command line.

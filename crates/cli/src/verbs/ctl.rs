@@ -26,6 +26,8 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use clap::Subcommand;
 use millrace_console::{ERROR, say};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::verbs::connect::Connect;
@@ -36,7 +38,7 @@ use crate::views::requests::{
     ADD, CONFIGURATION, HISTORY, LOCKS_START, LOCKS_STATUS, LOCKS_STOP, NoAnswer, RELOAD, REMOVE,
     SET, SET_GROUP, STATS, TRACE_START, TRACE_STATUS, TRACE_STOP, UNSAVED, VERSION,
 };
-use crate::views::{self, Answers, ControlVerb, Question, Refusal, StatsQuery};
+use crate::views::{self, Answers, ControlVerb, Question, Refusal, StatsQuery, Verb};
 
 /// Help text about `--connect`, which every request takes.
 const EXAMPLES: &str = "\
@@ -99,6 +101,19 @@ struct Daemon {
     json: bool,
 }
 
+impl Daemon {
+    /// Sends one request to the daemon.
+    fn ask<Q: Serialize, A: DeserializeOwned>(&self, verb: &Verb<Q, A>, asked: &Q) -> Result<A> {
+        self.connect.client()?.ask(verb, asked)
+    }
+
+    /// Prints an answer, as JSON or as `text`.
+    fn print(&self, answer: &impl Serialize, text: impl FnOnce() -> String) -> Result<ExitCode> {
+        say(&if self.json { format!("{}\n", json!(answer)) } else { text() });
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 /// Returns all verbs of the control socket, in the order in which the daemon's greeting lists them.
 pub fn control_verbs() -> Vec<ControlVerb<LiveDaemon>> {
     use ControlVerb as Row;
@@ -107,15 +122,15 @@ pub fn control_verbs() -> Vec<ControlVerb<LiveDaemon>> {
         Row::new(STATS, |daemon, query| Ok(daemon.report(*query))),
         Row::new(HISTORY, |daemon, range| Ok(daemon.history(range))),
         Row::new(TRACE_START, |daemon, start| {
-            daemon.recording().start(&daemon.volumes(), start).map(nothing)
+            daemon.recording.start(&daemon.volumes(), start).map(nothing)
         }),
-        Row::new(TRACE_STATUS, |daemon, _| daemon.recording().status()),
-        Row::new(TRACE_STOP, |daemon, _| daemon.recording().stop()),
+        Row::new(TRACE_STATUS, |daemon, _| daemon.recording.status()),
+        Row::new(TRACE_STOP, |daemon, _| daemon.recording.stop()),
         Row::new(LOCKS_START, |daemon, _| {
-            daemon.lock_statistics().start(&daemon.volumes()).map(nothing)
+            daemon.lock_statistics.start(&daemon.volumes()).map(nothing)
         }),
-        Row::new(LOCKS_STATUS, |daemon, _| daemon.lock_statistics().status()),
-        Row::new(LOCKS_STOP, |daemon, _| daemon.lock_statistics().stop()),
+        Row::new(LOCKS_STATUS, |daemon, _| daemon.lock_statistics.status()),
+        Row::new(LOCKS_STOP, |daemon, _| daemon.lock_statistics.stop()),
         Row::new(resize::RESIZE, resize::answer),
         Row::new(SET, |daemon, asked| volume_settings::set(&daemon.volumes(), asked)),
         Row::new(SET_GROUP, LiveDaemon::set_group),
@@ -123,11 +138,11 @@ pub fn control_verbs() -> Vec<ControlVerb<LiveDaemon>> {
         Row::new(log_level::LOG_LEVEL, log_level::answer),
         Row::new(clients::CLIENTS, |daemon, _| Ok(clients::of(daemon))),
         Row::new(clients::DISCONNECT, clients::answer_disconnect),
-        Row::new(RELOAD, |daemon, asked| daemon.reloader().reload(daemon, asked)),
-        Row::new(ADD, |daemon, asked| daemon.reloader().add(daemon, asked)),
-        Row::new(REMOVE, |daemon, asked| daemon.reloader().remove(daemon, asked)),
-        Row::new(CONFIGURATION, |daemon, _| daemon.reloader().configuration(daemon)),
-        Row::new(UNSAVED, |daemon, _| Ok(daemon.reloader().unsaved(daemon))),
+        Row::new(RELOAD, |daemon, asked| daemon.reloader.reload(daemon, asked)),
+        Row::new(ADD, |daemon, asked| daemon.reloader.add(daemon, asked)),
+        Row::new(REMOVE, |daemon, asked| daemon.reloader.remove(daemon, asked)),
+        Row::new(CONFIGURATION, |daemon, _| daemon.reloader.configuration(daemon)),
+        Row::new(UNSAVED, |daemon, _| Ok(daemon.reloader.unsaved(daemon))),
     ]
 }
 

@@ -28,9 +28,10 @@ use millrace_exports::remove_socket_files;
 use millrace_machine::Native;
 use millrace_reactor::Backend;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 
 use crate::config::words;
-use crate::config::{self, Problems, ServePlan};
+use crate::config::{self, ServePlan};
 use crate::verbs::ctl::AnsweringDaemon;
 use crate::views::ViewThread;
 use check::{findings, running, start_error, view_sockets, warnings};
@@ -43,7 +44,7 @@ use reload::{ConfigReloader, StartFlags};
 use start::images::ImageArgs;
 use start::report::{self, DataOwner};
 use start::signals::{self, Signals};
-use start::source::{Source, SourceArgs};
+use start::source::Source;
 use start::startup::Startup;
 use start::{drives, thread_count};
 
@@ -116,12 +117,8 @@ pub struct Args {
 /// # Errors
 /// Fails if the configuration is invalid, or a drive or socket cannot be opened.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let source = Source::read(&SourceArgs {
-        files: &args.files,
-        config: args.config.as_deref(),
-        data_dir: args.data_dir.as_deref(),
-        images: &args.images,
-    })?;
+    let (config, data_dir) = (args.config.as_deref(), args.data_dir.as_deref());
+    let source = Source::read(&args.files, config, data_dir, &args.images)?;
     let loaded = config::load(&source.name, &source.text, &source.base);
     let mut plan = match loaded {
         Err(problems) if args.check => {
@@ -215,7 +212,7 @@ fn serve(
     startup.reload_by(&daemon);
     let views = ViewThread::start(sockets, Arc::new(AnsweringDaemon::new(&daemon)));
     let views = views.context("cannot start the thread of the control socket")?;
-    signals::tell_manager(signals::DaemonPhase::Ready);
+    signals::tell_manager(NotifyState::Ready);
     say(&format!("ready {}\n", std::process::id()));
     let mut watch = DaemonWatch::new(&daemon);
     watch.watch(done);
@@ -235,9 +232,7 @@ fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks>
     let volumes = plan.config.volumes.iter().filter(is_dirtied);
     let marks = DirtyMarks::open(Some(state), volumes.map(|volume| volume.name.as_str()));
     marks.map_err(|error| {
-        let mut problems = Problems::new(&plan.file);
-        problems.add(plan.lines.server.at("state"), format!("state: {error:#}"));
-        problems.into()
+        plan.problem(plan.lines.server.at("state"), format!("state: {error:#}")).into()
     })
 }
 
@@ -264,7 +259,7 @@ fn stop(
     signals: Signals,
     (mut watch, daemon, marks): (DaemonWatch, Arc<LiveDaemon>, Arc<DirtyMarks>),
 ) -> ExitCode {
-    signals::tell_manager(signals::DaemonPhase::Stopping);
+    signals::tell_manager(NotifyState::Stopping);
     tracing::info!(
         "stopping: finishing what is in flight, {} s at most, then flushing; caches are written \
          out as long as their drives make progress",
@@ -278,7 +273,7 @@ fn stop(
             log_lost(&daemon, DaemonEnd::SecondSignal);
         }
     });
-    let Some(mut server) = daemon.take_server() else { return ExitCode::FAILURE };
+    let Some(mut server) = daemon.server().take() else { return ExitCode::FAILURE };
     let (stopping, done) = std::sync::mpsc::channel::<()>();
     let mut hang = Vec::new();
     let outcome = std::thread::scope(|scope| {

@@ -3,7 +3,8 @@
 //! Owns the rows of one cache's counters, and their JSON shape. `serve` fills them from the caches;
 //! `millrace stat` reads them back.
 
-use millrace::{Cache, CacheMode, Native};
+use millrace::{Cache, Native};
+use millrace_console::cache::mode_word;
 use millrace_exports::CounterTable as _;
 use serde::{Deserialize, Serialize};
 
@@ -46,14 +47,6 @@ pub struct CacheNumbers {
     dirty_bytes gauge "dirty_bytes" "/dirty_bytes"
         "What is not on the drives yet, in whole pages.",
 }
-}
-
-/// Returns the configuration's word for a cache mode.
-pub fn mode_word(mode: CacheMode) -> &'static str {
-    match mode {
-        CacheMode::WriteBack => "write-back",
-        CacheMode::WriteThrough => "write-through",
-    }
 }
 
 impl CacheCounts {

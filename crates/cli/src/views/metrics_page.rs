@@ -38,6 +38,19 @@ impl MetricsPage {
         let _ = writeln!(self.0, "{name} {value}");
     }
 
+    /// Writes a family with its lines: labels and value of each.
+    pub fn samples<'a, L, S>(
+        &mut self,
+        (name, kind, help): (&str, &str, &str),
+        lines: impl IntoIterator<Item = (L, impl Display)>,
+    ) where
+        L: AsRef<[(&'a str, S)]>,
+        S: AsRef<str> + 'a,
+    {
+        self.family(name, kind, help);
+        lines.into_iter().for_each(|(labels, value)| self.sample(name, labels.as_ref(), value));
+    }
+
     /// Writes a family for each counter of a table, with a line for each of `all`.
     pub fn counters<T, const N: usize>(&mut self, prefix: &str, all: &[(Labels, T)])
     where
@@ -47,10 +60,8 @@ impl MetricsPage {
         for (at, row) in rows.filter(|_| !all.is_empty()) {
             let end = if row.kind == "counter" { "_total" } else { "" };
             let name = format!("millrace_{prefix}_{}{end}", row.metric);
-            self.family(&name, row.kind, row.help);
-            all.iter().for_each(|(labels, counters)| {
-                self.sample(&name, labels, counters.values()[at]);
-            });
+            let lines = all.iter().map(|(labels, counters)| (labels, counters.values()[at]));
+            self.samples((&name, row.kind, row.help), lines);
         }
     }
 

@@ -335,15 +335,10 @@ impl Queue {
     /// Converts the layer's snapshot of a hardware queue.
     pub fn new(queue: u16, stats: &StatsSnapshot) -> Queue {
         let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
-        let ended = |(op, stats): (Op, &OpSnapshot)| OpTotals {
-            op: op.name().to_owned(),
-            ios: stats.ios,
-            bytes: stats.sectors << SECTOR_SHIFT,
-            errors: stats.errors,
-            total: TimeHistogram::from(&stats.total),
-        };
-        let ops = ops.map(ended).collect();
-        Queue { queue, requests: stats.requests(), batches: stats.batches.to_vec(), ops }
+        let ops =
+            ops.map(|(op, one)| OpTotals::new(op, (one.ios, one.sectors, one.errors), &one.total));
+        let (requests, batches) = (stats.requests(), stats.batches.to_vec());
+        Queue { queue, requests, batches, ops: ops.collect() }
     }
 }
 
@@ -358,14 +353,12 @@ impl OpTotals {
     /// Converts the layer's counters of the operations that were used.
     pub fn all(stats: &TenantSnapshot) -> Vec<OpTotals> {
         let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
-        ops.map(|(op, stats)| OpTotals {
-            op: op.name().to_owned(),
-            ios: stats.ios,
-            bytes: stats.sectors << SECTOR_SHIFT,
-            errors: stats.errors,
-            total: TimeHistogram::from(&stats.total),
-        })
-        .collect()
+        ops.map(|(op, one)| OpTotals::new(op, (one.ios, one.sectors, one.errors), &one.total))
+            .collect()
+    }
+    fn new(op: Op, (ios, sectors, errors): (u64, u64, u64), total: &Snapshot) -> OpTotals {
+        let (op, bytes) = (op.name().to_owned(), sectors << SECTOR_SHIFT);
+        OpTotals { op, ios, bytes, errors, total: TimeHistogram::from(total) }
     }
 }
 

@@ -5,9 +5,10 @@
 //! last reply is sent. It never blocks: thread.rs calls [`Session::turn`] when the socket is ready.
 //! A client that neither completes its request nor reads its reply is dropped at its deadline.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -31,34 +32,6 @@ const READ_BYTES: usize = 4096;
 /// Maximum length of the part of a request that is logged, in bytes.
 const LOGGED_BYTES_MAX: usize = 500;
 
-/// Connected socket in non-blocking mode.
-enum Socket {
-    Control(UnixStream),
-    Metrics(TcpStream),
-}
-
-impl Read for Socket {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Socket::Control(socket) => socket.read(buffer),
-            Socket::Metrics(socket) => socket.read(buffer),
-        }
-    }
-}
-
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Socket::Control(socket) => socket.write(bytes),
-            Socket::Metrics(socket) => socket.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Tells whether a session continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionState {
@@ -70,7 +43,10 @@ pub enum SessionState {
 
 /// Connection of a client, with its buffers.
 pub struct Session {
-    socket: Socket,
+    /// Connected socket in non-blocking mode, as a file that is read and written.
+    socket: File,
+    /// True for a client of the control socket, false for one of the metrics page.
+    is_control: bool,
     input: Vec<u8>,
     output: Vec<u8>,
     /// Number of bytes of `output` already sent.
@@ -108,7 +84,7 @@ impl Session {
         socket.set_nonblocking(true)?;
         let read_only = admins.check(socket.as_raw_fd()).err().map(|who| denied(admins, &who));
         let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-        let mut session = Session::new(Socket::Control(socket));
+        let mut session = Session::new(socket, true);
         session.peer =
             format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw());
         session.output = protocol::line(&answers.greeting());
@@ -122,20 +98,27 @@ impl Session {
     /// Fails if a system call on the socket fails.
     pub fn metrics(socket: TcpStream) -> io::Result<Session> {
         socket.set_nonblocking(true)?;
-        Ok(Session::new(Socket::Metrics(socket)))
+        Ok(Session::new(socket, false))
     }
 
-    fn new(socket: Socket) -> Session {
-        let (input, output) = (Vec::new(), Vec::new());
-        let owed_since = Some(Instant::now());
-        let (last, read_only, peer) = (false, None, String::new());
-        let pending = None;
-        Session { socket, input, output, sent: 0, owed_since, last, read_only, peer, pending }
+    fn new(socket: impl Into<OwnedFd>, is_control: bool) -> Session {
+        Session {
+            socket: File::from(socket.into()),
+            is_control,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            owed_since: Some(Instant::now()),
+            last: false,
+            read_only: None,
+            peer: String::new(),
+            pending: None,
+        }
     }
 
     /// Returns true for a client of the control socket.
     pub fn is_control(&self) -> bool {
-        matches!(self.socket, Socket::Control(_))
+        self.is_control
     }
 
     /// Returns true for a client of the control socket that may only read.
@@ -153,11 +136,8 @@ impl Session {
         if let Some(pending) = &self.pending {
             return (pending.done.as_fd(), PollFlags::IN);
         }
-        let fd = match &self.socket {
-            Socket::Control(socket) => socket.as_fd(),
-            Socket::Metrics(socket) => socket.as_fd(),
-        };
-        (fd, if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT })
+        let flags = if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT };
+        (self.socket.as_fd(), flags)
     }
 
     /// Returns the time at which the client is dropped, or `None` if the daemon expects nothing
@@ -255,10 +235,10 @@ impl Session {
 
     /// Answers the first request in the input, if it is complete.
     fn take_request(&mut self, answers: &Arc<dyn Answers>) -> bool {
-        let reply = match self.socket {
-            Socket::Control(_) => self.take_line(answers),
-            Socket::Metrics(_) if self.input.is_empty() => None,
-            Socket::Metrics(_) => http::answer(&self.input, &**answers).inspect(|_| {
+        let reply = match self.is_control {
+            true => self.take_line(answers),
+            false if self.input.is_empty() => None,
+            false => http::answer(&self.input, &**answers).inspect(|_| {
                 // HTTP connections serve a single request.
                 self.input = Vec::new();
                 self.last = true;

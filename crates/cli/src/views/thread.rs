@@ -172,13 +172,8 @@ impl ViewLoop {
     /// Accepts all waiting clients.
     fn accept(&mut self, metrics: Option<&TcpListener>, now: Instant) {
         while let Some(control) = &self.sockets.control {
-            let socket = match control.socket().accept() {
-                Ok((socket, _)) => socket,
-                Err(error) => {
-                    self.not_accepted(&error, now);
-                    break;
-                }
-            };
+            let accepted = control.socket().accept();
+            let Some((socket, _)) = self.accepted(accepted, now) else { break };
             let count = self.sessions.iter().filter(|session| session.is_control()).count();
             let admins = &self.sockets.admins;
             // At the limit, a new admin replaces the oldest read-only client.
@@ -191,13 +186,7 @@ impl ViewLoop {
             }
         }
         while let Some(metrics) = metrics {
-            let socket = match metrics.accept() {
-                Ok((socket, _)) => socket,
-                Err(error) => {
-                    self.not_accepted(&error, now);
-                    break;
-                }
-            };
+            let Some((socket, _)) = self.accepted(metrics.accept(), now) else { break };
             let count = self.sessions.iter().filter(|session| !session.is_control()).count();
             // At the limit, a new client replaces the oldest one that has sent no request.
             if count < CLIENTS_MAX || drop_oldest(&mut self.sessions, Session::awaits_page_request)
@@ -207,14 +196,14 @@ impl ViewLoop {
         }
     }
 
-    fn not_accepted(&mut self, error: &io::Error, now: Instant) {
-        let gone = matches!(
-            error.kind(),
-            io::ErrorKind::WouldBlock
-                | io::ErrorKind::Interrupted
-                | io::ErrorKind::ConnectionAborted
-        );
-        if !gone {
+    /// Returns an accepted client. If the system has run out of descriptors, pauses the listeners.
+    fn accepted<T>(&mut self, accepted: io::Result<T>, now: Instant) -> Option<T> {
+        use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+        let error = match accepted {
+            Ok(accepted) => return Some(accepted),
+            Err(error) => error,
+        };
+        if !matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) {
             self.paused_until = Some(now + PAUSE);
             if self.told.is_none_or(|told| now.duration_since(told) > TOLD_EVERY) {
                 self.told = Some(now);
@@ -223,6 +212,7 @@ impl ViewLoop {
                 );
             }
         }
+        None
     }
 }
 

@@ -6,9 +6,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use millrace_console::{say, visible};
+use millrace_console::visible;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::Daemon;
 use crate::verbs::serve::live::daemon::LiveDaemon;
@@ -53,7 +52,7 @@ pub struct AcknowledgeArgs {
 /// # Errors
 /// Fails if there is no mark, or it cannot be removed.
 pub fn answer(daemon: &LiveDaemon, asked: &Acknowledge) -> Result<NoAnswer, Refusal> {
-    daemon.marks().acknowledge(&asked.volume).map(|()| NoAnswer::new())
+    daemon.marks.acknowledge(&asked.volume).map(|()| NoAnswer::new())
 }
 
 /// Asks the daemon to remove the mark.
@@ -62,10 +61,6 @@ pub fn answer(daemon: &LiveDaemon, asked: &Acknowledge) -> Result<NoAnswer, Refu
 /// Fails if the daemon cannot be reached or refuses because there is no such mark.
 pub fn run(args: &AcknowledgeArgs) -> Result<ExitCode> {
     let asked = Acknowledge { volume: args.volume.clone() };
-    args.daemon.connect.client()?.ask(&ACKNOWLEDGE, &asked)?;
-    say(&match args.daemon.json {
-        true => format!("{}\n", json!({ "volume": args.volume })),
-        false => format!("{}: acknowledged\n", visible(&args.volume)),
-    });
-    Ok(ExitCode::SUCCESS)
+    args.daemon.ask(&ACKNOWLEDGE, &asked)?;
+    args.daemon.print(&asked, || format!("{}: acknowledged\n", visible(&args.volume)))
 }

@@ -8,9 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use millrace_console::{Grid, Side, say, visible};
+use millrace_console::{Grid, Side, visible};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::Daemon;
 use crate::config::words::bytes_for_people;
@@ -96,12 +95,11 @@ pub fn answer_disconnect(
 ) -> Result<ConnectedClient, Refusal> {
     let servers = &daemon.lists().servers;
     let number = asked.client;
-    let gone =
-        servers.disconnect(number).map(|client| ConnectedClient::new(client, &servers.groups));
-    gone.ok_or_else(|| {
+    let gone = servers.disconnect(number).ok_or_else(|| {
         let text = format!("there is no client {number}; `millrace ctl clients` shows them");
         Refusal::new("not-found", text)
-    })
+    })?;
+    Ok(ConnectedClient::new(gone, &servers.groups))
 }
 
 /// Prints the clients.
@@ -109,19 +107,15 @@ pub fn answer_disconnect(
 /// # Errors
 /// Fails if the daemon cannot be reached.
 pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
-    let mut clients = args.daemon.connect.client()?.ask(&CLIENTS, &NoArguments {})?;
+    let mut clients = args.daemon.ask(&CLIENTS, &NoArguments {})?;
     if let Some(export) = &args.export {
         clients.clients.retain(|client| client.export == *export);
     }
-    say(&match args.daemon.json {
-        true => format!("{}\n", json!(clients)),
-        false if clients.clients.is_empty() => match &args.export {
-            Some(export) => format!("no client of an export {} is connected\n", visible(export)),
-            None => "no client is connected\n".to_owned(),
-        },
-        false => table(&clients),
-    });
-    Ok(ExitCode::SUCCESS)
+    args.daemon.print(&clients, || match &args.export {
+        _ if !clients.clients.is_empty() => table(&clients),
+        Some(export) => format!("no client of an export {} is connected\n", visible(export)),
+        None => "no client is connected\n".to_owned(),
+    })
 }
 
 /// Disconnects a client.
@@ -130,23 +124,19 @@ pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
 /// Fails if the daemon cannot be reached or has no such client.
 pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
     let asked = Disconnect { client: args.client };
-    let client = args.daemon.connect.client()?.ask(&DISCONNECT, &asked)?;
-    say(&match args.daemon.json {
-        true => format!("{}\n", json!(client)),
-        false => {
-            let after = match client.in_flight {
-                0 => String::new(),
-                count => format!(
-                    " when its {count} requests in flight are answered; the same command again \
-                     does not wait for them"
-                ),
-            };
-            let (number, peer) = (client.client, visible(&client.peer));
-            let export = or_dash(&client.export);
-            format!("client {number} ({peer}) of export {export} is disconnected{after}\n")
-        }
-    });
-    Ok(ExitCode::SUCCESS)
+    let client = args.daemon.ask(&DISCONNECT, &asked)?;
+    args.daemon.print(&client, || {
+        let after = match client.in_flight {
+            0 => String::new(),
+            count => format!(
+                " when its {count} requests in flight are answered; the same command again does \
+                 not wait for them"
+            ),
+        };
+        let (number, peer) = (client.client, visible(&client.peer));
+        let export = or_dash(&client.export);
+        format!("client {number} ({peer}) of export {export} is disconnected{after}\n")
+    })
 }
 
 /// Formats a row for each client, 100 columns wide for names of usual length, and a line for each

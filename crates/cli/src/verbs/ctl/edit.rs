@@ -84,8 +84,7 @@ pub fn add(args: &AddArgs) -> Result<ExitCode> {
         settings: settings.collect::<Result<_>>()?,
         dry_run: args.dry_run,
     };
-    let report = args.daemon.connect.client()?.ask(&ADD, &asked)?;
-    reload::show(&report, &args.daemon)
+    reload::show(&args.daemon.ask(&ADD, &asked)?, &args.daemon)
 }
 
 /// Asks the daemon to remove a section.
@@ -98,6 +97,5 @@ pub fn remove(args: &RemoveArgs) -> Result<ExitCode> {
         name: args.name.clone(),
         options: args.options,
     };
-    let report = args.daemon.connect.client()?.ask(&REMOVE, &asked)?;
-    reload::show(&report, &args.daemon)
+    reload::show(&args.daemon.ask(&REMOVE, &asked)?, &args.daemon)
 }

@@ -8,9 +8,8 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
-use millrace::nearest;
-use millrace_console::{Grid, Side, say, visible};
-use serde_json::json;
+use millrace_console::words::nearest;
+use millrace_console::{Grid, Side, visible};
 
 use super::set::SetArgs;
 use super::{Daemon, pair};
@@ -33,18 +32,17 @@ pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
         }
     }
     let asked = SetGroup { group: name.to_owned(), settings };
-    let changed = daemon.connect.client()?.ask(&SET_GROUP, &asked)?;
-    if daemon.json {
-        say(&format!("{}\n", json!(changed)));
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut text = format!("{}:\n", visible(&changed.group));
-    for setting in &changed.settings {
-        let (key, now, before) = (&setting.key, &setting.value, &setting.before);
-        let _ = writeln!(text, "  {}={}, before {}", visible(key), visible(now), visible(before));
-    }
-    say(&text);
-    warn(&changed.warnings);
+    let changed = daemon.ask(&SET_GROUP, &asked)?;
+    daemon.print(&changed, || {
+        let mut text = format!("{}:\n", visible(&changed.group));
+        for setting in &changed.settings {
+            let (now, before) = (visible(&setting.value), visible(&setting.before));
+            let _ = writeln!(text, "  {}={now}, before {before}", visible(&setting.key));
+        }
+        text
+    })?;
+    // The JSON answer has the warnings.
+    warn(changed.warnings.iter().filter(|_| !daemon.json));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -60,9 +58,7 @@ pub fn warn<'a>(warnings: impl IntoIterator<Item = &'a String>) {
 pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a GroupState> {
     report.groups.iter().find(|group| group.name == name).ok_or_else(|| {
         let names = report.groups.iter().map(|group| group.name.as_str());
-        let like = nearest(name, names);
-        let like = like.map_or_else(String::new, |like| format!("; did you mean {like:?}?"));
-        anyhow!("there is no group {name:?}{like}")
+        anyhow!("there is no group {name:?}{}", nearest(name, names))
     })
 }
 

@@ -6,9 +6,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use millrace_console::{logging, say, visible};
+use millrace_console::{logging, visible};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::Daemon;
 use crate::verbs::serve::live::daemon::LiveDaemon;
@@ -81,14 +80,12 @@ pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, 
 /// Fails if the daemon cannot be reached or refuses.
 pub fn run(args: &LogLevelArgs) -> Result<ExitCode> {
     let asked = LogLevel { level: args.level.clone() };
-    let answer = args.daemon.connect.client()?.ask(&LOG_LEVEL, &asked)?;
+    let answer = args.daemon.ask(&LOG_LEVEL, &asked)?;
     let level = visible(&answer.level);
-    say(&match (&answer.before, args.daemon.json) {
-        (_, true) => format!("{}\n", json!(answer)),
-        (Some(before), false) => format!("log level is {level}; it was {}\n", visible(before)),
-        (None, false) => format!("log level {level}\n"),
-    });
-    Ok(ExitCode::SUCCESS)
+    args.daemon.print(&answer, || match &answer.before {
+        Some(before) => format!("log level is {level}; it was {}\n", visible(before)),
+        None => format!("log level {level}\n"),
+    })
 }
 
 #[cfg(test)]

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use millrace_console::{say, visible};
-use serde_json::json;
+use millrace_console::visible;
 
 use super::Daemon;
 use crate::views::Reload;
@@ -59,15 +58,12 @@ pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
         file: file.context("cannot determine the working directory")?,
         options: args.options,
     };
-    let report = args.daemon.connect.client()?.ask(&RELOAD, &asked)?;
-    show(&report, &args.daemon)
+    show(&args.daemon.ask(&RELOAD, &asked)?, &args.daemon)
 }
 
 /// Prints the changes.
 pub fn show(report: &ReloadReport, daemon: &Daemon) -> Result<ExitCode> {
-    match daemon.json {
-        true => say(&format!("{}\n", json!(report))),
-        false => report.text().lines().for_each(|line| say(&format!("{}\n", visible(line)))),
-    }
-    Ok(ExitCode::SUCCESS)
+    daemon.print(report, || {
+        report.text().lines().map(|line| format!("{}\n", visible(line))).collect()
+    })
 }

@@ -10,7 +10,6 @@ use anyhow::Result;
 use millrace_block::{ErrorKind, SECTOR_SHIFT};
 use millrace_console::{say, visible};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::Daemon;
 use crate::config::words::bytes_for_people;
@@ -153,22 +152,16 @@ pub fn answer(daemon: &LiveDaemon, asked: &Resize) -> Result<VolumeGrowth, Refus
 /// # Errors
 /// Fails if the daemon cannot be reached or refuses.
 pub fn run(args: &ResizeArgs) -> Result<ExitCode> {
-    let resized =
-        args.daemon.connect.client()?.ask(&RESIZE, &Resize { volume: args.volume.clone() })?;
-    match args.daemon.json {
-        true => say(&format!("{}\n", json!(resized))),
-        false => say(&describe(&resized)),
-    }
-    Ok(ExitCode::SUCCESS)
+    let resized = args.daemon.ask(&RESIZE, &Resize { volume: args.volume.clone() })?;
+    args.daemon.print(&resized, || describe(&resized))
 }
 
 /// Describes the volume and the drives that have grown.
 fn describe(resized: &VolumeGrowth) -> String {
-    let grown = |old: u64, new: u64| match new > old {
-        true => {
-            format!("{} ({new} bytes), was {}", bytes_for_people(new), bytes_for_people(old))
-        }
-        false => format!("{} ({new} bytes), unchanged", bytes_for_people(new)),
+    let grown = |old: u64, new: u64| {
+        let was = format!("was {}", bytes_for_people(old));
+        let was = if new > old { &was } else { "unchanged" };
+        format!("{} ({new} bytes), {was}", bytes_for_people(new))
     };
     let (old, new) = (resized.old_bytes, resized.new_bytes);
     let mut text = format!("{}: {}\n", visible(&resized.volume), grown(old, new));

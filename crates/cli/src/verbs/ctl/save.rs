@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
-use millrace_console::{say, visible};
+use millrace_console::visible;
 use serde_json::json;
 
 use super::Daemon;
@@ -56,11 +56,7 @@ pub fn run(args: &SaveArgs) -> Result<ExitCode> {
         client.ask(&RELOAD, &Reload::default())?;
     }
     let shown = file.display().to_string();
-    say(&match args.daemon.json {
-        true => format!("{}\n", json!({ "file": shown })),
-        false => format!("{}: written\n", visible(&shown)),
-    });
-    Ok(ExitCode::SUCCESS)
+    args.daemon.print(&json!({ "file": shown }), || format!("{}: written\n", visible(&shown)))
 }
 
 /// Refuses to overwrite another existing file or edits that the daemon has not read, and to save to

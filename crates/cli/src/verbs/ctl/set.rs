@@ -7,8 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use millrace::nearest;
-use millrace_console::{say, visible};
-use serde_json::json;
+use millrace_console::visible;
 
 use super::{Daemon, groups, pair};
 use crate::views::requests::{SET, STATS};
@@ -53,8 +52,7 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     }
     // The daemon's groups allow a better error text. If no daemon answers, the text covers only the
     // key.
-    let report =
-        args.daemon.connect.client().and_then(|mut client| client.ask(&STATS, &StatsQuery::ALL));
+    let report = args.daemon.ask(&STATS, &StatsQuery::ALL);
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
         bail!(hint);
     }
@@ -80,16 +78,14 @@ pub fn run(args: &SetArgs) -> Result<ExitCode> {
             bail!("{key} is given twice; remove one of them");
         }
     }
-    let changed = args.daemon.connect.client()?.ask(&SET, &asked)?;
-    if args.daemon.json {
-        say(&format!("{}\n", json!(changed)));
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut text = format!("{}:\n", visible(&changed.volume));
-    for drive in &changed.drives {
-        let (name, now, before) = (visible(&drive.name), &drive.scheduler, &drive.before);
-        let _ = writeln!(text, "  {name}: scheduler={}, before {}", visible(now), visible(before));
-    }
-    say(&text);
-    Ok(ExitCode::SUCCESS)
+    let changed = args.daemon.ask(&SET, &asked)?;
+    args.daemon.print(&changed, || {
+        let mut text = format!("{}:\n", visible(&changed.volume));
+        for drive in &changed.drives {
+            let (now, before) = (visible(&drive.scheduler), visible(&drive.before));
+            let name = visible(&drive.name);
+            let _ = writeln!(text, "  {name}: scheduler={now}, before {before}");
+        }
+        text
+    })
 }

@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use millrace_console::{say, visible};
+use millrace_console::visible;
 use serde_json::json;
 
 use super::Daemon;
@@ -40,21 +40,15 @@ pub fn run(args: &VersionArgs) -> Result<ExitCode> {
     let (version, pid, path) = client.daemon();
     let is_same = version == OWN;
     let path = visible(&path.to_string_lossy()).into_owned();
-    say(&match args.daemon.json {
-        true => {
-            let daemon = json!({ "version": version, "pid": pid, "control_socket": path });
-            let line = json!({ "version": OWN, "control": CONTROL_VERSION, "daemon": daemon });
-            format!("{line}\n")
-        }
-        false => {
-            let differ = "\nthe versions differ: restart the daemon to run the version of this \
-                          program";
-            let end = if is_same { "" } else { differ };
-            format!(
-                "program  millrace {OWN}, control protocol {CONTROL_VERSION}\n\
-                 daemon   millrace {version}, process {pid}, at unix:{path}{end}\n"
-            )
-        }
-    });
-    Ok(if is_same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let daemon = json!({ "version": version, "pid": pid, "control_socket": path });
+    let answer = json!({ "version": OWN, "control": CONTROL_VERSION, "daemon": daemon });
+    let done = args.daemon.print(&answer, || {
+        let differ = "\nthe versions differ: restart the daemon to run the version of this program";
+        let end = if is_same { "" } else { differ };
+        format!(
+            "program  millrace {OWN}, control protocol {CONTROL_VERSION}\n\
+             daemon   millrace {version}, process {pid}, at unix:{path}{end}\n"
+        )
+    })?;
+    Ok(if is_same { done } else { ExitCode::FAILURE })
 }

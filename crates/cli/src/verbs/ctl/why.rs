@@ -11,9 +11,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use millrace_console::{Grid, Side, say, visible};
+use millrace_console::{Grid, Side, visible};
 use serde::Serialize;
-use serde_json::json;
 
 use super::Daemon;
 use crate::verbs::stat::groups::{self, GroupRow};
@@ -92,11 +91,7 @@ pub fn run(args: &WhyArgs) -> Result<ExitCode> {
         let (export, volume) = (visible(&args.name), visible(&volume));
         why.says = format!("Export {export} belongs to volume {volume}. {}", why.says);
     }
-    match args.daemon.json {
-        true => say(&format!("{}\n", json!(why))),
-        false => say(&text(&why)),
-    }
-    Ok(ExitCode::SUCCESS)
+    args.daemon.print(&why, || text(&why))
 }
 
 /// Returns the volume of this name, or of the export of this name.

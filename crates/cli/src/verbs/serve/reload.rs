@@ -164,13 +164,13 @@ impl ConfigReloader {
         adopt_spelling(&mut plan.config, &served);
         let plan = &*plan;
         let difference = ConfigDifference::new(&served, &server.with_open_files(&plan.config));
-        if !difference.removed_volumes.is_empty() && daemon.recording().is_active() {
+        if !difference.removed_volumes.is_empty() && daemon.recording.is_active() {
             let text =
                 "a trace is being recorded, which keeps drives open: end the recording first";
             return Err(Refusal::new("busy", text));
         }
         let metrics = self.prepare_metrics(plan, daemon)?;
-        let marks = daemon.marks();
+        let marks = &daemon.marks;
         let options = ReloadOptions {
             dry_run: asked.dry_run,
             disconnect: asked.disconnect,
@@ -206,7 +206,7 @@ impl ConfigReloader {
                 if let Some(bound) = &bound {
                     say(&view_sockets::describe_metrics(bound.real()));
                 }
-                daemon.metrics().replace(bound);
+                daemon.metrics.replace(bound);
             }
             warnings::on_plan(plan, self.flags.metrics);
             log(&report, &reloaded.notes);
@@ -222,7 +222,7 @@ impl ConfigReloader {
 
     /// Returns the change to a plan's address of metrics, if there is one.
     fn metrics_change(&self, plan: &ServePlan, daemon: &LiveDaemon) -> Option<ReloadChange> {
-        let (before, now) = (daemon.metrics().address(), self.metrics_of(plan));
+        let (before, now) = (daemon.metrics.address(), self.metrics_of(plan));
         (before != now).then(|| metrics_change(before, now))
     }
 
@@ -232,11 +232,11 @@ impl ConfigReloader {
         plan: &ServePlan,
         daemon: &LiveDaemon,
     ) -> Result<Option<Option<BoundAddress>>, Refusal> {
-        if self.metrics_of(plan) == daemon.metrics().address() {
+        if self.metrics_of(plan) == daemon.metrics.address() {
             return Ok(None);
         }
         let port = |address: Option<SocketAddr>| address.map(|address| address.port());
-        let is_same_port = port(self.metrics_of(plan)) == port(daemon.metrics().address());
+        let is_same_port = port(self.metrics_of(plan)) == port(daemon.metrics.address());
         let bound = view_sockets::bind_metrics(plan, self.flags.metrics);
         bound.map(Some).map_err(|problems| {
             let hint = match is_same_port {
@@ -270,7 +270,7 @@ impl ConfigReloader {
         changes.retain(|one| one.section != "listener" && !is_open_file(&one.name));
         let exports = changes.iter_mut().filter(|change| change.section == "export");
         exports.for_each(|export| export.detail.clear());
-        let (in_file, now) = (self.metrics_of(&plan), daemon.metrics().address());
+        let (in_file, now) = (self.metrics_of(&plan), daemon.metrics.address());
         changes.extend((in_file != now).then(|| metrics_change(in_file, now)));
         Ok(changes)
     }

@@ -94,7 +94,7 @@ fn share(group: &GroupRow, percent: f64) -> String {
 
 /// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
-    if model.is_explained() {
+    if model.explained {
         let text = format!("Keys:\n{KEYS_HELP}\n\nColumns:\n{COLUMNS_HELP}\n\nAny key goes back.");
         return frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), frame.area());
     }
@@ -115,7 +115,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
         false => "Volume".to_owned(),
     };
     table(frame, above, model, (&title, &COLUMNS, &volumes[..shown]));
-    match model.below() {
+    match model.below {
         LowerTable::Groups => lower(frame, below, model, (&GROUP_COLUMNS, &model.groups())),
         LowerTable::Caches => lower(frame, below, model, (&CACHE_COLUMNS, &model.caches())),
         kind => lower(frame, below, model, (&COLUMNS, &model.rows(kind.kind()))),
@@ -131,7 +131,7 @@ fn lower<T: ListedRow>(
     model: &Model,
     (columns, rows): (&[Column<T>], &[&T]),
 ) {
-    let name = model.below().title();
+    let name = model.below.title();
     let room = usize::from(area.height.saturating_sub(1));
     let first = model.first(room);
     let last = rows.len().min(first + room);
@@ -154,9 +154,9 @@ fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
 
 /// Returns the lines of the head.
 fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
-    let (report, server) = (model.report(), &model.report().server);
+    let (report, server) = (&model.report, &model.report.server);
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let (sort, reversed) = model.sorted();
+    let (sort, reversed) = (model.sort, model.reversed);
     let order = match (sort, reversed) {
         (SortOrder::Given, false) => "as configured".to_owned(),
         (_, false) => format!("sorted by {}", sort.name()),
@@ -165,7 +165,7 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     let failed: u64 = report.exports.iter().map(|export| export.errors).sum();
     let failing = failing_drives(report);
     let up = format!("up {}", clock(report.uptime_ns / 1_000_000_000));
-    let every = format!("every {:.1} s", model.interval().as_secs_f64());
+    let every = format!("every {:.1} s", model.interval.as_secs_f64());
     let host = Some(&report.daemon.host).filter(|host| !host.is_empty());
     let host = host.map(|host| format!("on {}", host.escape_debug()));
     let since = model.is_since_start().then(|| "all since the start".to_owned());
@@ -174,7 +174,7 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     if report.idle.volumes > 0 {
         first.push(format!("idle volumes {}", report.idle.volumes));
     }
-    if model.is_held() {
+    if model.held {
         first.push("HELD".to_owned());
     }
     let counted = &server.stats;
@@ -271,7 +271,7 @@ fn table<T: ListedRow>(
     let right = |text: String, width: u16| Cell::from(format!("{text:>0$}", usize::from(width)));
     let cut = |text: &str| shortened(text, usize::from(name));
     let mut head = vec![Cell::from(cut(title))];
-    let (sort, reversed) = model.sorted();
+    let (sort, reversed) = (model.sort, model.reversed);
     let marked = |name: &str| match (sorted_by(name) == Some(sort), reversed) {
         (false, _) => name.to_owned(),
         (true, false) => format!("{name}\u{25bc}"),
@@ -434,21 +434,21 @@ mod tests {
                 ""
             ]
         );
-        model.reverse();
+        model.reversed = !model.reversed;
         assert_eq!(marked(&model), "r/s\u{25b2} w/s\u{25b2}");
     }
 
     #[test]
     fn a_question_mark_explains_keys_and_columns() {
         let mut model = model(4);
-        model.explain();
+        model.explained = !model.explained;
         let text = screen(&model, 100, 40).join("\n");
         for part in
             ["Keys:", "ends", "Columns:", "aqu-sz        I/Os waiting", "Any key goes back."]
         {
             assert!(text.contains(part), "no {part} in {text}");
         }
-        model.explain();
+        model.explained = !model.explained;
         assert!(screen(&model, 80, 24)[0].starts_with("millrace  up"));
     }
 
@@ -561,7 +561,7 @@ mod tests {
     #[test]
     fn a_held_display_says_so_at_any_width() {
         let mut model = model(4);
-        model.hold();
+        model.held = !model.held;
         for width in [20, 40, 60, 80, 200] {
             let text = screen(&model, width, 24).join("\n");
             assert!(text.contains("HELD") && text.starts_with("millrace"), "{width}: {text}");

@@ -16,11 +16,12 @@ use crate::views::report::{Report, Server};
 pub const HISTORY: usize = 512;
 
 /// Sort order of the rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortOrder {
     /// Rows in the daemon's order.
     Given,
     /// I/Os per second.
+    #[default]
     Ios,
     /// Bytes per second.
     Bytes,
@@ -122,8 +123,9 @@ impl ListedRow for CacheRow {
 }
 
 /// State of the screen.
+#[derive(Default)]
 pub struct Model {
-    report: Report,
+    pub report: Report,
     /// Server counters of the previous report, and the seconds between that report and the last
     /// one.
     before: (Server, f64),
@@ -132,19 +134,24 @@ pub struct Model {
     caches: Vec<CacheRow>,
     /// I/Os per second of each row in the last reports.
     history: HashMap<RowKey, VecDeque<f64>>,
-    interval: Duration,
-    sort: SortOrder,
-    reversed: bool,
-    held: bool,
-    explained: bool,
-    below: LowerTable,
+    /// Time between reports.
+    pub interval: Duration,
+    pub sort: SortOrder,
+    pub reversed: bool,
+    /// True while the display is paused.
+    pub held: bool,
+    /// True while the help is shown.
+    pub explained: bool,
+    pub below: LowerTable,
+    /// Index of the first row of the lower table.
     first: usize,
 }
 
 /// Kind of rows in the lower table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LowerTable {
     /// Drives of all volumes.
+    #[default]
     Drives,
     /// Hardware queues of all drives.
     Queues,
@@ -181,23 +188,8 @@ impl LowerTable {
 }
 
 impl Model {
-    /// Makes an empty state.
     pub fn new(interval: Duration) -> Model {
-        Model {
-            report: Report::default(),
-            before: (Server::default(), 0.0),
-            rows: Vec::new(),
-            groups: Vec::new(),
-            caches: Vec::new(),
-            history: HashMap::new(),
-            interval,
-            sort: SortOrder::Ios,
-            reversed: false,
-            held: false,
-            explained: false,
-            below: LowerTable::Drives,
-            first: 0,
-        }
+        Model { interval, ..Model::default() }
     }
 
     /// Takes the next report, unless the display is paused.
@@ -259,21 +251,6 @@ impl Model {
         self.report.drives.iter().map(|drive| drive.in_flight).sum()
     }
 
-    /// Returns true while the help is shown.
-    pub fn is_explained(&self) -> bool {
-        self.explained
-    }
-
-    /// Shows the help, or returns to the tables.
-    pub fn explain(&mut self) {
-        self.explained = !self.explained;
-    }
-
-    /// Returns the last report.
-    pub fn report(&self) -> &Report {
-        &self.report
-    }
-
     /// Returns the rate of a server counter per second.
     pub fn server_rate(&self, counter: impl Fn(&Server) -> u64) -> f64 {
         let grown = counter(&self.report.server).saturating_sub(counter(&self.before.0));
@@ -324,21 +301,6 @@ impl Model {
         .collect()
     }
 
-    /// Returns the time between reports.
-    pub fn interval(&self) -> Duration {
-        self.interval
-    }
-
-    /// Returns the sort order, and whether it is reversed.
-    pub fn sorted(&self) -> (SortOrder, bool) {
-        (self.sort, self.reversed)
-    }
-
-    /// Returns true while the display is paused.
-    pub fn is_held(&self) -> bool {
-        self.held
-    }
-
     /// Returns the index of the first row of the lower table, if `room` rows fit.
     pub fn first(&self, room: usize) -> usize {
         self.first.min(self.lower_rows().saturating_sub(room))
@@ -361,11 +323,6 @@ impl Model {
         }
     }
 
-    /// Returns the kind of rows in the lower table.
-    pub fn below(&self) -> LowerTable {
-        self.below
-    }
-
     /// Selects the next kind of rows.
     pub fn next_below(&mut self) {
         self.below = match self.below {
@@ -382,16 +339,6 @@ impl Model {
     pub fn sort_by_next(&mut self) {
         let place = SortOrder::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
         self.sort = SortOrder::ALL[(place + 1) % SortOrder::ALL.len()];
-    }
-
-    /// Reverses the sort order.
-    pub fn reverse(&mut self) {
-        self.reversed = !self.reversed;
-    }
-
-    /// Pauses or continues the display.
-    pub fn hold(&mut self) {
-        self.held = !self.held;
     }
 
     /// Multiplies the interval by `factor`, between a tenth of a second and a minute.
@@ -477,11 +424,14 @@ pub mod tests {
         let mut model = Model::new(Duration::from_secs(1));
         model.update(report(1, 3, 100));
         assert_eq!(names(&model), ["d2", "d1", "d0"]);
-        model.reverse();
+        model.reversed = !model.reversed;
         assert_eq!(names(&model), ["d0", "d1", "d2"]);
-        model.reverse();
+        model.reversed = !model.reversed;
         (0..4).for_each(|_| model.sort_by_next());
-        assert_eq!((model.sorted().0, names(&model)), (SortOrder::Given, vec!["d0", "d1", "d2"]));
+        assert_eq!(
+            ((model.sort, model.reversed).0, names(&model)),
+            (SortOrder::Given, vec!["d0", "d1", "d2"])
+        );
     }
 
     #[test]
@@ -489,7 +439,7 @@ pub mod tests {
         let mut model = Model::new(Duration::from_secs(1));
         model.update(report(1, 3, 100));
         let kinds = [(); 5].map(|()| {
-            let (kind, rows) = (model.below().kind(), model.lower_rows());
+            let (kind, rows) = (model.below.kind(), model.lower_rows());
             model.next_below();
             (kind, rows)
         });
@@ -500,7 +450,10 @@ pub mod tests {
         };
         assert_eq!(names(&model), ["gold", "bulk"]);
         (0..3).for_each(|_| model.sort_by_next());
-        assert_eq!((model.sorted().0, names(&model)[0].as_str()), (SortOrder::Queue, "bulk"));
+        assert_eq!(
+            ((model.sort, model.reversed).0, names(&model)[0].as_str()),
+            (SortOrder::Queue, "bulk")
+        );
     }
 
     #[test]
@@ -515,9 +468,9 @@ pub mod tests {
         assert_eq!(model.graph(&drive, 9), "\u{2581}\u{2588}\u{2585}\u{2581}");
         assert_eq!(model.graph(&drive, 2), "\u{2585}\u{2581}");
         assert_eq!(model.server_rate(|server| server.stats.requests), 0.0);
-        model.hold();
+        model.held = !model.held;
         model.update(report(9, 2, 9999));
-        assert_eq!(model.report().uptime_ns, 4_000_000_000);
+        assert_eq!(model.report.uptime_ns, 4_000_000_000);
     }
 
     #[test]
@@ -549,6 +502,6 @@ pub mod tests {
         model.scroll(100);
         assert_eq!((model.first(2), model.first(9)), (3, 0));
         (0..20).for_each(|_| model.change_interval(2.0));
-        assert_eq!(model.interval(), Duration::from_secs(60));
+        assert_eq!(model.interval, Duration::from_secs(60));
     }
 }

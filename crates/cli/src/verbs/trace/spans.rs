@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use millrace_console::{EventFlow, ProgressBar};
 use millrace_trace::{Columns, SpanGrouping, Spans, TraceError, json_line};
 
@@ -30,12 +30,12 @@ Spans, in seconds; percentiles are known to an eighth:
 Spans of devices that only map I/Os to others (device majors 9, 253, 254) have dm in their \
 names; btt keeps them apart.";
 
-/// Grouping of the numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SpanSplit {
-    Drive,
-    Cpu,
-    Op,
+fn groupings() -> impl TypedValueParser<Value = SpanGrouping> {
+    PossibleValuesParser::new(["drive", "cpu", "op"]).map(|word| match word.as_str() {
+        "drive" => SpanGrouping::Drive,
+        "cpu" => SpanGrouping::Cpu,
+        _ => SpanGrouping::Op,
+    })
 }
 
 /// Arguments of `trace spans`.
@@ -51,8 +51,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Also print the spans of each drive, CPU or kind of I/O
-    #[arg(long, value_enum)]
-    per: Option<SpanSplit>,
+    #[arg(long, value_parser = groupings())]
+    per: Option<SpanGrouping>,
 }
 
 /// Prints the spans.
@@ -69,20 +69,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if spans.has_completions_only() {
         bail!(TraceError::CompletionsOnly { trace: args.input.names.join(" ") });
     }
-    let per = args.per.map(|by| match by {
-        SpanSplit::Drive => SpanGrouping::Drive,
-        SpanSplit::Cpu => SpanGrouping::Cpu,
-        SpanSplit::Op => SpanGrouping::Op,
-    });
     let columns = if args.extended { Columns::All } else { Columns::Short };
     if args.json {
-        let mut json = spans.json(per);
+        let mut json = spans.json(args.per);
         let notes = walked.notes.iter().cloned().chain(spans.notes());
         json["notes"] = notes.collect::<Vec<String>>().into();
         json["damage"] = walked.damage.lines().into();
         millrace_console::say(&json_line(&json));
     } else {
-        millrace_console::say(&spans.text(per, columns));
+        millrace_console::say(&spans.text(args.per, columns));
     }
     Ok(walked.damage.exit_code())
 }

@@ -4,7 +4,7 @@
 //! calls them all. why.rs prints the lines below the table, and in JSON.
 
 use millrace_block::DiskCounter;
-use millrace_console::visible;
+use millrace_console::{counted, visible};
 
 use super::causes::FLUSH;
 use super::time;
@@ -88,16 +88,12 @@ fn timeouts(drive: &DriveInterval<'_>) -> Option<String> {
     let before = drive.before.map_or(0, |before| before.counts[DiskCounter::Timeouts]);
     let timeouts = drive.now.counts[DiskCounter::Timeouts].saturating_sub(before);
     (timeouts > 0).then(|| {
-        format!("drive {}: {} not answered in time", drive.name, counted(timeouts, "request"))
+        format!(
+            "drive {}: {} not answered in time",
+            drive.name,
+            counted(timeouts as usize, "request")
+        )
     })
-}
-
-/// Formats a number with its noun.
-fn counted(number: u64, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        many => format!("{many} {noun}s"),
-    }
 }
 
 impl<'a> Interval<'a> {
@@ -118,7 +114,8 @@ impl<'a> Interval<'a> {
         let is_long = self.seconds >= SILENT_S;
         let is_silent = is_long && in_flight > 0 && was_busy && drive.added(|op| op.ios) == 0;
         is_silent.then(|| {
-            let (name, seconds, ios) = (drive.name, self.seconds, counted(in_flight, "I/O"));
+            let (name, seconds, ios) =
+                (drive.name, self.seconds, counted(in_flight as usize, "I/O"));
             format!("drive {name}: completed nothing in {seconds:.1} s, with {ios} in flight")
         })
     }
@@ -154,7 +151,7 @@ impl<'a> Interval<'a> {
         let stats = &did.stats;
         let [dirty, most] =
             [stats.dirty_bytes, stats.dirty_max_bytes].map(|bytes| mib(bytes as f64));
-        let writes = counted(did.stats.throttled, "write");
+        let writes = counted(did.stats.throttled as usize, "write");
         let back = mib((did.stats.written_back * did.stats.page_bytes) as f64 / self.seconds);
         Some(format!(
             "cache of {}: {writes} waited for room: {dirty} MiB of at most {most} MiB is not on the \

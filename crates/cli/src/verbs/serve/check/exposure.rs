@@ -14,7 +14,7 @@ use millrace::{DriveConfig, Listen, SocketAccess, Spec, TlsConfig, VhostSocket};
 use millrace_exports::nbd::handed_over_address;
 
 use super::view_sockets;
-use crate::config::{KeyLines, ListenerPlan, Position, Problems, ServePlan};
+use crate::config::{KeyLines, ListenerPlan, Position, ServePlan};
 
 /// Mode bits for users other than the owner and the group.
 const OTHERS: u32 = 0o007;
@@ -33,12 +33,7 @@ pub fn warnings(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Vec<Strin
     list.extend(of_control(plan));
     list.extend(of_metrics(plan, metrics_flag));
     list.extend(of_keys(plan));
-    let text = |(place, text)| {
-        let mut one = Problems::new(&plan.file);
-        one.add_at(place, text);
-        one.to_string()
-    };
-    list.into_iter().map(text).collect()
+    list.into_iter().map(|(place, text)| plan.problem(place, text).to_string()).collect()
 }
 
 /// Warns about an NBD address that other users or hosts can reach. Only certificates and lists of
@@ -182,9 +177,7 @@ pub fn control_note(plan: &ServePlan) -> Option<String> {
         }
         Some(_) => return None,
     };
-    let mut note = Problems::new(&plan.file);
-    note.add(plan.lines.server.at("control-group"), text);
-    Some(note.to_string())
+    Some(plan.problem(plan.lines.server.at("control-group"), text).to_string())
 }
 
 fn of_metrics(plan: &ServePlan, flag: Option<SocketAddr>) -> Option<Warning> {

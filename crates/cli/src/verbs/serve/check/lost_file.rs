@@ -52,12 +52,15 @@ pub fn check(plan: &ServePlan) -> Result<(), Problems> {
     plan.config.volumes.iter().try_for_each(|volume| {
         let (own, rest) = lines.split_at(volume.drives.len());
         lines = rest;
-        check_volume(&plan.file, volume, own)
+        check_volume(plan, volume, own)
     })
 }
 
-fn check_volume(file: &str, volume: &VolumeConfig, lines: &[KeyLines]) -> Result<(), Problems> {
-    let mut problems = Problems::new(file);
+fn check_volume(
+    plan: &ServePlan,
+    volume: &VolumeConfig,
+    lines: &[KeyLines],
+) -> Result<(), Problems> {
     let drives = &volume.drives;
     // A volume with a single drive has no other drive whose data would be incomplete.
     if drives.len() < 2 {
@@ -75,8 +78,7 @@ fn check_volume(file: &str, volume: &VolumeConfig, lines: &[KeyLines]) -> Result
         file.display(),
         volume.name
     );
-    problems.add(lines[at].at("path"), text);
-    Err(problems)
+    Err(plan.problem(lines[at].at("path"), text))
 }
 
 #[cfg(test)]

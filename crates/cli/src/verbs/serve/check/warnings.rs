@@ -12,7 +12,7 @@ use millrace::{DriveWorkers, Opened, Volume};
 use millrace_block::Serving;
 
 use super::exposure;
-use crate::config::{Problems, ServePlan};
+use crate::config::ServePlan;
 
 /// Page size of most guests in bytes; the only one on x86-64.
 const GUEST_PAGE: u32 = 4096;
@@ -62,18 +62,14 @@ pub fn on_volumes(
 fn large_blocks(plan: &ServePlan, volume: &str, block_bytes: u32) -> impl Iterator<Item = String> {
     let is_its = move |name: &str| block_bytes > GUEST_PAGE && name == volume;
     plan.guests().filter(move |(export, ..)| is_its(&export.volume)).map(move |(_, guests, line)| {
-        let mut warning = Problems::new(&plan.file);
         let socket = guests.path().display();
-        warning.add(
-            line,
-            format!(
-                "vhost-user-blk: unix:{socket}: the blocks of volume {volume} have {block_bytes} bytes, and \
-                 Linux guests refuse a disk whose block is larger than their page, mostly \
-                 {GUEST_PAGE} bytes (`virtio_blk: invalid block size`); a cache does not change \
-                 that: take a drive with smaller blocks, or let the guest mount it over NBD"
-            ),
+        let text = format!(
+            "vhost-user-blk: unix:{socket}: the blocks of volume {volume} have {block_bytes} bytes, \
+             and Linux guests refuse a disk whose block is larger than their page, mostly \
+             {GUEST_PAGE} bytes (`virtio_blk: invalid block size`); a cache does not change that: \
+             take a drive with smaller blocks, or let the guest mount it over NBD"
         );
-        warning.to_string()
+        plan.problem(line, text).to_string()
     })
 }
 

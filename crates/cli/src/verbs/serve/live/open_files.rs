@@ -125,7 +125,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         let Some(server) = server.as_mut() else { return };
         let task = request.and_then(|request| server.answer(request));
         // No file is closed during a trace recording, because the recording keeps drives open.
-        let unused = match looked.elapsed() >= LOOK && !daemon.recording().is_active() {
+        let unused = match looked.elapsed() >= LOOK && !daemon.recording.is_active() {
             true => server.unused_files(),
             false => Vec::new(),
         };
@@ -138,7 +138,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         }
         for closing in unused {
             let directory = closing.directory().to_owned();
-            let refused = daemon.open_files().give(&directory, FileJob::Close(closing));
+            let refused = daemon.open_files.give(&directory, FileJob::Close(closing));
             // The file stays open without a client; a later check closes it.
             if let Some(FileJob::Close(closing)) = refused {
                 server.close(closing);
@@ -151,13 +151,11 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
 fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
     let directory = task.directory().map(str::to_owned);
     match directory {
-        Some(directory) => {
-            drop(daemon.open_files().give(&directory, FileJob::Task(Box::new(task))))
-        }
+        Some(directory) => drop(daemon.open_files.give(&directory, FileJob::Task(Box::new(task)))),
         None => {
-            let marks = daemon.marks();
+            let marks = &daemon.marks;
             let changes = server.finish(task, &|more| mark_caches(more, marks));
-            daemon.open_files().log(&changes);
+            daemon.open_files.log(&changes);
         }
     }
 }
@@ -207,7 +205,7 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
         if let Some(closing) = closing {
             let changes = server.close(closing);
             keep_drives |= !changes.closed.is_empty();
-            daemon.open_files().log(&changes);
+            daemon.open_files.log(&changes);
         }
         if server.configured().exports.len() != open_before {
             behind.get_or_insert(Instant::now());
@@ -222,7 +220,7 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
 /// Updates the views.
 fn follow(daemon: &LiveDaemon, server: &Server) {
     daemon.follow(server);
-    daemon.marks().remove(|name| server.configured().volume_number(name).is_none());
+    daemon.marks.remove(|name| server.configured().volume_number(name).is_none());
 }
 
 /// Warnings of the last minute, so that clients that retry do not fill the log.

@@ -99,7 +99,7 @@ impl DaemonWatch {
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             self.look();
             self.daemon.tick();
-            self.daemon.marks().look();
+            self.daemon.marks.look();
             if let Some(failure) = self.daemon.failure() {
                 tracing::error!("{failure}; the daemon stops");
                 // If raising the signal fails, the next check tries again.

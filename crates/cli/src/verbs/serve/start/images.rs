@@ -24,7 +24,7 @@ pub struct ImageArgs {
     /// Layout of several files in one volume: linear (one after the other) or stripe (chunks of 64
     /// KiB in turn) [default: linear; for drives of a configuration it is stripe]
     #[arg(long, value_name = "LAYOUT", hide_possible_values = true)]
-    #[arg(value_parser = words::layouts())]
+    #[arg(value_parser = words::LayoutParser)]
     pub layout: Option<LayoutWord>,
     /// Serve read-only; files need not be writable
     #[arg(long)]

@@ -14,6 +14,7 @@ use millrace::{
     VhostSocket, Volume,
 };
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
+use millrace_console::cache::mode_word;
 use millrace_console::{Grid, Side, counted, quoted, visible};
 use millrace_drives::size_text;
 use millrace_machine::Native;
@@ -23,7 +24,6 @@ use crate::config::group;
 use crate::config::words::{bytes_for_people, design};
 use crate::config::{ListenerPlan, ServePlan};
 use crate::verbs::serve::check::findings::Findings;
-use crate::views::caches::mode_word;
 
 /// Number of bytes of an export that the suggested fio command accesses at most.
 const TRY_BYTES: u64 = 256 << 20;

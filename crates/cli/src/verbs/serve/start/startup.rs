@@ -125,7 +125,7 @@ impl Startup {
             tracing::info!("SIGHUP is ignored: the daemon does not serve yet");
             return;
         };
-        if let Err(refusal) = daemon.reloader().reload(&daemon, &Reload::default()) {
+        if let Err(refusal) = daemon.reloader.reload(&daemon, &Reload::default()) {
             tracing::error!("SIGHUP: nothing has changed: {}", refusal.message);
         }
     }
