@@ -77,7 +77,6 @@ impl Verb {
     }
 }
 
-/// Returns the definition of the command line, its help wrapped.
 pub fn command() -> Command {
     wrap_after_help(Cli::command())
 }
@@ -87,7 +86,6 @@ pub fn verbs() -> Vec<String> {
     command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect()
 }
 
-/// Runs the verb that the command line names.
 pub fn run() -> ExitCode {
     let parsed = command().try_get_matches();
     match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {

@@ -43,21 +43,14 @@ pub use requests::{
 };
 pub use thread::{Sockets, ViewThread};
 
-/// Functions of the daemon that the views call.
 pub trait Answers: Send + Sync {
-    /// Returns the first line of the control socket.
+    /// Returns the first line that a client of the control socket receives.
     fn greeting(&self) -> Value;
 
-    /// Creates the question for a verb and its arguments.
-    ///
-    /// # Errors
-    /// Returns a refusal if there is no such verb, or it does not take these arguments.
     fn ask(&self, verb: &str, arguments: Map<String, Value>) -> Result<Question, Refusal>;
 
-    /// Returns the counters in Prometheus's format.
     fn metrics(&self, query: StatsQuery) -> String;
 
-    /// Returns a line for each drive in trouble.
     fn problems(&self) -> Vec<String> {
         Vec::new()
     }

@@ -60,10 +60,7 @@ pub const KEYS: [CacheKey; 6] = [
     }),
 ];
 
-/// Parses `SIZE` or `KEY=VALUE,...`.
-///
-/// # Errors
-/// Returns a text that names the wrong setting and the rule it breaks.
+/// Parses `SIZE` or `KEY=VALUE,...`. An error names the wrong setting and the rule it breaks.
 pub fn of_text(text: &str) -> Result<CacheConfig, String> {
     let mut config = CacheConfig::default();
     let parts = text.split(',').map(|part| part.split_once('=').unwrap_or(("size", part)));

@@ -26,9 +26,6 @@ pub struct Args {
 }
 
 /// Prints the completion script.
-///
-/// # Errors
-/// Never fails, but returns a `Result`, as every verb does.
 pub fn run(args: &Args, command: Command) -> Result<ExitCode> {
     crate::say(&script(args.shell, command));
     Ok(ExitCode::SUCCESS)

@@ -27,7 +27,6 @@ pub fn wrap_after_help(command: Command) -> Command {
     command
 }
 
-/// Wraps each paragraph, example and table row of a text.
 fn wrapped_text(text: &str) -> String {
     let mut rows: Vec<String> = Vec::new();
     for line in text.lines() {

@@ -58,9 +58,6 @@ pub fn log() -> Option<&'static OutputQueue> {
 
 /// Sends both outputs through queues from now on, including panic messages. `failed` is called with
 /// each error of standard output.
-///
-/// # Errors
-/// Fails if a thread cannot be started.
 pub fn start(failed: fn(io::Error)) -> io::Result<()> {
     // An error of the log itself cannot be reported anywhere.
     spawn("millrace-log", &LOG, io::stderr(), ("the log", |_| ()))?;
@@ -120,7 +117,6 @@ impl OutputQueue {
         self.changed.notify_all();
     }
 
-    /// Writes the bytes that are added. Never returns.
     fn run(&self, mut write: impl FnMut(&[u8]), what: &str) {
         loop {
             let mut state = self.lock();

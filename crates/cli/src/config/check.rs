@@ -23,7 +23,6 @@ use super::unit_notes;
 use super::volume::VolumeDraft;
 use super::warnings;
 
-/// Checks the rules between sections and makes the plan.
 pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePlan {
     let Sections { mut config, daemon, mut lines, drives, volumes, lost, has_exports } = sections;
     let names = config.controllers.iter().map(|one| &one.name).zip(&lines.controllers);
@@ -99,8 +98,7 @@ fn volumes<'a>(
     unused.map(|(drive, _)| drive).collect()
 }
 
-/// Collects the NBD addresses with their settings. The names of all exports on one address must
-/// differ.
+/// Collects the NBD addresses. The export names on one address must differ.
 fn listeners(
     config: &ServeConfig,
     lines: &PlanLines,

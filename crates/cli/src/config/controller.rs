@@ -23,7 +23,6 @@ pub const KEYS: &[KeyReader<ControllerConfig>] = &[
     key("node", |to, at| at.some(&mut to.node, |text| words::whole(0..=65_535)(text).map(NodeId))),
 ];
 
-/// Reads a `[[controller]]` section.
 pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
     let name = section.name();
     let sharing = Sharing::Controller;
@@ -37,7 +36,6 @@ pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
     Some((config, lines))
 }
 
-/// Checks the controllers against this machine, and the controller names of the drives.
 pub fn check<'a>(
     controllers: impl Iterator<Item = (&'a ControllerConfig, &'a KeyLines)>,
     names: &SectionNames<'_>,

@@ -12,12 +12,9 @@ use millrace_console::visible;
 /// Beginning of the names of configurations that are built into the program.
 pub const BUILT_IN: &str = "built-in configuration";
 
-/// Position of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Position {
-    /// Flag on the command line.
     Flag(&'static str),
-    /// The file as a whole.
     File,
     /// Line of the file, from 1.
     Line(usize),
@@ -38,7 +35,6 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Makes an empty list for a file.
     pub fn new(file: &str) -> Self {
         Problems { file: visible(file).into_owned(), list: Vec::new() }
     }
@@ -48,10 +44,6 @@ impl Problems {
         self.list.push((place.into(), visible(&text.into()).into_owned()));
     }
 
-    /// Returns `value` if there are no problems.
-    ///
-    /// # Errors
-    /// Returns the problems in the order of their lines.
     pub fn unless_any<T>(mut self, value: T) -> Result<T, Problems> {
         if self.list.is_empty() {
             return Ok(value);
@@ -60,17 +52,14 @@ impl Problems {
         Err(self)
     }
 
-    /// Logs a line for each problem.
     pub fn log(&self) {
         self.to_string().lines().for_each(|line| tracing::error!("{line}"));
     }
 
-    /// Returns the number of problems.
     pub fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// Returns true if there are no problems.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -100,7 +89,6 @@ impl fmt::Display for Problems {
     }
 }
 
-/// Ends of problem texts that give the remedy for a socket.
 const PATH: &str = "choose another path";
 const PORT: &str = "choose another port";
 

@@ -23,15 +23,12 @@ use signal_hook::iterator::Signals;
 use crate::config::words::{self, ControlWord};
 use crate::views::client::{Client, why_not};
 
-/// Environment variable with the path of the control socket.
 const VARIABLE: &str = "MILLRACE_CONTROL";
-/// Environment variable with the directory of the user's sockets.
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
 /// Time between two checks of [`keep_asking`] for the end.
 const TURN: Duration = Duration::from_millis(50);
 
-/// Option that selects the daemon, for each verb that connects to one.
 #[derive(Debug, clap::Args)]
 pub struct Connect {
     /// Control socket of the daemon, unix:PATH [default: that in MILLRACE_CONTROL, else one in
@@ -41,10 +38,6 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// Connects to the daemon.
-    ///
-    /// # Errors
-    /// Fails if no daemon is found, or another server listens on the named socket.
     pub fn client(&self) -> Result<Client> {
         let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         match (&self.connect, variable(VARIABLE)) {
@@ -82,10 +75,6 @@ pub fn keep_asking(
     Ok(())
 }
 
-/// Parses the path of a control socket from the command line.
-///
-/// # Errors
-/// Returns the rule that the text breaks.
 fn socket(text: &str) -> Result<PathBuf, String> {
     let with_scheme = if text.contains(':') { text.to_owned() } else { format!("unix:{text}") };
     match words::control(&with_scheme, Path::new(""))? {
@@ -94,7 +83,6 @@ fn socket(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Directory that may contain a daemon's control socket.
 #[derive(Debug, PartialEq, Eq)]
 struct SocketFolder {
     folder: PathBuf,
@@ -103,8 +91,6 @@ struct SocketFolder {
     is_anybodys: bool,
 }
 
-/// Returns the directories in the order of the search. `runtime_dir` is the directory of this
-/// user's sockets, if the system has one.
 fn places(runtime_dir: Option<&str>) -> Vec<SocketFolder> {
     let own = runtime_dir.map(Path::new).filter(|folder| folder.is_absolute());
     let place = |folder: PathBuf| SocketFolder { is_anybodys: folder.is_relative(), folder };
@@ -113,7 +99,6 @@ fn places(runtime_dir: Option<&str>) -> Vec<SocketFolder> {
     fixed.into_iter().chain(of_user).chain([place("/run/millrace".into())]).collect()
 }
 
-/// Connects to the daemon in the first directory that has one.
 fn search(places: &[SocketFolder]) -> Result<Client> {
     let mut passed = Vec::new();
     for place in places {
@@ -154,7 +139,6 @@ fn search(places: &[SocketFolder]) -> Result<Client> {
     ))
 }
 
-/// End of the message about a socket of an untrusted user.
 const UNTRUSTED: &str = "neither root nor this user: use --connect to trust it";
 
 /// Refuses a server that neither root nor the user `own` has started.
@@ -172,8 +156,6 @@ fn is_trusted(server: u32, own: u32) -> Result<(), String> {
     }
 }
 
-/// Returns the control sockets in a directory, found by their names, or the reason why it cannot be
-/// read.
 fn sockets_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(folder).map_err(|error: io::Error| match error.kind() {
         ErrorKind::NotFound => "no such directory".to_owned(),

@@ -40,7 +40,6 @@ use crate::views::requests::{
 };
 use crate::views::{self, Answers, ControlVerb, Question, Refusal, StatsQuery, Verb};
 
-/// Help text about `--connect`, which every request takes.
 const EXAMPLES: &str = "\
 Examples:
   millrace ctl resize vol0              asks the daemon that it finds
@@ -52,7 +51,6 @@ without both, the first daemon that has one is asked, in ./millrace-data, the wo
 $XDG_RUNTIME_DIR/millrace or /run/millrace.
 ";
 
-/// Arguments of `ctl`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -60,7 +58,6 @@ pub struct Args {
     request: Request,
 }
 
-/// Requests to a daemon.
 #[derive(Debug, Subcommand)]
 enum Request {
     /// Grow a volume to the current size of its drives, while clients use it
@@ -91,7 +88,6 @@ enum Request {
     Version(version::VersionArgs),
 }
 
-/// Options of every request: the choice of the daemon, and the output format.
 #[derive(Debug, clap::Args)]
 struct Daemon {
     #[command(flatten)]
@@ -102,12 +98,10 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Sends one request to the daemon.
     fn ask<Q: Serialize, A: DeserializeOwned>(&self, verb: &Verb<Q, A>, asked: &Q) -> Result<A> {
         self.connect.client()?.ask(verb, asked)
     }
 
-    /// Prints an answer, as JSON or as `text`.
     fn print(&self, answer: &impl Serialize, text: impl FnOnce() -> String) -> Result<ExitCode> {
         say(&if self.json { format!("{}\n", json!(answer)) } else { text() });
         Ok(ExitCode::SUCCESS)
@@ -154,14 +148,12 @@ fn nothing((): ()) -> NoAnswer {
     NoAnswer::new()
 }
 
-/// Answers the verbs of the table for a daemon.
 pub struct AnsweringDaemon {
     daemon: Arc<LiveDaemon>,
     verbs: Vec<ControlVerb<LiveDaemon>>,
 }
 
 impl AnsweringDaemon {
-    /// Makes the answers for a daemon.
     pub fn new(daemon: &Arc<LiveDaemon>) -> AnsweringDaemon {
         AnsweringDaemon { daemon: Arc::clone(daemon), verbs: control_verbs() }
     }
@@ -185,7 +177,6 @@ impl Answers for AnsweringDaemon {
     }
 }
 
-/// Splits `KEY=VALUE`. An error shows `example`.
 fn pair(text: &str, example: &str) -> Result<(String, String)> {
     match text.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
@@ -193,10 +184,6 @@ fn pair(text: &str, example: &str) -> Result<(String, String)> {
     }
 }
 
-/// Sends the request and prints the result.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses. With `--json` the error is printed instead.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (daemon, done) = match &args.request {
         Request::Resize(args) => (&args.daemon, resize::run(args)),
@@ -222,7 +209,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Converts an error of the daemon or of this program to JSON.
 fn failure(error: &anyhow::Error) -> Value {
     let (kind, message) = match error.downcast_ref::<DaemonRefusal>() {
         Some(refusal) => (refusal.kind.as_str(), refusal.message.clone()),

@@ -42,7 +42,6 @@ held at the end, is left out. Locks are counted only while this verb runs; each 
 takes about 40 ns longer.
 ";
 
-/// Arguments of `locks`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -59,10 +58,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Takes statistics and prints them.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached, refuses, or the connection is lost.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
     let mut client = args.connect.client()?;

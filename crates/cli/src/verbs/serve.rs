@@ -51,7 +51,6 @@ use start::{drives, thread_count};
 /// Longest time for I/O in flight to finish after a stop signal.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Error of a start whose threads for signals and the log cannot be started.
 const FEW_THREADS: &str = "this configuration needs more threads than the system allows: cannot \
                            start those of signals and of the log";
 
@@ -77,7 +76,6 @@ one, half a second later or more, exits at once with 1. SIGHUP reads the configu
 The log goes to standard error, with all warnings and notes, and results to standard output. \
 MILLRACE_LOG=debug, or -v, logs more.";
 
-/// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -113,9 +111,6 @@ pub struct Args {
 }
 
 /// Serves until a signal. Returns exit status 0 if everything was flushed, else 1.
-///
-/// # Errors
-/// Fails if the configuration is invalid, or a drive or socket cannot be opened.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (config, data_dir) = (args.config.as_deref(), args.data_dir.as_deref());
     let source = Source::read(&args.files, config, data_dir, &args.images)?;
@@ -171,7 +166,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Opens and serves a plan until a signal.
 fn serve(
     (mut plan, reloader): (ServePlan, ConfigReloader),
     source: &Source,
@@ -223,7 +217,6 @@ fn serve(
     Ok(code)
 }
 
-/// Opens the marks of dirty caches in the directory of `[server] state`.
 fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks> {
     let Some(state) = &plan.daemon.state else { return Ok(DirtyMarks::default()) };
     startup.step(format!("opening the directory of state = \"{}\"", state.display()))?;
@@ -244,7 +237,6 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Replaces port 0 by the port that the system chose.
 fn take_real_ports(plan: &mut ServePlan, server: &Servers) {
     for (listener, real) in plan.listeners.iter_mut().zip(server.addresses()) {
         if let Listen::Tcp(address) = real {

@@ -43,7 +43,6 @@ Examples:
 `serve` prints where its control socket is when it starts: the line \"control at ...\".
 ";
 
-/// Arguments of `stat`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = long_help())]
 pub struct Args {
@@ -79,7 +78,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// Formats a report.
     fn text(&self, report: &Report, before: Option<&Report>) -> String {
         let form = if self.extended { Form::Whole } else { Form::Short };
         let uptime_ns = report.uptime_ns;
@@ -125,7 +123,6 @@ fn leave_out_idle(rows: &mut Vec<columns::StatRow>, left_out: usize) -> usize {
     left_out + volumes - busy.len()
 }
 
-/// Formats a report as a line of JSON.
 fn as_json(report: &Report, rows: &[columns::StatRow], idle: usize) -> Value {
     let volumes = report.volumes.iter().map(|volume| {
         let (size_bytes, unused_bytes) = (volume.size_bytes, volume.unused_bytes);
@@ -145,16 +142,11 @@ fn as_json(report: &Report, rows: &[columns::StatRow], idle: usize) -> Value {
     })
 }
 
-/// Returns the examples and definitions for `--help`.
 fn long_help() -> String {
     let helps = [columns::HELP, caches::HELP, guests::HELP, groups::HELP].join("\n\n");
     format!("{EXAMPLES}\n{helps}")
 }
 
-/// Parses the time between two reports.
-///
-/// # Errors
-/// Returns the rule that the text breaks.
 pub fn interval(text: &str) -> Result<Duration, String> {
     let time = millrace_console::words::duration(text)?;
     let is_short = time < Duration::from_millis(10);
@@ -165,10 +157,6 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Prints reports until there are enough, or the reader closes the pipe.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached, or the connection is lost.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut client = args.connect.client()?;
     let count = match args.interval {

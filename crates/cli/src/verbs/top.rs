@@ -62,7 +62,6 @@ const END: &str = "\
 `millrace stat --help` defines the columns. A terminal with fewer than 76 columns shows fewer columns \
 and no graph; one with 105 or more shows more columns.";
 
-/// Arguments of `top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}{KEYS}\n\nColumns:\n{COLUMNS}\n\n{END}"))]
 pub struct Args {
@@ -82,10 +81,6 @@ impl Args {
     }
 }
 
-/// Shows the daemon until q or Ctrl-C.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached, the connection is lost, or there is no terminal.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut client = args.connect.client()?;
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {

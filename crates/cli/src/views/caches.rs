@@ -10,21 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use super::counter_json;
 
-/// Settings of a cache, and its counters since the daemon began to serve.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheCounts {
-    /// Name of the volume that is cached.
     pub volume: String,
     /// Cache mode, which decides when a write is acknowledged: `write-back` or `write-through`.
     pub mode: String,
-    /// Counters, and sizes.
     #[serde(flatten, with = "counter_json")]
     pub stats: CacheNumbers,
 }
 
 millrace_exports::counter_table! {
-/// Counters and sizes of a cache.
 pub struct CacheNumbers {
     read_hits counter "read_hit_pages" "/reads/hits" "Pages that reads found in memory.",
     read_misses counter "read_miss_pages" "/reads/misses"
@@ -50,7 +46,6 @@ pub struct CacheNumbers {
 }
 
 impl CacheCounts {
-    /// Takes the settings and counters of a cache.
     pub fn new(cache: &Cache<Native>) -> CacheCounts {
         let (config, stats) = (cache.config(), cache.stats());
         CacheCounts {
@@ -75,7 +70,6 @@ impl CacheCounts {
         }
     }
 
-    /// Returns the increase since an earlier report of the same cache.
     #[must_use]
     pub fn since(&self, before: &CacheCounts) -> CacheCounts {
         CacheCounts { stats: self.stats.since(before.stats), ..self.clone() }

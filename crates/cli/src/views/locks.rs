@@ -9,13 +9,10 @@ use millrace_machine::{LockCounts, LockRow};
 use millrace_trace::{LockLine, LockSpan};
 use serde::{Deserialize, Serialize};
 
-/// Answer to `locks-status` and `locks-stop`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LockReport {
-    /// Time since the statistics were started, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Number of CPUs that the daemon may use.
     pub cpus: u64,
     /// Rows in order of lock names: for each name the total, then the places in the code that take
     /// the lock.
@@ -26,7 +23,6 @@ pub struct LockReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LockCounters {
-    /// Name of the locks.
     pub name: String,
     /// File and line of the code that takes the locks; `None` for the total of all places.
     pub site: Option<String>,
@@ -34,7 +30,6 @@ pub struct LockCounters {
     pub counts: LockCounts,
 }
 
-/// JSON of [`LockCounts`].
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, remote = "LockCounts")]
 struct LockCountsJson {
@@ -55,7 +50,6 @@ impl From<&LockRow> for LockCounters {
 }
 
 impl LockReport {
-    /// Converts the counters to means and shares.
     pub fn lines(&self) -> Vec<LockLine> {
         let span = LockSpan { elapsed_ns: self.elapsed_ns, cpus: self.cpus };
         let line =

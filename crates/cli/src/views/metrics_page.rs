@@ -15,10 +15,8 @@ use super::report::{Queue, TimeHistogram};
 /// Exponents of the powers of two, in nanoseconds, at which buckets end.
 pub(super) const BORDERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 
-/// Page written so far.
 pub struct MetricsPage(pub String);
 
-/// Names and values of a sample's labels.
 pub type Labels = Vec<(&'static str, String)>;
 
 impl MetricsPage {
@@ -27,12 +25,10 @@ impl MetricsPage {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// Writes a line of the family.
     pub fn sample(&mut self, name: &str, labels: &[(&str, impl AsRef<str>)], value: impl Display) {
         let _ = writeln!(self.0, "{name}{} {value}", braced(labels, None));
     }
 
-    /// Writes a family with a single line.
     pub fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.family(name, kind, help);
         let _ = writeln!(self.0, "{name} {value}");
@@ -65,7 +61,6 @@ impl MetricsPage {
         }
     }
 
-    /// Writes the lines of a histogram of times.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -102,7 +97,6 @@ impl MetricsPage {
     }
 }
 
-/// Converts nanoseconds to Prometheus's unit of time.
 pub fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }

@@ -59,7 +59,6 @@ const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
     ("errors", "I/Os that failed.", |op| op.errors),
 ];
 
-/// Formats a report.
 pub fn render(report: &Report) -> String {
     let mut page = MetricsPage(String::new());
     page.family("millrace_build_info", "gauge", "Version of the running daemon, as a label.");
@@ -137,7 +136,6 @@ fn drives(page: &mut MetricsPage, report: &Report) {
     queues(page, report);
 }
 
-/// Writes the metrics of hardware queues.
 fn queues(page: &mut MetricsPage, report: &Report) {
     let drives = || report.drives.iter();
     let queues = || drives().flat_map(|drive| drive.queues.iter().map(move |queue| (drive, queue)));
@@ -159,7 +157,6 @@ fn queues(page: &mut MetricsPage, report: &Report) {
     }
 }
 
-/// Writes the metrics of I/Os that ended, by volume, client and group.
 fn ended(page: &mut MetricsPage, report: &Report) {
     let of = |labels: Labels, ops: &'_ [OpTotals]| {
         let with_op = |op: &OpTotals| {
@@ -196,7 +193,6 @@ fn ended(page: &mut MetricsPage, report: &Report) {
     }
 }
 
-/// Writes the metrics of groups that `ended` does not.
 fn groups(page: &mut MetricsPage, report: &Report) {
     let groups = &report.group_counts;
     let weights = groups.iter().map(|group| ([("group", &group.name)], group.weight));

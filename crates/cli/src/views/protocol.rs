@@ -27,28 +27,22 @@ pub struct Verb<Q, A> {
     types: PhantomData<fn(Q) -> A>,
 }
 
-/// Properties of a verb that do not depend on its argument and answer types.
 #[derive(Debug, Clone, Copy)]
 pub struct VerbFacts {
-    /// Name of the verb on the socket.
     pub name: &'static str,
-    /// Clients that may use the verb.
     pub access: Access,
     /// One-line description of the answer, which a test compares with docs/control.md.
     #[cfg_attr(not(test), expect(dead_code))]
     pub summary: &'static str,
-    /// True if the answer may have to wait for drives.
     pub takes_long: bool,
 }
 
 impl<Q, A> Verb<Q, A> {
-    /// Makes a verb that is answered at once.
     pub const fn new(name: &'static str, access: Access, summary: &'static str) -> Self {
         let facts = VerbFacts { name, access, summary, takes_long: false };
         Verb { facts, types: PhantomData }
     }
 
-    /// Marks a verb whose answer may have to wait for drives.
     pub const fn long(mut self) -> Self {
         self.facts.takes_long = true;
         self
@@ -63,7 +57,6 @@ impl<Q, A> Deref for Verb<Q, A> {
     }
 }
 
-/// Clients that may use a verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// All clients that can open the socket may use the verb, because it changes nothing that the
@@ -77,7 +70,6 @@ pub enum Access {
 }
 
 impl Access {
-    /// Returns true if a request with these arguments is for admins only.
     fn changes(self, arguments: &Map<String, Value>) -> bool {
         match self {
             Access::Everybody => false,
@@ -87,20 +79,16 @@ impl Access {
     }
 }
 
-/// Row of the table of verbs that a daemon `D` answers.
 pub struct ControlVerb<D> {
     facts: VerbFacts,
     read: ReadArguments<D>,
 }
 
-/// Parses arguments.
 type ReadArguments<D> = Box<dyn Fn(Map<String, Value>) -> Result<Answer<D>, Refusal> + Send + Sync>;
 
-/// Computes an answer with parsed arguments.
 type Answer<D> = Box<dyn FnOnce(&D) -> Result<Value, Refusal> + Send>;
 
 impl<D: 'static> ControlVerb<D> {
-    /// Makes a row for a verb; `answer` computes its answer.
     pub fn new<Q, A>(verb: Verb<Q, A>, answer: fn(&D, &Q) -> Result<A, Refusal>) -> Self
     where
         Q: DeserializeOwned + Send + 'static,
@@ -130,18 +118,12 @@ impl<D> Deref for ControlVerb<D> {
 
 /// Verb with its arguments, ready to be answered by a daemon.
 pub struct Question {
-    /// True if the request is for admins only.
     pub changes: bool,
-    /// True if the answer may have to wait for drives.
     pub takes_long: bool,
     /// Computes the answer, which becomes the value of `ok` in the reply.
     pub answer: Box<dyn FnOnce() -> Result<Value, Refusal> + Send>,
 }
 
-/// Creates the question for a verb and its arguments.
-///
-/// # Errors
-/// Returns `unknown-verb`, or `bad-request` if the verb does not take these arguments.
 pub fn ask<D: Send + Sync + 'static>(
     verbs: &[ControlVerb<D>],
     daemon: &Arc<D>,
@@ -156,28 +138,22 @@ pub fn ask<D: Send + Sync + 'static>(
     Ok(Question { changes, takes_long: verb.takes_long, answer })
 }
 
-/// Returns the names of all verbs of a table.
 pub fn names<D>(verbs: &[ControlVerb<D>]) -> Vec<&'static str> {
     verbs.iter().map(|verb| verb.name).collect()
 }
 
-/// Reason why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Kind of the refusal, one word for programs.
     pub kind: &'static str,
-    /// Text for people: the problem and the remedy.
     pub message: String,
 }
 
 impl Refusal {
-    /// Makes a refusal of this kind.
     pub fn new(kind: &'static str, message: impl Into<String>) -> Self {
         Refusal { kind, message: message.into() }
     }
 }
 
-/// Parsed request line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// Client's identifier of the request, repeated in the reply; null if there is none.
@@ -186,7 +162,6 @@ pub struct Request {
     pub verb: Result<(String, Map<String, Value>), Refusal>,
 }
 
-/// Parses a request line without its newline.
 pub fn parse(line: &[u8]) -> Request {
     let broken = |refusal| Request { id: Value::Null, verb: Err(refusal) };
     if line.len() > LINE_BYTES_MAX {
@@ -213,7 +188,6 @@ pub fn parse(line: &[u8]) -> Request {
     Request { id, verb }
 }
 
-/// Returns the refusal of a line that exceeds the limit.
 pub fn too_long() -> Refusal {
     let text = format!("a request is one line of at most {LINE_BYTES_MAX} bytes");
     Refusal::new("bad-request", text)
@@ -229,7 +203,6 @@ pub fn greeting(verbs: &[&str]) -> Value {
     })
 }
 
-/// Returns the reply line to a request.
 pub fn reply(id: &Value, outcome: Result<Value, Refusal>) -> Vec<u8> {
     line(&match outcome {
         Ok(ok) => json!({ "id": id, "ok": ok }),
@@ -239,7 +212,6 @@ pub fn reply(id: &Value, outcome: Result<Value, Refusal>) -> Vec<u8> {
     })
 }
 
-/// Returns a value as a line with its newline.
 pub fn line(value: &Value) -> Vec<u8> {
     let mut line = value.to_string().into_bytes();
     line.push(b'\n');

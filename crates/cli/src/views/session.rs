@@ -29,19 +29,14 @@ pub const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10
 /// turn.
 const REQUESTS_A_TURN: usize = 16;
 const READ_BYTES: usize = 4096;
-/// Maximum length of the part of a request that is logged, in bytes.
 const LOGGED_BYTES_MAX: usize = 500;
 
-/// Tells whether a session continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionState {
-    /// The session waits for its socket.
     Stay,
-    /// The session has ended and must be dropped.
     Over,
 }
 
-/// Connection of a client, with its buffers.
 pub struct Session {
     /// Connected socket in non-blocking mode, as a file that is read and written.
     socket: File,
@@ -49,7 +44,6 @@ pub struct Session {
     is_control: bool,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Number of bytes of `output` already sent.
     sent: usize,
     /// Time since which the client has an incomplete request or an unread reply.
     owed_since: Option<Instant>,
@@ -57,15 +51,12 @@ pub struct Session {
     last: bool,
     /// Refusal of requests that change anything; `None` for a client that may change things.
     read_only: Option<Refusal>,
-    /// Process and user of the client, for the log.
     peer: String,
-    /// Answer that another thread is computing.
     pending: Option<PendingAnswer>,
 }
 
 /// Answer that takes long and is computed by another thread, so that other clients need not wait.
 struct PendingAnswer {
-    /// Socket that becomes readable once the answer is complete.
     done: UnixStream,
     reply: Receiver<Vec<u8>>,
 }
@@ -73,9 +64,6 @@ struct PendingAnswer {
 impl Session {
     /// Starts a session on the control socket and queues the greeting. Only clients that `admins`
     /// admits may change anything.
-    ///
-    /// # Errors
-    /// Fails if a system call on the socket fails.
     pub fn control(
         socket: UnixStream,
         admins: &AllowedPeers,
@@ -92,10 +80,6 @@ impl Session {
         Ok(session)
     }
 
-    /// Starts a session on the metrics page.
-    ///
-    /// # Errors
-    /// Fails if a system call on the socket fails.
     pub fn metrics(socket: TcpStream) -> io::Result<Session> {
         socket.set_nonblocking(true)?;
         Ok(Session::new(socket, false))
@@ -116,22 +100,18 @@ impl Session {
         }
     }
 
-    /// Returns true for a client of the control socket.
     pub fn is_control(&self) -> bool {
         self.is_control
     }
 
-    /// Returns true for a client of the control socket that may only read.
     pub fn is_reader(&self) -> bool {
         self.is_control() && self.read_only.is_some()
     }
 
-    /// Returns true for a client of the metrics page that has not sent its request yet.
     pub fn awaits_page_request(&self) -> bool {
         !self.is_control() && self.output.is_empty()
     }
 
-    /// Returns the descriptor and the events to poll it for.
     pub fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
         if let Some(pending) = &self.pending {
             return (pending.done.as_fd(), PollFlags::IN);
@@ -151,7 +131,6 @@ impl Session {
         self.owed_since = self.owed_since.map(|since| (since + pause).min(Instant::now()));
     }
 
-    /// Sends and receives as much as possible without blocking.
     pub fn turn(&mut self, answers: &Arc<dyn Answers>) -> SessionState {
         self.try_turn(answers).unwrap_or(SessionState::Over)
     }
@@ -233,7 +212,6 @@ impl Session {
         }
     }
 
-    /// Answers the first request in the input, if it is complete.
     fn take_request(&mut self, answers: &Arc<dyn Answers>) -> bool {
         let reply = match self.is_control {
             true => self.take_line(answers),
@@ -249,7 +227,6 @@ impl Session {
         true
     }
 
-    /// Queues a reply.
     fn reply(&mut self, reply: Vec<u8>) {
         (self.output, self.sent) = (reply, 0);
         self.owed_since = Some(Instant::now());
@@ -327,7 +304,6 @@ impl Session {
     }
 }
 
-/// Makes the refusal of a change by a client that is not an admin.
 fn denied(admins: &AllowedPeers, who: &str) -> Refusal {
     let users = admins.users.iter().map(|user| match user {
         0 => "root".to_owned(),

@@ -25,25 +25,20 @@ use super::Answers;
 use super::metrics_listener::MetricsListener;
 use super::session::{Session, SessionState, turn_away};
 
-/// Maximum number of clients of each socket at a time.
 const CLIENTS_MAX: usize = 32;
 /// Time for which a listener is not polled after the system ran out of descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Minimum time between two log lines about that.
+/// Minimum time between two log lines about waiting clients.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Sockets that the thread serves.
 pub struct Sockets {
-    /// Control socket, if there is one.
     pub control: Option<UnixSocket>,
     /// Clients of the control socket that may change anything.
     pub admins: AllowedPeers,
-    /// Socket of the metrics page.
     pub metrics: Arc<MetricsListener>,
 }
 
-/// Handle of the running thread.
 pub struct ViewThread {
     /// Closing this socket wakes and ends the thread.
     stop: Option<UnixStream>,
@@ -51,11 +46,8 @@ pub struct ViewThread {
 }
 
 impl ViewThread {
-    /// Starts a thread that serves these sockets. If there are none, it waits until a metrics
-    /// socket is added.
-    ///
-    /// # Errors
-    /// Fails if a thread or socket cannot be created.
+    /// Starts a thread that serves these sockets. Without any, it waits until a metrics socket is
+    /// added.
     pub fn start(sockets: Sockets, answers: Arc<dyn Answers>) -> io::Result<ViewThread> {
         if let Some(control) = &sockets.control {
             control.socket().set_nonblocking(true)?;
@@ -78,13 +70,11 @@ impl Drop for ViewThread {
     }
 }
 
-/// State of the thread.
 struct ViewLoop {
     sockets: Sockets,
     answers: Arc<dyn Answers>,
     sessions: Vec<Session>,
     paused_until: Option<Instant>,
-    /// Time of the last log line about waiting clients.
     told: Option<Instant>,
     clock: RunningClock,
 }
@@ -169,7 +159,6 @@ impl ViewLoop {
         (!ready[0]).then(|| ready[1..].to_vec())
     }
 
-    /// Accepts all waiting clients.
     fn accept(&mut self, metrics: Option<&TcpListener>, now: Instant) {
         while let Some(control) = &self.sockets.control {
             let accepted = control.socket().accept();
@@ -216,7 +205,6 @@ impl ViewLoop {
     }
 }
 
-/// Drops the oldest session of a kind to make room for a new one. Returns false if there is none.
 fn drop_oldest(sessions: &mut Vec<Session>, is_kind: impl Fn(&Session) -> bool) -> bool {
     let oldest = sessions.iter().position(is_kind);
     oldest.map(|at| sessions.remove(at)).is_some()

@@ -29,15 +29,12 @@ warns at its start and in `millrace stat` until the volume is acknowledged.
 Exit status: 0 if it is, 2 if the volume has nothing to acknowledge.
 ";
 
-/// Arguments of `acknowledge`: the volume whose data was checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Acknowledge {
-    /// Name of the volume.
     pub volume: String,
 }
 
-/// Arguments of `ctl acknowledge`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct AcknowledgeArgs {
@@ -47,18 +44,10 @@ pub struct AcknowledgeArgs {
     pub daemon: Daemon,
 }
 
-/// Removes the volume's mark. Runs in the daemon.
-///
-/// # Errors
-/// Fails if there is no mark, or it cannot be removed.
 pub fn answer(daemon: &LiveDaemon, asked: &Acknowledge) -> Result<NoAnswer, Refusal> {
     daemon.marks.acknowledge(&asked.volume).map(|()| NoAnswer::new())
 }
 
-/// Asks the daemon to remove the mark.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses because there is no such mark.
 pub fn run(args: &AcknowledgeArgs) -> Result<ExitCode> {
     let asked = Acknowledge { volume: args.volume.clone() };
     args.daemon.ask(&ACKNOWLEDGE, &asked)?;

@@ -18,10 +18,8 @@ use crate::views::clients::{Clients, ConnectedClient};
 use crate::views::requests::NoArguments;
 use crate::views::{Access, Refusal, Verb};
 
-/// Verb that lists the clients.
 pub const CLIENTS: Verb<NoArguments, Clients> =
     Verb::new("clients", Access::Everybody, "clients, by number");
-/// Verb that disconnects a client.
 pub const DISCONNECT: Verb<Disconnect, ConnectedClient> =
     Verb::new("disconnect", Access::Admins, "disconnects a client");
 
@@ -50,15 +48,12 @@ the machine is restarted.
 Exit status: 0 if it is disconnected, 2 if there is no such client.
 ";
 
-/// Arguments of `disconnect`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disconnect {
-    /// Number of the client.
     pub client: u16,
 }
 
-/// Arguments of `ctl clients`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CLIENTS_EXAMPLES)]
 pub struct ClientsArgs {
@@ -68,7 +63,6 @@ pub struct ClientsArgs {
     pub daemon: Daemon,
 }
 
-/// Arguments of `ctl disconnect`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = DISCONNECT_EXAMPLES)]
 pub struct DisconnectArgs {
@@ -78,17 +72,12 @@ pub struct DisconnectArgs {
     pub daemon: Daemon,
 }
 
-/// Returns the clients of a daemon.
 pub fn of(daemon: &LiveDaemon) -> Clients {
     let servers = &daemon.lists().servers;
     let named = |one| ConnectedClient::new(one, &servers.groups);
     Clients { clients: servers.clients().into_iter().map(named).collect() }
 }
 
-/// Disconnects a client. Runs in the daemon.
-///
-/// # Errors
-/// Returns `not-found` if there is no client of that number.
 pub fn answer_disconnect(
     daemon: &LiveDaemon,
     asked: &Disconnect,
@@ -102,10 +91,6 @@ pub fn answer_disconnect(
     Ok(ConnectedClient::new(gone, &servers.groups))
 }
 
-/// Prints the clients.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached.
 pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
     let mut clients = args.daemon.ask(&CLIENTS, &NoArguments {})?;
     if let Some(export) = &args.export {
@@ -118,10 +103,6 @@ pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
     })
 }
 
-/// Disconnects a client.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or has no such client.
 pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
     let asked = Disconnect { client: args.client };
     let client = args.daemon.ask(&DISCONNECT, &asked)?;
@@ -139,8 +120,6 @@ pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
     })
 }
 
-/// Formats a row for each client, 100 columns wide for names of usual length, and a line for each
-/// client that is waiting.
 fn table(clients: &Clients) -> String {
     let left = |head| (head, Side::Left);
     let right = |head| (head, Side::Right);

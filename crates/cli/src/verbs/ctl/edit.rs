@@ -38,7 +38,6 @@ save` does that.
 Exit status: 0 if it is removed (with --dry-run: could be), 2 if the daemon refused.
 ";
 
-/// Arguments of `ctl add`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = ADD_EXAMPLES)]
 pub struct AddArgs {
@@ -57,7 +56,6 @@ pub struct AddArgs {
     pub daemon: Daemon,
 }
 
-/// Arguments of `ctl remove`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = REMOVE_EXAMPLES)]
 pub struct RemoveArgs {
@@ -72,10 +70,6 @@ pub struct RemoveArgs {
     pub daemon: Daemon,
 }
 
-/// Asks the daemon to add a section.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses.
 pub fn add(args: &AddArgs) -> Result<ExitCode> {
     let settings = args.settings.iter().map(|text| pair(text, "drives=b"));
     let asked = AddSection {
@@ -87,10 +81,6 @@ pub fn add(args: &AddArgs) -> Result<ExitCode> {
     reload::show(&args.daemon.ask(&ADD, &asked)?, &args.daemon)
 }
 
-/// Asks the daemon to remove a section.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses.
 pub fn remove(args: &RemoveArgs) -> Result<ExitCode> {
     let asked = RemoveSection {
         section: args.section.clone(),

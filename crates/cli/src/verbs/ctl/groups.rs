@@ -19,10 +19,6 @@ use crate::views::report::Report;
 use crate::views::requests::SET_GROUP;
 use crate::views::settings::GroupState;
 
-/// Changes settings of a group. `words` are `KEY=VALUE` pairs.
-///
-/// # Errors
-/// Fails if a word is not such a pair, or the daemon cannot be reached or refuses.
 pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
     let mut settings = BTreeMap::new();
     for word in words {
@@ -51,10 +47,6 @@ pub fn warn<'a>(warnings: impl IntoIterator<Item = &'a String>) {
     warnings.into_iter().for_each(|warning| tracing::warn!("{}", visible(warning)));
 }
 
-/// Returns the group of a name.
-///
-/// # Errors
-/// Fails if there is none. The text suggests the most similar name.
 pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a GroupState> {
     report.groups.iter().find(|group| group.name == name).ok_or_else(|| {
         let names = report.groups.iter().map(|group| group.name.as_str());
@@ -82,7 +74,6 @@ pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
     ))
 }
 
-/// Formats a group with a line for each setting.
 pub fn describe(group: &GroupState) -> String {
     let mut text = format!("{}:\n", visible(&group.name));
     for (key, word) in &group.settings {
@@ -91,7 +82,6 @@ pub fn describe(group: &GroupState) -> String {
     text
 }
 
-/// Formats groups as a table with one row each.
 pub fn table(groups: &[&GroupState]) -> String {
     let heads = ["group", "parent", "weight", "settings"];
     let mut table = Grid::new(heads.map(|head| (head, Side::Left)));

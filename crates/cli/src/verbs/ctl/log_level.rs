@@ -29,7 +29,6 @@ Examples:
 Exit status: 0 if it is set, 2 if the daemon refused.
 ";
 
-/// Arguments of `log-level`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogLevel {
@@ -38,18 +37,14 @@ pub struct LogLevel {
     pub level: Option<String>,
 }
 
-/// Answer to `log-level`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogLevelChange {
-    /// Level that is now in force, in the syntax of `MILLRACE_LOG`.
     pub level: String,
-    /// Former level, if it was changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }
 
-/// Arguments of `ctl log-level`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LogLevelArgs {
@@ -60,10 +55,6 @@ pub struct LogLevelArgs {
     pub daemon: Daemon,
 }
 
-/// Reports or changes the log level. Runs in the daemon.
-///
-/// # Errors
-/// Returns `bad-request` if the level is not valid.
 pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, Refusal> {
     let Some(level) = &asked.level else {
         return Ok(LogLevelChange { level: logging::level(), before: None });
@@ -74,10 +65,6 @@ pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, 
     Ok(LogLevelChange { level: level.clone(), before: Some(before) })
 }
 
-/// Shows or changes the log level.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses.
 pub fn run(args: &LogLevelArgs) -> Result<ExitCode> {
     let asked = LogLevel { level: args.level.clone() };
     let answer = args.daemon.ask(&LOG_LEVEL, &asked)?;

@@ -30,7 +30,6 @@ and change; threads, backend, limits and control change with a restart only.
 Exit status: 0 if the configuration is served (with --dry-run: could be), 2 if the daemon refused.
 ";
 
-/// Arguments of `ctl reload`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReloadArgs {
@@ -43,10 +42,6 @@ pub struct ReloadArgs {
     pub daemon: Daemon,
 }
 
-/// Asks the daemon to load the configuration.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses.
 pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
     if args.file.as_deref() == Some(Path::new("-")) {
         bail!(
@@ -61,7 +56,6 @@ pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
     show(&args.daemon.ask(&RELOAD, &asked)?, &args.daemon)
 }
 
-/// Prints the changes.
 pub fn show(report: &ReloadReport, daemon: &Daemon) -> Result<ExitCode> {
     daemon.print(report, || {
         report.text().lines().map(|line| format!("{}\n", visible(line))).collect()

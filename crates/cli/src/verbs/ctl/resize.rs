@@ -39,15 +39,12 @@ const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its
 /// Maximum number of drives that are listed as too small for the volume to grow.
 const NEEDS_SHOWN: usize = 8;
 
-/// Arguments of `resize`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
-    /// Name of the volume.
     pub volume: String,
 }
 
-/// Arguments of `ctl resize`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ResizeArgs {
@@ -57,49 +54,36 @@ pub struct ResizeArgs {
     pub daemon: Daemon,
 }
 
-/// Answer to `resize`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeGrowth {
-    /// Name of the volume.
     pub volume: String,
-    /// Former size in bytes.
     pub old_bytes: u64,
-    /// New size in bytes.
     pub new_bytes: u64,
-    /// Drives of the volume, in the volume's order.
     pub drives: Vec<Drive>,
     /// Drives that must grow before the volume can; empty if it has grown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<DriveNeed>,
 }
 
-/// Drive that must grow before its volume can.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DriveNeed {
-    /// Name of the drive.
     pub name: String,
     /// Current size in bytes.
     pub has_bytes: u64,
-    /// Least size in bytes with which the volume can grow.
     pub needs_bytes: u64,
 }
 
-/// Growth of a drive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Drive {
-    /// Name of the drive.
     pub name: String,
-    /// Former size in bytes.
     pub old_bytes: u64,
-    /// New size in bytes.
     pub new_bytes: u64,
 }
 
 impl VolumeGrowth {
-    /// Converts the block layer's result for the volume of this name.
     fn new(volume: &str, resized: millrace_block::Resized) -> VolumeGrowth {
         let drives = resized.drives.into_iter().map(|drive| Drive {
             name: drive.name,
@@ -123,10 +107,6 @@ impl VolumeGrowth {
 
 /// Grows the volume as far as its drives have grown. Runs in the daemon. Other requests to the
 /// control socket wait until the drives have answered; I/O continues.
-///
-/// # Errors
-/// Returns `bad-request` if there is no such volume, `busy` if it is growing already, `refused` if
-/// a drive has shrunk or must not grow, and `io` if a drive's size cannot be read.
 pub fn answer(daemon: &LiveDaemon, asked: &Resize) -> Result<VolumeGrowth, Refusal> {
     let (volumes, name) = (daemon.volumes(), asked.volume.as_str());
     let volume = volume_of(&volumes, name)?;
@@ -147,16 +127,11 @@ pub fn answer(daemon: &LiveDaemon, asked: &Resize) -> Result<VolumeGrowth, Refus
     Ok(resized)
 }
 
-/// Asks the daemon to grow a volume, and prints the result.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses.
 pub fn run(args: &ResizeArgs) -> Result<ExitCode> {
     let resized = args.daemon.ask(&RESIZE, &Resize { volume: args.volume.clone() })?;
     args.daemon.print(&resized, || describe(&resized))
 }
 
-/// Describes the volume and the drives that have grown.
 fn describe(resized: &VolumeGrowth) -> String {
     let grown = |old: u64, new: u64| {
         let was = format!("was {}", bytes_for_people(old));

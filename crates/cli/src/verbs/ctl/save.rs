@@ -27,7 +27,6 @@ comments. A file that was edited since the daemon read it stays as it is.
 Exit status: 0 if it is written, 2 if not.
 ";
 
-/// Arguments of `ctl save`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SaveArgs {
@@ -38,10 +37,6 @@ pub struct SaveArgs {
     pub daemon: Daemon,
 }
 
-/// Writes the configuration.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses, or if the file cannot or must not be written.
 pub fn run(args: &SaveArgs) -> Result<ExitCode> {
     let mut client = args.daemon.connect.client()?;
     let running = client.ask(&CONFIGURATION, &NoArguments {})?;
@@ -83,7 +78,6 @@ fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Replaces a file atomically.
 fn replace(file: &Path, text: &str) -> Result<()> {
     let failed = || format!("{}: cannot be written", file.display());
     let mut name = file.file_name().unwrap_or_default().to_owned();

@@ -27,7 +27,6 @@ change is refused, nothing changes.
 Exit status: 0 if it is set, 2 if the daemon refused.
 ";
 
-/// Arguments of `ctl set`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SetArgs {
@@ -41,10 +40,8 @@ pub struct SetArgs {
     pub daemon: Daemon,
 }
 
-/// Settings of a volume that `set` can change.
 const KEYS: [&str; 1] = ["scheduler"];
 
-/// Splits a setting of a volume into key and value.
 fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     let (key, value) = pair(text, "scheduler=deadline")?;
     if KEYS.contains(&key.as_str()) {
@@ -61,10 +58,6 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     bail!("there is no setting {key:?} to change; choose {}{like}", KEYS.join(", "))
 }
 
-/// Changes the settings in the arguments.
-///
-/// # Errors
-/// Fails if a setting does not exist, or the daemon cannot be reached or refuses.
 pub fn run(args: &SetArgs) -> Result<ExitCode> {
     if let ("group", Some((name, settings))) = (args.target.as_str(), args.settings.split_first())
         && !name.contains('=')

@@ -20,10 +20,8 @@ Examples:
 Exit status: 0 if both have one version, 1 if not, 2 if no daemon is found.
 ";
 
-/// Version of this program.
 const OWN: &str = env!("CARGO_PKG_VERSION");
 
-/// Arguments of `ctl version`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct VersionArgs {
@@ -31,10 +29,7 @@ pub struct VersionArgs {
     pub daemon: Daemon,
 }
 
-/// Prints the versions. Returns exit status 1 if they differ.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached.
+/// Returns exit status 1 if the versions differ.
 pub fn run(args: &VersionArgs) -> Result<ExitCode> {
     let client = args.daemon.connect.client()?;
     let (version, pid, path) = client.daemon();

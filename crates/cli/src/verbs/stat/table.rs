@@ -10,7 +10,6 @@ use millrace_console::{Form, counted, fitted, shortened};
 
 use super::columns::StatRow;
 
-/// Width of the first column in the short form, in characters.
 const NAME_WIDTH: usize = 13;
 
 /// Column: heading, its width in the short form if it is shown there, and the function that returns
@@ -44,8 +43,8 @@ const COLUMNS: [Column; 24] = [
     ("w_p99", None, |row| row.write.p99_ms),
 ];
 
-/// Formats the rows below their headings, followed by failed I/Os, the number of idle volumes
-/// without rows, and an empty line.
+/// Formats the rows below their headings, then failed I/Os, and the number of idle volumes without
+/// rows.
 pub fn table(rows: &[StatRow], idle: usize, form: Form) -> String {
     let name_width = match form {
         Form::Short => NAME_WIDTH,
@@ -80,7 +79,6 @@ pub fn table(rows: &[StatRow], idle: usize, form: Form) -> String {
     text
 }
 
-/// Returns a line for a volume or drive with failed I/Os.
 fn failures(row: &StatRow) -> Option<String> {
     let ops = [("read", &row.read), ("write", &row.write), ("discard", &row.discard)];
     let ops = ops.into_iter().chain([("flush", &row.flush)]);
@@ -102,7 +100,6 @@ fn label(row: &StatRow) -> String {
     format!("{indent}{}", row.name.escape_debug())
 }
 
-/// Returns the usual width of a column in the full form.
 fn cell_width(name: &str) -> usize {
     let usual = match name {
         "rMiB/s" | "wMiB/s" | "dMiB/s" => 10,

@@ -66,7 +66,6 @@ const CACHE_COLUMNS: [Column<CacheRow>; 8] = [
 ];
 /// Heading of the column of failures, which is red if there are any.
 const ERRORS: &str = "err";
-/// Maximum number of drives with failed requests that the head names.
 const FAILING_MAX: usize = 3;
 const NAME_WIDTH: u16 = 12;
 /// Screen width from which a graph is shown.
@@ -76,7 +75,6 @@ const VOLUMES_MAX: usize = 5;
 const KEYS: [&str; 7] =
     ["? help", "q quit", "tab other tables", "s sort", "r reverse", "space hold", "+/- interval"];
 
-/// Formats a figure, or a dash if there is none.
 fn figure(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
@@ -86,13 +84,11 @@ fn is_disk(row: &StatRow) -> bool {
     matches!(row.kind, "volume" | "drive")
 }
 
-/// Formats the share of a group, if it did I/O.
 fn share(group: &GroupRow, percent: f64) -> String {
     let is_active = group.ios > 0.0 || group.held() > 0.0;
     figure(is_active.then(|| format!("{percent:.0}")))
 }
 
-/// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     if model.explained {
         let text = format!("Keys:\n{KEYS_HELP}\n\nColumns:\n{COLUMNS_HELP}\n\nAny key goes back.");
@@ -124,7 +120,6 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     frame.render_widget(Paragraph::new(keys).style(Style::new().fg(Color::DarkGray)), foot);
 }
 
-/// Draws as many rows of the lower table as fit.
 fn lower<T: ListedRow>(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -152,7 +147,6 @@ fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
     text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()
 }
 
-/// Returns the lines of the head.
 fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     let (report, server) = (&model.report, &model.report.server);
     let bold = Style::new().add_modifier(Modifier::BOLD);
@@ -216,7 +210,6 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     all
 }
 
-/// Lists the drives with the most failures and their counts in parentheses; empty without failures.
 fn failing_drives(report: &Report) -> String {
     let mut failing: Vec<(u64, &str)> =
         report.drives.iter().map(|drive| (drive.failed(), &*drive.name)).collect();
@@ -229,12 +222,10 @@ fn failing_drives(report: &Report) -> String {
     if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
 }
 
-/// Formats a count of failures so that it fits its column.
 fn counted_errors(count: u64) -> String {
     if count < 100_000 { count.to_string() } else { short(count as f64) }
 }
 
-/// Returns the columns that fit next to a name.
 fn columns<T>(all: &[Column<T>], width: u16) -> Vec<&Column<T>> {
     let mut columns: Vec<&Column<T>> = all.iter().collect();
     let wide = |columns: &[&Column<T>]| columns.iter().map(|column| column.1 + 1).sum::<u16>();
@@ -302,8 +293,7 @@ fn table<T: ListedRow>(
     frame.render_widget(Table::new(lines, widths).header(head), area);
 }
 
-/// Returns the sort order that a column's heading stands for. A column may be added to another one
-/// in the order.
+/// Returns the sort order that a column's heading stands for. The order may add another column.
 fn sorted_by(column: &str) -> Option<SortOrder> {
     let sort = match column {
         "r/s" | "w/s" | "hit/s" | "wr/s" => SortOrder::Ios,
@@ -315,7 +305,6 @@ fn sorted_by(column: &str) -> Option<SortOrder> {
     Some(sort)
 }
 
-/// Formats milliseconds in a suitable unit.
 fn time(ms: f64) -> String {
     match ms {
         0.0 => "-".to_owned(),

@@ -12,22 +12,16 @@ use crate::verbs::stat::groups::{self, GroupRow};
 use crate::views::history::{History, KEPT_S};
 use crate::views::report::{Report, Server};
 
-/// Maximum number of points kept for a graph.
 pub const HISTORY: usize = 512;
 
-/// Sort order of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortOrder {
     /// Rows in the daemon's order.
     Given,
-    /// I/Os per second.
     #[default]
     Ios,
-    /// Bytes per second.
     Bytes,
-    /// Rows sorted by the 99th percentile of the latency.
     P99,
-    /// Queue length.
     Queue,
 }
 
@@ -35,7 +29,6 @@ impl SortOrder {
     const ALL: [SortOrder; 5] =
         [SortOrder::Given, SortOrder::Ios, SortOrder::Bytes, SortOrder::P99, SortOrder::Queue];
 
-    /// Returns the name shown on the screen.
     pub fn name(self) -> &'static str {
         match self {
             SortOrder::Given => "configuration",
@@ -47,13 +40,9 @@ impl SortOrder {
     }
 }
 
-/// Row of a table.
 pub trait ListedRow {
-    /// Returns the name that is shown.
     fn name(&self) -> &str;
-    /// Returns the key that identifies the row.
     fn key(&self) -> RowKey;
-    /// Returns the value that the row is sorted by.
     fn value(&self, sort: SortOrder) -> f64;
 }
 
@@ -122,7 +111,6 @@ impl ListedRow for CacheRow {
     }
 }
 
-/// State of the screen.
 #[derive(Default)]
 pub struct Model {
     pub report: Report,
@@ -132,9 +120,7 @@ pub struct Model {
     rows: Vec<StatRow>,
     groups: Vec<GroupRow>,
     caches: Vec<CacheRow>,
-    /// I/Os per second of each row in the last reports.
     history: HashMap<RowKey, VecDeque<f64>>,
-    /// Time between reports.
     pub interval: Duration,
     pub sort: SortOrder,
     pub reversed: bool,
@@ -143,28 +129,20 @@ pub struct Model {
     /// True while the help is shown.
     pub explained: bool,
     pub below: LowerTable,
-    /// Index of the first row of the lower table.
     first: usize,
 }
 
-/// Kind of rows in the lower table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LowerTable {
-    /// Drives of all volumes.
     #[default]
     Drives,
-    /// Hardware queues of all drives.
     Queues,
-    /// Clients of all volumes.
     Clients,
-    /// Groups of clients.
     Groups,
-    /// Caches of volumes.
     Caches,
 }
 
 impl LowerTable {
-    /// Returns the kind of its rows.
     pub fn kind(self) -> &'static str {
         match self {
             LowerTable::Drives => "drive",
@@ -175,7 +153,6 @@ impl LowerTable {
         }
     }
 
-    /// Returns the title shown on the screen.
     pub fn title(self) -> &'static str {
         match self {
             LowerTable::Drives => "Drive",
@@ -215,7 +192,6 @@ impl Model {
         self.report = report;
     }
 
-    /// Returns the seconds of history that fit the graphs.
     pub fn seconds_recalled(&self) -> usize {
         (self.interval.as_secs_f64() * HISTORY as f64).ceil().min(KEPT_S as f64) as usize
     }
@@ -246,28 +222,23 @@ impl Model {
         self.before.1 >= self.report.uptime_ns as f64 / 1e9
     }
 
-    /// Returns the number of I/Os waiting or in a drive.
     pub fn in_flight(&self) -> u64 {
         self.report.drives.iter().map(|drive| drive.in_flight).sum()
     }
 
-    /// Returns the rate of a server counter per second.
     pub fn server_rate(&self, counter: impl Fn(&Server) -> u64) -> f64 {
         let grown = counter(&self.report.server).saturating_sub(counter(&self.before.0));
         if self.before.1 > 0.0 { grown as f64 / self.before.1 } else { 0.0 }
     }
 
-    /// Returns the rows of a kind, sorted.
     pub fn rows(&self, kind: &str) -> Vec<&StatRow> {
         self.in_order(self.rows.iter().filter(|row| row.kind == kind))
     }
 
-    /// Returns the groups, sorted.
     pub fn groups(&self) -> Vec<&GroupRow> {
         self.in_order(self.groups.iter())
     }
 
-    /// Returns the caches, sorted.
     pub fn caches(&self) -> Vec<&CacheRow> {
         self.in_order(self.caches.iter())
     }
@@ -301,12 +272,10 @@ impl Model {
         .collect()
     }
 
-    /// Returns the index of the first row of the lower table, if `room` rows fit.
     pub fn first(&self, room: usize) -> usize {
         self.first.min(self.lower_rows().saturating_sub(room))
     }
 
-    /// Returns the length of the longest name in both tables.
     pub fn longest_name(&self) -> usize {
         let rows = self.rows.iter().filter(|row| [self.below.kind(), "volume"].contains(&row.kind));
         let names = rows.map(|row| row.name.as_str());
@@ -323,7 +292,6 @@ impl Model {
         }
     }
 
-    /// Selects the next kind of rows.
     pub fn next_below(&mut self) {
         self.below = match self.below {
             LowerTable::Drives => LowerTable::Queues,
@@ -335,7 +303,6 @@ impl Model {
         self.first = 0;
     }
 
-    /// Sorts by the next column.
     pub fn sort_by_next(&mut self) {
         let place = SortOrder::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
         self.sort = SortOrder::ALL[(place + 1) % SortOrder::ALL.len()];
@@ -347,7 +314,6 @@ impl Model {
         self.interval = self.interval.mul_f64(factor).clamp(least, most);
     }
 
-    /// Scrolls the lower table.
     pub fn scroll(&mut self, by: isize) {
         let last = self.lower_rows().saturating_sub(1);
         self.first = self.first.saturating_add_signed(by).min(last);

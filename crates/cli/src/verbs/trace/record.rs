@@ -25,7 +25,6 @@ use crate::views::requests::{NoArguments, TRACE_START, TRACE_STATUS, TRACE_STOP}
 /// Time between two requests to the daemon.
 const ASK: Duration = Duration::from_millis(500);
 
-/// Arguments of `trace record`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the files to write, NAME.blktrace.0, NAME.blktrace.1, ...; none of them may exist
@@ -67,10 +66,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     numbers.filter(|(a, b)| a < b).ok_or_else(|| "write two sectors, such as 0-2048".to_owned())
 }
 
-/// Records until it is stopped. Returns exit status 1 if events were dropped.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached, refuses, or cannot write the files.
+/// Returns exit status 1 if events were dropped.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
     let mut client = args.connect.client()?;

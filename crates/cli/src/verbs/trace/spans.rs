@@ -38,7 +38,6 @@ fn groupings() -> impl TypedValueParser<Value = SpanGrouping> {
     })
 }
 
-/// Arguments of `trace spans`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -55,10 +54,6 @@ pub struct Args {
     per: Option<SpanGrouping>,
 }
 
-/// Prints the spans.
-///
-/// # Errors
-/// Fails if a trace cannot be read, or has completions only.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut spans = Spans::new();
     let walked = args.input.for_each_event(ProgressBar::new(1), |entry, _| {

@@ -23,10 +23,8 @@ use crate::config::words::bytes_for_people;
 use crate::config::{Position, Problems, ServePlan};
 use crate::verbs::serve::live::dirty_marks;
 
-/// Findings of a check, to be printed.
 #[derive(Debug, Clone)]
 pub struct Findings {
-    /// True if all drives and sockets are available and every volume is large enough.
     pub starts: bool,
     /// A line for each volume whose drives exist.
     pub volumes: String,
@@ -66,7 +64,6 @@ pub fn measure(
     found
 }
 
-/// Returns true for a file in a directory that does not exist yet.
 fn is_in(file: &Path, made: Option<&Path>) -> bool {
     made.is_some_and(|folder| !folder.exists() && file.parent() == Some(folder))
 }
@@ -85,7 +82,6 @@ fn unknown_sockets(plan: &ServePlan) -> impl Iterator<Item = String> {
 }
 
 impl Findings {
-    /// Checks the folder for marks of dirty caches.
     fn state(&mut self, plan: &ServePlan) {
         let Some(state) = &plan.daemon.state else { return };
         match dirty_marks::check(state) {
@@ -99,15 +95,13 @@ impl Findings {
         }
     }
 
-    /// Logs a problem, or a line for each of several, that a start would refuse.
     fn refuse(&mut self, problems: &Problems) {
         problems.log();
         self.starts = false;
     }
 
-    /// Checks the Unix sockets that a start would listen on: those for clients, and the control
-    /// socket. The control socket is skipped if its path is derived from a client socket that
-    /// cannot be created either.
+    /// Checks the Unix sockets that a start would listen on. The control socket is skipped if its
+    /// path is derived from a client socket that cannot be created either.
     fn sockets(&mut self, plan: &ServePlan, made: Option<&Path>) {
         let own = client_sockets(plan).filter(|one| one.is_own);
         let mut sockets: Vec<_> = own.map(|one| (one.key, one.path.to_owned(), one.line)).collect();
@@ -123,7 +117,6 @@ impl Findings {
         }
     }
 
-    /// Checks the TCP ports that a start would listen on: those of clients, and that of metrics.
     fn ports(&mut self, plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
             Listen::Unix(_) | Listen::Abstract(_) | Listen::Inherited(_) => None,
@@ -141,7 +134,6 @@ impl Findings {
         self.refuse(&start_error::to_problems(plan, error));
     }
 
-    /// Adds the line of a volume.
     fn volume(&mut self, volume: &Volume) {
         let size_bytes = volume.capacity() << SECTOR_SHIFT;
         let layout = match volume.layout() {
@@ -153,7 +145,6 @@ impl Findings {
     }
 }
 
-/// Logs the problems of a configuration that cannot be loaded. Returns the verdict on it.
 pub fn not_valid(file: &str, problems: &Problems) -> String {
     problems.log();
     let name = if file.is_empty() { "command line" } else { file };

@@ -13,14 +13,12 @@ use millrace_block::Layout;
 
 use crate::config::{KeyLines, Problems, ServePlan};
 
-/// State of the file at a drive's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileState {
     /// Missing, or empty.
     Missing,
     /// The file exists, but no byte was ever written to it.
     Fresh,
-    /// May hold data.
     Written,
 }
 
@@ -43,10 +41,6 @@ fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> 
     (0..until).find(missing).map(|at| (at, last))
 }
 
-/// Refuses a plan with a volume that has lost a file.
-///
-/// # Errors
-/// Returns a problem for the first such file, with the line of its drive.
 pub fn check(plan: &ServePlan) -> Result<(), Problems> {
     let mut lines = plan.lines.drives.as_slice();
     plan.config.volumes.iter().try_for_each(|volume| {

@@ -17,7 +17,7 @@ use crate::views::Reload;
 use crate::views::client::Client;
 use crate::views::requests::{RELOAD, RemovalOptions};
 
-/// Asks the daemon of a configuration for a dry run, if it is running. Returns the exit status.
+/// Returns `None` if the daemon of this configuration is not running.
 pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<ExitCode>> {
     let Some(file) = file else { return Ok(None) };
     // If no daemon of this version is found, the host is checked as for a start.

@@ -8,7 +8,6 @@ use millrace_drives::SpecError;
 
 use crate::config::{KeyLines, Position, Problems, ServePlan};
 
-/// Converts an error to a problem at the line of the part that caused it.
 pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
     let text = text_of(&error.source);
     let lines = &plan.lines;
@@ -70,7 +69,6 @@ fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize,
     }
 }
 
-/// Describes two drives that share a file.
 fn same_file(plan: &ServePlan, number: usize, other: usize) -> String {
     let drives: Vec<_> = plan.drives().collect();
     let ((drive, _), (other, other_lines)) = (drives[number], drives[other]);

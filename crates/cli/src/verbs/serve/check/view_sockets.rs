@@ -19,9 +19,7 @@ use crate::config::{Position, Problems, ServePlan};
 use crate::views::Sockets;
 use crate::views::metrics_listener::{BoundAddress, MetricsListener};
 
-/// Control socket of a plan, and the line that decides its path.
 pub struct ControlSocket<'a> {
-    /// Path of the socket, if there is one.
     pub path: Option<PathBuf>,
     /// Line that decides the path.
     pub line: usize,
@@ -30,7 +28,6 @@ pub struct ControlSocket<'a> {
     pub beside: Option<ClientSocket<'a>>,
 }
 
-/// Unix socket of an export.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientSocket<'a> {
     pub key: &'static str,
@@ -40,7 +37,6 @@ pub struct ClientSocket<'a> {
     pub is_own: bool,
 }
 
-/// Returns the Unix sockets of all exports, those for NBD first.
 pub fn client_sockets(plan: &ServePlan) -> impl Iterator<Item = ClientSocket<'_>> {
     let nbd = plan.listeners.iter().filter_map(|listener| {
         let path = listener.unix_path()?;
@@ -54,8 +50,6 @@ pub fn client_sockets(plan: &ServePlan) -> impl Iterator<Item = ClientSocket<'_>
     }))
 }
 
-/// Returns the control socket: at the plan's path, or at a path derived from the first Unix socket
-/// of a server.
 pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
     if let Some(control) = &plan.daemon.control {
         let path = match control {
@@ -81,8 +75,8 @@ pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
     own.chain(client_sockets(plan).filter_map(|one| control_beside(one.path))).collect()
 }
 
-/// Returns the clients of the control socket that may change anything: root, the user of this
-/// process, and the members of `control-admin-group`.
+/// Returns the clients that may change anything: root, the user of this process, and the members of
+/// `control-admin-group`.
 fn admins(plan: &ServePlan) -> AllowedPeers {
     let mut users = vec![0, geteuid().as_raw()];
     users.dedup();
@@ -99,8 +93,8 @@ fn control_file(plan: &ServePlan) -> SocketAccess {
     }
 }
 
-/// Returns the address of metrics, if one is set, with its position and the prefix of messages. The
-/// flag overrides the plan.
+/// Returns the address of metrics with its position and the prefix of messages. The flag overrides
+/// the plan.
 pub fn metrics(
     plan: &ServePlan,
     flag: Option<SocketAddr>,
@@ -116,9 +110,6 @@ pub fn metrics(
 
 /// Refuses sockets from systemd that no export listens on, because their clients would connect and
 /// wait forever.
-///
-/// # Errors
-/// Returns the names of the sockets, and the remedy.
 pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
     let is_used = |name: &String| {
         let wanted = Listen::Inherited(name.clone());
@@ -139,7 +130,6 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
     Err(plan.problem(Position::File, text))
 }
 
-/// Binds the sockets of a plan. `metrics_flag` overrides the plan's address of metrics.
 pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
     let ControlSocket { path, line, beside } = control(plan);
     // The client socket is reported rather than the default control socket, whose path is derived
@@ -159,7 +149,6 @@ pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Socket
     Ok(Sockets { control, admins: admins(plan), metrics: Arc::new(metrics) })
 }
 
-/// Binds the address of metrics, if there is one.
 pub fn bind_metrics(
     plan: &ServePlan,
     metrics_flag: Option<SocketAddr>,
@@ -169,12 +158,10 @@ pub fn bind_metrics(
     BoundAddress::bind(address).map(Some).map_err(refused)
 }
 
-/// Returns the lines that say where metrics are served.
 pub fn describe_metrics(address: SocketAddr) -> String {
     format!("metrics at http://{address}/metrics\ndashboard at http://{address}/\n")
 }
 
-/// Describes the sockets for the printed report. Logs a missing control socket.
 pub fn describe(sockets: &Sockets) -> String {
     let mut text = String::new();
     match &sockets.control {

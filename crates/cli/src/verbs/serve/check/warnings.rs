@@ -17,8 +17,6 @@ use crate::config::ServePlan;
 /// Page size of most guests in bytes; the only one on x86-64.
 const GUEST_PAGE: u32 = 4096;
 
-/// Logs warnings about the plan itself: settings that are probably mistakes. `metrics_flag`
-/// overrides the plan's address of metrics.
 pub fn on_plan(plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
     plan.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let memory = std::fs::read_to_string("/proc/meminfo").ok();
@@ -30,7 +28,6 @@ pub fn on_plan(plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
     exposed.iter().for_each(|text| tracing::warn!("{text}"));
 }
 
-/// Logs warnings and notes about the opened drives, and about serving modes.
 pub fn on_start(plan: &ServePlan, opened: &Opened, workers: &DriveWorkers) {
     let per_drive = |serving| serving == Serving::PerDrive;
     if workers.threads() == 0
@@ -43,7 +40,6 @@ pub fn on_start(plan: &ServePlan, opened: &Opened, workers: &DriveWorkers) {
     on_volumes(plan, &opened.volumes, (&opened.warnings, &opened.notes));
 }
 
-/// Logs warnings and notes about opened drives, and warnings about volumes that guests refuse.
 pub fn on_volumes(
     plan: &ServePlan,
     volumes: &[Arc<Volume>],
@@ -73,7 +69,6 @@ fn large_blocks(plan: &ServePlan, volume: &str, block_bytes: u32) -> impl Iterat
     })
 }
 
-/// Parses the machine's memory in bytes from `/proc/meminfo`.
 fn total_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -46,24 +46,15 @@ const HISTORY_S: usize = 120;
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const READERS_LOOK: Duration = Duration::from_micros(100);
 
-/// Source of a daemon's configuration, which reloads and changes it.
 pub trait Reloader: Send + Sync {
-    /// Makes a daemon serve the configuration in a file.
-    ///
-    /// # Errors
-    /// Returns the reason if it fails; nothing has changed then.
     fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal>;
 
-    /// Adds a section to the served configuration.
     fn add(&self, daemon: &LiveDaemon, asked: &AddSection) -> Result<ReloadReport, Refusal>;
 
-    /// Removes a section from the served configuration.
     fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal>;
 
-    /// Returns the configuration that a daemon serves now.
     fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal>;
 
-    /// Compares the served configuration with the current content of its file.
     fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges;
 }
 
@@ -87,7 +78,6 @@ pub struct LiveDaemon {
 }
 
 impl LiveDaemon {
-    /// Makes the state of a daemon that begins to serve.
     pub fn new(
         server: Server,
         (marks, reloader, metrics): (Arc<DirtyMarks>, Box<dyn Reloader>, Arc<MetricsListener>),
@@ -137,7 +127,6 @@ impl LiveDaemon {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the server, unless a reload holds the lock.
     pub fn try_server(&self) -> Option<MutexGuard<'_, Option<Server>>> {
         self.server.try_lock().ok()
     }
@@ -164,7 +153,6 @@ impl LiveDaemon {
         lists.targets.look(&lists.servers.groups, &lists.volumes, Instant::now());
     }
 
-    /// Returns the counters that a query selects.
     pub fn report(&self, query: StatsQuery) -> report::Report {
         let lists = &*self.lists();
         let groups = &lists.servers.groups;
@@ -216,17 +204,14 @@ impl LiveDaemon {
 }
 
 impl LiveDaemon {
-    /// Returns the volumes that are served.
     pub fn volumes(&self) -> Vec<Arc<Volume<Native>>> {
         self.lists().volumes.clone()
     }
 
-    /// Returns the samples of the last seconds.
     pub fn history(&self, range: &HistoryRange) -> History {
         self.sampler.last(range.seconds.unwrap_or(HISTORY_S))
     }
 
-    /// Changes settings of a group.
     pub fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
         let lists = self.lists();
         let groups = &lists.servers.groups;
@@ -241,14 +226,12 @@ impl LiveDaemon {
         group_settings::set(groups, asked, warn)
     }
 
-    /// Returns the number of requests that each drive failed in the last minute.
     fn failed_last_minute(&self, lists: &ServedLists) -> Vec<u64> {
         let count = |disk: &Arc<Disk<Native>>| disk.failures().count;
         let counts = lists.disks().map(|disk| (disk.name(), count(disk)));
         self.failed_requests.look(counts, Instant::now())
     }
 
-    /// Returns a line for each drive in trouble.
     pub fn problems(&self) -> Vec<String> {
         let lists = &*self.lists();
         let drives = lists.disks().zip(self.failed_last_minute(lists));

@@ -33,7 +33,6 @@ const TASKS_MAX: usize = 4096;
 /// Maximum time until the views show an opened file while further files are being opened.
 const FOLLOW: Duration = Duration::from_millis(100);
 
-/// Threads that open and close files, once the server has a directory.
 pub struct OpenFilesThreads {
     daemon: Weak<LiveDaemon>,
     started: OnceLock<()>,
@@ -41,14 +40,12 @@ pub struct OpenFilesThreads {
     warnings: Mutex<RecentWarnings>,
 }
 
-/// Work on a file of a directory.
 enum FileJob {
     Task(Box<FileTask>),
     Close(ClosingFile),
 }
 
 impl OpenFilesThreads {
-    /// Makes the threads' state for a daemon. No thread runs yet.
     pub fn new(daemon: &Weak<LiveDaemon>) -> OpenFilesThreads {
         OpenFilesThreads {
             daemon: Weak::clone(daemon),
@@ -58,7 +55,6 @@ impl OpenFilesThreads {
         }
     }
 
-    /// Starts the thread for requests if the server has a directory.
     pub fn start_if_needed(&self, server: &Server) {
         let is_directory =
             |one: &ExportConfig| matches!(one.on_demand, Some(OnDemand::Directory(_)));
@@ -115,7 +111,6 @@ impl OpenFilesThreads {
     }
 }
 
-/// Takes requests of clients, and checks for unused files.
 fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
     let (mut look, mut looked) = (IDLE_LOOK, Instant::now());
     loop {
@@ -160,7 +155,6 @@ fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
     }
 }
 
-/// Does the jobs of one directory.
 fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
     // Time since which opened and closed files are missing from the views.
     let mut behind: Option<Instant> = None;
@@ -217,7 +211,6 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
     }
 }
 
-/// Updates the views.
 fn follow(daemon: &LiveDaemon, server: &Server) {
     daemon.follow(server);
     daemon.marks.remove(|name| server.configured().volume_number(name).is_none());
@@ -228,7 +221,6 @@ fn follow(daemon: &LiveDaemon, server: &Server) {
 struct RecentWarnings(Vec<(String, Instant)>);
 
 impl RecentWarnings {
-    /// Returns true if a warning is to be logged: once a minute, within the limit for all warnings.
     fn is_new(&mut self, text: &str, now: Instant) -> bool {
         self.0.retain(|(_, since)| now - *since < QUIET);
         let is_new = self.0.len() < WARNINGS_MAX && !self.0.iter().any(|(known, _)| known == text);

@@ -14,11 +14,6 @@ use crate::config::words;
 use crate::views::settings::{Drive, VolumeChange};
 use crate::views::{Refusal, SetVolume};
 
-/// Changes settings of the volume of that name.
-///
-/// # Errors
-/// Returns `bad-request` for an unknown volume, setting or value, and `refused` if a drive cannot
-/// have the setting.
 pub fn set(volumes: &[Arc<Volume<Native>>], asked: &SetVolume) -> Result<VolumeChange, Refusal> {
     let volume = volume_of(volumes, &asked.volume)?;
     let Some(word) = &asked.scheduler else {
@@ -49,10 +44,6 @@ pub fn set(volumes: &[Arc<Volume<Native>>], asked: &SetVolume) -> Result<VolumeC
     Ok(changed)
 }
 
-/// Returns the volume of a name.
-///
-/// # Errors
-/// Returns `bad-request` if there is none.
 pub fn volume_of<'a>(
     volumes: &'a [Arc<Volume<Native>>],
     name: &str,

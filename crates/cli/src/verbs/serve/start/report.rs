@@ -30,7 +30,6 @@ const TRY_BYTES: u64 = 256 << 20;
 /// Smallest block size in commands to paste, in bytes.
 const TRY_BLOCK: u32 = 4096;
 
-/// Owner of the data on a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataOwner {
     /// The volume was created for a trial, so commands to paste may overwrite it.
@@ -39,7 +38,6 @@ pub enum DataOwner {
     Users,
 }
 
-/// Returns the report of `--check` on a valid plan, with the verdict in its last line.
 pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     let mut text = controllers(plan);
     let machines = plan.guests().count();
@@ -75,7 +73,6 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     text
 }
 
-/// Returns the report of a start: volumes, drives, and commands to paste.
 pub fn serving(
     plan: &ServePlan,
     opened: &Opened,
@@ -124,7 +121,6 @@ pub fn serving(
     text
 }
 
-/// Returns a line for each controller: its tags, their sharing, and its drives.
 fn controllers(plan: &ServePlan) -> String {
     let mut text = String::new();
     for controller in &plan.config.controllers {
@@ -145,7 +141,6 @@ fn controllers(plan: &ServePlan) -> String {
     text
 }
 
-/// Returns the phrase about the group of an export's clients.
 fn membership(export: &ExportConfig) -> String {
     match (&export.group, export.group_each) {
         (Some(group), true) => format!(", each client in a group under {}", visible(group)),
@@ -154,7 +149,6 @@ fn membership(export: &ExportConfig) -> String {
     }
 }
 
-/// Returns a table of the groups and their settings, if there are any.
 fn groups(plan: &ServePlan) -> String {
     if plan.config.groups.is_empty() {
         return String::new();
@@ -181,7 +175,6 @@ fn access(export: &ExportConfig, volumes: &VolumesByName<'_>) -> &'static str {
     if export.read_only || features.read_only { ", read-only" } else { "" }
 }
 
-/// Returns a line for each export to virtual machines.
 fn machines(plan: &ServePlan, volumes: &VolumesByName<'_>) -> String {
     let mut text = String::new();
     for (export, guests, _) in plan.guests() {
@@ -243,7 +236,6 @@ fn volumes(plan: &ServePlan, opened: &Opened) -> String {
     table.text()
 }
 
-/// Returns a line for each cache: its mode, size, and limit of dirty data.
 fn caches(plan: &ServePlan) -> String {
     let mut text = String::new();
     for volume in &plan.config.volumes {
@@ -322,14 +314,12 @@ fn lines_to_paste(
     )
 }
 
-/// Returns the export's name as the name of a file.
 fn file_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let text: String = name.chars().map(plain).collect();
     if text.is_empty() { "export".to_owned() } else { text }
 }
 
-/// Returns true if NBD URIs can name the socket.
 fn has_uri(listener: &ListenerPlan) -> bool {
     matches!(listener.address, Listen::Unix(_) | Listen::Tcp(_))
 }
@@ -357,7 +347,6 @@ fn encoded_path(path: &Path) -> String {
     encoded(&path.to_string_lossy())
 }
 
-/// Percent-encodes everything that a path or query must not contain.
 fn encoded(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
@@ -370,7 +359,6 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// Returns the report about the stop of the servers.
 pub fn stopped(report: &StopReport) -> String {
     if report.is_clean() {
         return "stopped: all requests are answered and all data is flushed".to_owned();

@@ -23,21 +23,16 @@ use super::startup::Startup;
 /// Time within which a second signal counts as the same request. timeout(1) signals the daemon and
 /// then its process group, which includes the daemon; a terminal or a supervisor may do the same.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
-/// All handled signals.
 const TAKEN: [i32; 6] = [SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGHUP];
 /// Minimum time between two log lines about signals that the daemon ignores.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Signal handlers, and the signals that have arrived.
 pub struct Signals(signal_hook::iterator::Signals);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SignalRequest {
-    /// Finish I/O in flight, flush and exit.
     Stop,
-    /// Cut the power of fault drives.
     PowerCut,
-    /// Read the configuration again.
     Reload,
     /// Do nothing except log a line, because the sender may expect a reaction.
     Nothing,
@@ -73,7 +68,6 @@ impl Signals {
         signal_hook::iterator::Signals::new(TAKEN).map(Signals)
     }
 
-    /// Lets the calling thread receive the signals.
     fn unblock() {
         // This call cannot fail for this signal set. If it did, signals would have no effect.
         let _ = set().thread_unblock();
@@ -131,7 +125,6 @@ fn set() -> SigSet {
     TAKEN.into_iter().filter_map(|signal| Signal::try_from(signal).ok()).collect()
 }
 
-/// Tells the service manager about the daemon's phase, if there is a manager.
 pub fn tell_manager(state: NotifyState<'_>) {
     // The daemon continues to serve if the service manager cannot be notified.
     let _ = sd_notify::notify(false, &[state]);

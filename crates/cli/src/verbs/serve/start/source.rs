@@ -20,14 +20,11 @@ const DEFAULT_FOLDER: &str = "millrace-data";
 /// a volume and an export. A longer file is a disk named by mistake.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
-/// Text of a configuration, and its origin.
 #[derive(Debug)]
 pub struct Source {
     /// Name in messages; empty for a configuration made from the command line.
     pub name: String,
-    /// Text of the configuration, in TOML.
     pub text: String,
-    /// File of the configuration, if it has one.
     pub file: Option<PathBuf>,
     /// Directory from which relative paths in the configuration start; empty for the working
     /// directory.
@@ -80,7 +77,6 @@ impl Source {
         }
     }
 
-    /// Reads a configuration from a file.
     pub fn file(file: &Path) -> anyhow::Result<Source> {
         let name = file.display().to_string();
         let failed = |error: &std::io::Error| {
@@ -130,12 +126,10 @@ impl Source {
     }
 }
 
-/// Returns true if a file is a configuration rather than a disk, judged by its name.
 fn is_configuration(file: &Path) -> bool {
     file == Path::new("-") || file.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml"))
 }
 
-/// Reads a text of limited length.
 fn bounded(from: impl Read, name: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     let read = from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes);

@@ -18,10 +18,8 @@ use crate::config::ServePlan;
 /// Number of threads that run at this point: main, signals, and the writers of both outputs.
 const RUNNING: usize = 4;
 
-/// Threads that serving starts in addition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct ThreadCount {
-    /// Number of I/O threads for NBD and virtual machines.
     io: usize,
     /// Number of workers of drives and flushers of caches.
     workers: usize,
@@ -38,9 +36,6 @@ impl ThreadCount {
 }
 
 /// Starts and ends as many threads as serving needs.
-///
-/// # Errors
-/// Fails with the number of threads needed, the number allowed, and the limits.
 pub fn check(plan: &ServePlan, opened: &Opened) -> anyhow::Result<()> {
     let needed = needed(plan, opened);
     Native::try_threads(needed.total()).map_err(|(found, error)| {
