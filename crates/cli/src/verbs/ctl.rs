@@ -61,31 +61,52 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Request {
     /// Grow a volume to the current size of its drives, while clients use it
-    Resize(resize::ResizeArgs),
+    Resize(RequestArgs<resize::Resize>),
     /// Change settings of a volume or a group while clients use it
-    Set(set::SetArgs),
+    Set(RequestArgs<set::SetArgs>),
     /// Show the settings that `set` changes
-    Get(get::GetArgs),
+    Get(RequestArgs<get::GetArgs>),
     /// Explain what I/Os of a volume wait for, group by group
-    Why(why::WhyArgs),
+    Why(RequestArgs<why::WhyArgs>),
     /// Forget that an earlier daemon died with a dirty cache of a volume, once the data is checked
-    Acknowledge(acknowledge::AcknowledgeArgs),
+    Acknowledge(RequestArgs<acknowledge::Acknowledge>),
     /// Show connected clients: number, export, group, requests, peer
-    Clients(clients::ClientsArgs),
+    Clients(RequestArgs<clients::ClientsArgs>),
     /// End the connection of a client
-    Disconnect(clients::DisconnectArgs),
+    Disconnect(RequestArgs<clients::Disconnect>),
     /// Load the configuration file again, without a restart
-    Reload(reload::ReloadArgs),
+    Reload(RequestArgs<reload::ReloadArgs>),
     /// Add a drive, volume, export or group to what is served
-    Add(edit::AddArgs),
+    Add(RequestArgs<edit::AddArgs>),
     /// Remove a drive, volume, export or group from what is served
-    Remove(edit::RemoveArgs),
+    Remove(RequestArgs<edit::RemoveArgs>),
     /// Write the configuration that is served to its file
-    Save(save::SaveArgs),
+    Save(RequestArgs<save::SaveArgs>),
     /// Show or change how much the daemon logs
-    LogLevel(log_level::LogLevelArgs),
+    LogLevel(RequestArgs<log_level::LogLevel>),
     /// Print the versions of this program and of the daemon
-    Version(version::VersionArgs),
+    Version(RequestArgs<version::VersionArgs>),
+}
+
+/// Arguments of one request, with the options that every request has.
+#[derive(Debug, clap::Args)]
+struct RequestArgs<Q: clap::Args> {
+    #[command(flatten)]
+    asked: Q,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl<Q: clap::Args> RequestArgs<Q> {
+    fn run(&self, run: fn(&Daemon, &Q) -> Result<ExitCode>) -> Result<ExitCode> {
+        match run(&self.daemon, &self.asked) {
+            Err(error) if self.daemon.json => {
+                say(&format!("{}\n", failure(&error)));
+                Ok(ExitCode::from(ERROR))
+            }
+            done => done,
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -185,27 +206,20 @@ fn pair(text: &str, example: &str) -> Result<(String, String)> {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (daemon, done) = match &args.request {
-        Request::Resize(args) => (&args.daemon, resize::run(args)),
-        Request::Set(args) => (&args.daemon, set::run(args)),
-        Request::Get(args) => (&args.daemon, get::run(args)),
-        Request::Why(args) => (&args.daemon, why::run(args)),
-        Request::Acknowledge(args) => (&args.daemon, acknowledge::run(args)),
-        Request::Clients(args) => (&args.daemon, clients::show(args)),
-        Request::Disconnect(args) => (&args.daemon, clients::disconnect(args)),
-        Request::Reload(args) => (&args.daemon, reload::run(args)),
-        Request::Add(args) => (&args.daemon, edit::add(args)),
-        Request::Remove(args) => (&args.daemon, edit::remove(args)),
-        Request::Save(args) => (&args.daemon, save::run(args)),
-        Request::LogLevel(args) => (&args.daemon, log_level::run(args)),
-        Request::Version(args) => (&args.daemon, version::run(args)),
-    };
-    match done {
-        Err(error) if daemon.json => {
-            say(&format!("{}\n", failure(&error)));
-            Ok(ExitCode::from(ERROR))
-        }
-        done => done,
+    match &args.request {
+        Request::Resize(args) => args.run(resize::run),
+        Request::Set(args) => args.run(set::run),
+        Request::Get(args) => args.run(get::run),
+        Request::Why(args) => args.run(why::run),
+        Request::Acknowledge(args) => args.run(acknowledge::run),
+        Request::Clients(args) => args.run(clients::show),
+        Request::Disconnect(args) => args.run(clients::disconnect),
+        Request::Reload(args) => args.run(reload::run),
+        Request::Add(args) => args.run(edit::add),
+        Request::Remove(args) => args.run(edit::remove),
+        Request::Save(args) => args.run(save::run),
+        Request::LogLevel(args) => args.run(log_level::run),
+        Request::Version(args) => args.run(version::run),
     }
 }
 

@@ -6,7 +6,6 @@
 //! question or a refusal. docs/control.md describes the protocol for authors of clients.
 
 use std::marker::PhantomData;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use millrace_drives::unknown_word;
@@ -23,37 +22,24 @@ pub const LINE_BYTES_MAX: usize = 64 * 1024;
 /// Verb as daemon and client know it, with `Q` as the type of its arguments and `A` as that of its
 /// answer.
 pub struct Verb<Q, A> {
-    facts: VerbFacts,
-    types: PhantomData<fn(Q) -> A>,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct VerbFacts {
     pub name: &'static str,
     pub access: Access,
     /// One-line description of the answer, which a test compares with docs/control.md.
     #[cfg_attr(not(test), expect(dead_code))]
     pub summary: &'static str,
+    /// True if the answer may have to wait for drives.
     pub takes_long: bool,
+    types: PhantomData<fn(Q) -> A>,
 }
 
 impl<Q, A> Verb<Q, A> {
     pub const fn new(name: &'static str, access: Access, summary: &'static str) -> Self {
-        let facts = VerbFacts { name, access, summary, takes_long: false };
-        Verb { facts, types: PhantomData }
+        Verb { name, access, summary, takes_long: false, types: PhantomData }
     }
 
     pub const fn long(mut self) -> Self {
-        self.facts.takes_long = true;
+        self.takes_long = true;
         self
-    }
-}
-
-impl<Q, A> Deref for Verb<Q, A> {
-    type Target = VerbFacts;
-
-    fn deref(&self) -> &VerbFacts {
-        &self.facts
     }
 }
 
@@ -79,8 +65,13 @@ impl Access {
     }
 }
 
+/// Row of the table of verbs that a daemon `D` answers.
 pub struct ControlVerb<D> {
-    facts: VerbFacts,
+    pub name: &'static str,
+    pub access: Access,
+    #[cfg(test)]
+    pub summary: &'static str,
+    takes_long: bool,
     read: ReadArguments<D>,
 }
 
@@ -94,25 +85,24 @@ impl<D: 'static> ControlVerb<D> {
         Q: DeserializeOwned + Send + 'static,
         A: Serialize + 'static,
     {
-        let facts = verb.facts;
+        let Verb { name, access, takes_long, .. } = verb;
         let read = move |arguments| {
             let asked: Q = serde_json::from_value(Value::Object(arguments))
-                .map_err(|error| Refusal::new("bad-request", format!("{}: {error}", facts.name)))?;
+                .map_err(|error| Refusal::new("bad-request", format!("{name}: {error}")))?;
             let answer = move |daemon: &D| {
                 serde_json::to_value(answer(daemon, &asked)?)
                     .map_err(|error| Refusal::new("internal", error.to_string()))
             };
             Ok(Box::new(answer) as Answer<D>)
         };
-        ControlVerb { facts, read: Box::new(read) }
-    }
-}
-
-impl<D> Deref for ControlVerb<D> {
-    type Target = VerbFacts;
-
-    fn deref(&self) -> &VerbFacts {
-        &self.facts
+        ControlVerb {
+            name,
+            access,
+            #[cfg(test)]
+            summary: verb.summary,
+            takes_long,
+            read: Box::new(read),
+        }
     }
 }
 

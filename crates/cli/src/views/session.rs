@@ -31,12 +31,6 @@ const REQUESTS_A_TURN: usize = 16;
 const READ_BYTES: usize = 4096;
 const LOGGED_BYTES_MAX: usize = 500;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SessionState {
-    Stay,
-    Over,
-}
-
 pub struct Session {
     /// Connected socket in non-blocking mode, as a file that is read and written.
     socket: File,
@@ -72,7 +66,8 @@ impl Session {
         socket.set_nonblocking(true)?;
         let read_only = admins.check(socket.as_raw_fd()).err().map(|who| denied(admins, &who));
         let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-        let mut session = Session::new(socket, true);
+        let mut session = Session::new(socket);
+        session.is_control = true;
         session.peer =
             format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw());
         session.output = protocol::line(&answers.greeting());
@@ -82,13 +77,13 @@ impl Session {
 
     pub fn metrics(socket: TcpStream) -> io::Result<Session> {
         socket.set_nonblocking(true)?;
-        Ok(Session::new(socket, false))
+        Ok(Session::new(socket))
     }
 
-    fn new(socket: impl Into<OwnedFd>, is_control: bool) -> Session {
+    fn new(socket: impl Into<OwnedFd>) -> Session {
         Session {
             socket: File::from(socket.into()),
-            is_control,
+            is_control: false,
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
@@ -131,31 +126,32 @@ impl Session {
         self.owed_since = self.owed_since.map(|since| (since + pause).min(Instant::now()));
     }
 
-    pub fn turn(&mut self, answers: &Arc<dyn Answers>) -> SessionState {
-        self.try_turn(answers).unwrap_or(SessionState::Over)
+    /// Sends and receives without blocking. Returns false when the session ends.
+    pub fn turn(&mut self, answers: &Arc<dyn Answers>) -> bool {
+        self.try_turn(answers).unwrap_or(false)
     }
 
-    fn try_turn(&mut self, answers: &Arc<dyn Answers>) -> io::Result<SessionState> {
+    fn try_turn(&mut self, answers: &Arc<dyn Answers>) -> io::Result<bool> {
         if let Some(pending) = &self.pending {
             match pending.reply.try_recv() {
                 Ok(reply) => self.reply(reply),
-                Err(TryRecvError::Empty) => return Ok(SessionState::Stay),
-                Err(TryRecvError::Disconnected) => return Ok(SessionState::Over),
+                Err(TryRecvError::Empty) => return Ok(true),
+                Err(TryRecvError::Disconnected) => return Ok(false),
             }
             self.pending = None;
         }
         for _ in 0..REQUESTS_A_TURN {
             if !self.send()? {
-                return Ok(SessionState::Stay);
+                return Ok(true);
             }
             if self.take_request(answers) {
                 continue;
             }
             if self.pending.is_some() {
-                return Ok(SessionState::Stay);
+                return Ok(true);
             }
             if self.last {
-                return Ok(SessionState::Over);
+                return Ok(false);
             }
             if !self.receive()? {
                 break;
@@ -165,14 +161,14 @@ impl Session {
         // thread. A reply that is being sent will wake it.
         let has_reply = self.output.is_empty() && self.take_request(answers);
         if has_reply || self.pending.is_some() {
-            return Ok(SessionState::Stay);
+            return Ok(true);
         }
         match self.is_control() && self.input.is_empty() {
             true => self.owed_since = None,
             // The deadline counts from the first byte of a request, even if more bytes follow.
             false => self.owed_since = self.owed_since.or_else(|| Some(Instant::now())),
         }
-        Ok(SessionState::Stay)
+        Ok(true)
     }
 
     /// Sends output. Returns true if nothing is left to send.

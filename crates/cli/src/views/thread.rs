@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Answers;
 use super::metrics_listener::MetricsListener;
-use super::session::{Session, SessionState, turn_away};
+use super::session::{Session, turn_away};
 
 const CLIENTS_MAX: usize = 32;
 /// Time for which a listener is not polled after the system ran out of descriptors.
@@ -106,7 +106,7 @@ impl ViewLoop {
         self.sessions.retain_mut(|session| {
             let ready = sessions.next().is_some_and(|ready| *ready);
             match ready {
-                true => session.turn(answers) == SessionState::Stay,
+                true => session.turn(answers),
                 false => session.deadline().is_none_or(|deadline| deadline > now),
             }
         });

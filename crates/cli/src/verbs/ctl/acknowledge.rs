@@ -29,27 +29,19 @@ warns at its start and in `millrace stat` until the volume is acknowledged.
 Exit status: 0 if it is, 2 if the volume has nothing to acknowledge.
 ";
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
-pub struct Acknowledge {
-    pub volume: String,
-}
-
-#[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct AcknowledgeArgs {
+pub struct Acknowledge {
     /// Name of the volume, as in the warning
     volume: String,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
 pub fn answer(daemon: &LiveDaemon, asked: &Acknowledge) -> Result<NoAnswer, Refusal> {
     daemon.marks.acknowledge(&asked.volume).map(|()| NoAnswer::new())
 }
 
-pub fn run(args: &AcknowledgeArgs) -> Result<ExitCode> {
-    let asked = Acknowledge { volume: args.volume.clone() };
-    args.daemon.ask(&ACKNOWLEDGE, &asked)?;
-    args.daemon.print(&asked, || format!("{}: acknowledged\n", visible(&args.volume)))
+pub fn run(daemon: &Daemon, asked: &Acknowledge) -> Result<ExitCode> {
+    daemon.ask(&ACKNOWLEDGE, asked)?;
+    daemon.print(asked, || format!("{}: acknowledged\n", visible(&asked.volume)))
 }

@@ -48,28 +48,19 @@ the machine is restarted.
 Exit status: 0 if it is disconnected, 2 if there is no such client.
 ";
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Disconnect {
-    pub client: u16,
-}
-
 #[derive(Debug, clap::Args)]
 #[command(after_help = CLIENTS_EXAMPLES)]
 pub struct ClientsArgs {
     /// Show only clients of this export
     export: Option<String>,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Serialize, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields)]
 #[command(after_help = DISCONNECT_EXAMPLES)]
-pub struct DisconnectArgs {
+pub struct Disconnect {
     /// Number of the client
     client: u16,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
 pub fn of(daemon: &LiveDaemon) -> Clients {
@@ -91,22 +82,21 @@ pub fn answer_disconnect(
     Ok(ConnectedClient::new(gone, &servers.groups))
 }
 
-pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
-    let mut clients = args.daemon.ask(&CLIENTS, &NoArguments {})?;
+pub fn show(daemon: &Daemon, args: &ClientsArgs) -> Result<ExitCode> {
+    let mut clients = daemon.ask(&CLIENTS, &NoArguments {})?;
     if let Some(export) = &args.export {
         clients.clients.retain(|client| client.export == *export);
     }
-    args.daemon.print(&clients, || match &args.export {
+    daemon.print(&clients, || match &args.export {
         _ if !clients.clients.is_empty() => table(&clients),
         Some(export) => format!("no client of an export {} is connected\n", visible(export)),
         None => "no client is connected\n".to_owned(),
     })
 }
 
-pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
-    let asked = Disconnect { client: args.client };
-    let client = args.daemon.ask(&DISCONNECT, &asked)?;
-    args.daemon.print(&client, || {
+pub fn disconnect(daemon: &Daemon, asked: &Disconnect) -> Result<ExitCode> {
+    let client = daemon.ask(&DISCONNECT, asked)?;
+    daemon.print(&client, || {
         let after = match client.in_flight {
             0 => String::new(),
             count => format!(

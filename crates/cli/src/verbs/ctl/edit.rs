@@ -52,8 +52,6 @@ pub struct AddArgs {
     /// Change nothing; print whether the section can be served
     #[arg(long)]
     dry_run: bool,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
 #[derive(Debug, clap::Args)]
@@ -66,11 +64,9 @@ pub struct RemoveArgs {
     name: String,
     #[command(flatten)]
     options: RemovalOptions,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-pub fn add(args: &AddArgs) -> Result<ExitCode> {
+pub fn add(daemon: &Daemon, args: &AddArgs) -> Result<ExitCode> {
     let settings = args.settings.iter().map(|text| pair(text, "drives=b"));
     let asked = AddSection {
         section: args.section.clone(),
@@ -78,14 +74,14 @@ pub fn add(args: &AddArgs) -> Result<ExitCode> {
         settings: settings.collect::<Result<_>>()?,
         dry_run: args.dry_run,
     };
-    reload::show(&args.daemon.ask(&ADD, &asked)?, &args.daemon)
+    reload::show(&daemon.ask(&ADD, &asked)?, daemon)
 }
 
-pub fn remove(args: &RemoveArgs) -> Result<ExitCode> {
+pub fn remove(daemon: &Daemon, args: &RemoveArgs) -> Result<ExitCode> {
     let asked = RemoveSection {
         section: args.section.clone(),
         name: args.name.clone(),
         options: args.options,
     };
-    reload::show(&args.daemon.ask(&REMOVE, &asked)?, &args.daemon)
+    reload::show(&daemon.ask(&REMOVE, &asked)?, daemon)
 }

@@ -37,12 +37,10 @@ pub struct GetArgs {
     /// Print lines for the configuration: groups as they are now, and schedulers that were set
     #[arg(long, conflicts_with_all = ["target", "json"])]
     toml: bool,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-pub fn run(args: &GetArgs) -> Result<ExitCode> {
-    let mut client = args.daemon.connect.client()?;
+pub fn run(daemon: &Daemon, args: &GetArgs) -> Result<ExitCode> {
+    let mut client = daemon.connect.client()?;
     let report = client.ask(&STATS, &StatsQuery::ALL)?;
     let target: Vec<&str> = args.target.iter().map(String::as_str).collect();
     let (volumes, shown) = match target[..] {
@@ -59,7 +57,7 @@ pub fn run(args: &GetArgs) -> Result<ExitCode> {
     }
     let unsaved = client.knows(UNSAVED.name).then(|| client.ask(&UNSAVED, &NoArguments {}));
     let unsaved = unsaved.transpose()?.map(|unsaved| of_target(unsaved, &report, &target));
-    if args.daemon.json {
+    if daemon.json {
         let volumes: Vec<Value> = volumes.iter().map(|one| volume_json(&report, one)).collect();
         let mut answer = match (target.len(), &volumes[..]) {
             (1, [volume]) => volume.clone(),

@@ -29,12 +29,14 @@ Examples:
 Exit status: 0 if it is set, 2 if the daemon refused.
 ";
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
+#[command(after_help = EXAMPLES)]
 pub struct LogLevel {
-    /// New level in the syntax of `MILLRACE_LOG`; `None` only reports the current one.
+    /// off, error, warn, info, debug or trace, or MODULE=LEVEL with commas between (modules begin
+    /// with millrace, millrace_console or millrace_exports); without it, show the current level
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub level: Option<String>,
+    level: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,16 +45,6 @@ pub struct LogLevelChange {
     pub level: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-}
-
-#[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub struct LogLevelArgs {
-    /// off, error, warn, info, debug or trace, or MODULE=LEVEL with commas between (modules begin
-    /// with millrace, millrace_console or millrace_exports); without it, show the current level
-    level: Option<String>,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
 pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, Refusal> {
@@ -65,11 +57,10 @@ pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, 
     Ok(LogLevelChange { level: level.clone(), before: Some(before) })
 }
 
-pub fn run(args: &LogLevelArgs) -> Result<ExitCode> {
-    let asked = LogLevel { level: args.level.clone() };
-    let answer = args.daemon.ask(&LOG_LEVEL, &asked)?;
+pub fn run(daemon: &Daemon, asked: &LogLevel) -> Result<ExitCode> {
+    let answer = daemon.ask(&LOG_LEVEL, asked)?;
     let level = visible(&answer.level);
-    args.daemon.print(&answer, || match &answer.before {
+    daemon.print(&answer, || match &answer.before {
         Some(before) => format!("log level is {level}; it was {}\n", visible(before)),
         None => format!("log level {level}\n"),
     })

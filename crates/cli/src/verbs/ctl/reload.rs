@@ -38,11 +38,9 @@ pub struct ReloadArgs {
     file: Option<PathBuf>,
     #[command(flatten)]
     options: RemovalOptions,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
+pub fn run(daemon: &Daemon, args: &ReloadArgs) -> Result<ExitCode> {
     if args.file.as_deref() == Some(Path::new("-")) {
         bail!(
             "the daemon reads the configuration itself and cannot use standard input; name a file"
@@ -53,7 +51,7 @@ pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
         file: file.context("cannot determine the working directory")?,
         options: args.options,
     };
-    show(&args.daemon.ask(&RELOAD, &asked)?, &args.daemon)
+    show(&daemon.ask(&RELOAD, &asked)?, daemon)
 }
 
 pub fn show(report: &ReloadReport, daemon: &Daemon) -> Result<ExitCode> {

@@ -39,19 +39,12 @@ const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its
 /// Maximum number of drives that are listed as too small for the volume to grow.
 const NEEDS_SHOWN: usize = 8;
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
-pub struct Resize {
-    pub volume: String,
-}
-
-#[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct ResizeArgs {
+pub struct Resize {
     /// Name of the volume
     volume: String,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,9 +120,9 @@ pub fn answer(daemon: &LiveDaemon, asked: &Resize) -> Result<VolumeGrowth, Refus
     Ok(resized)
 }
 
-pub fn run(args: &ResizeArgs) -> Result<ExitCode> {
-    let resized = args.daemon.ask(&RESIZE, &Resize { volume: args.volume.clone() })?;
-    args.daemon.print(&resized, || describe(&resized))
+pub fn run(daemon: &Daemon, asked: &Resize) -> Result<ExitCode> {
+    let resized = daemon.ask(&RESIZE, asked)?;
+    daemon.print(&resized, || describe(&resized))
 }
 
 fn describe(resized: &VolumeGrowth) -> String {

@@ -33,12 +33,10 @@ pub struct SaveArgs {
     /// New file to write to [default: the file that the daemon read last]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-pub fn run(args: &SaveArgs) -> Result<ExitCode> {
-    let mut client = args.daemon.connect.client()?;
+pub fn run(daemon: &Daemon, args: &SaveArgs) -> Result<ExitCode> {
+    let mut client = daemon.connect.client()?;
     let running = client.ask(&CONFIGURATION, &NoArguments {})?;
     let file = args.file.as_deref().map(std::path::absolute).transpose()?;
     let no_file =
@@ -51,7 +49,7 @@ pub fn run(args: &SaveArgs) -> Result<ExitCode> {
         client.ask(&RELOAD, &Reload::default())?;
     }
     let shown = file.display().to_string();
-    args.daemon.print(&json!({ "file": shown }), || format!("{}: written\n", visible(&shown)))
+    daemon.print(&json!({ "file": shown }), || format!("{}: written\n", visible(&shown)))
 }
 
 /// Refuses to overwrite another existing file or edits that the daemon has not read, and to save to

@@ -36,20 +36,18 @@ pub struct SetArgs {
     /// Settings: scheduler=none of a volume, weight=400 or iops=20k of a group
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
 const KEYS: [&str; 1] = ["scheduler"];
 
-fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
+fn setting(daemon: &Daemon, args: &SetArgs, text: &str) -> Result<(String, String)> {
     let (key, value) = pair(text, "scheduler=deadline")?;
     if KEYS.contains(&key.as_str()) {
         return Ok((key, value));
     }
     // The daemon's groups allow a better error text. If no daemon answers, the text covers only the
     // key.
-    let report = args.daemon.ask(&STATS, &StatsQuery::ALL);
+    let report = daemon.ask(&STATS, &StatsQuery::ALL);
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
         bail!(hint);
     }
@@ -58,21 +56,21 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     bail!("there is no setting {key:?} to change; choose {}{like}", KEYS.join(", "))
 }
 
-pub fn run(args: &SetArgs) -> Result<ExitCode> {
+pub fn run(daemon: &Daemon, args: &SetArgs) -> Result<ExitCode> {
     if let ("group", Some((name, settings))) = (args.target.as_str(), args.settings.split_first())
         && !name.contains('=')
     {
-        return groups::set(&args.daemon, name, settings);
+        return groups::set(daemon, name, settings);
     }
     let mut asked = SetVolume { volume: args.target.clone(), ..SetVolume::default() };
     for text in &args.settings {
-        let (key, value) = setting(args, text)?;
+        let (key, value) = setting(daemon, args, text)?;
         if asked.scheduler.replace(value).is_some() {
             bail!("{key} is given twice; remove one of them");
         }
     }
-    let changed = args.daemon.ask(&SET, &asked)?;
-    args.daemon.print(&changed, || {
+    let changed = daemon.ask(&SET, &asked)?;
+    daemon.print(&changed, || {
         let mut text = format!("{}:\n", visible(&changed.volume));
         for drive in &changed.drives {
             let (now, before) = (visible(&drive.scheduler), visible(&drive.before));

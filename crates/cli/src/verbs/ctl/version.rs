@@ -24,20 +24,17 @@ const OWN: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct VersionArgs {
-    #[command(flatten)]
-    pub daemon: Daemon,
-}
+pub struct VersionArgs {}
 
 /// Returns exit status 1 if the versions differ.
-pub fn run(args: &VersionArgs) -> Result<ExitCode> {
-    let client = args.daemon.connect.client()?;
+pub fn run(daemon: &Daemon, _: &VersionArgs) -> Result<ExitCode> {
+    let client = daemon.connect.client()?;
     let (version, pid, path) = client.daemon();
     let is_same = version == OWN;
     let path = visible(&path.to_string_lossy()).into_owned();
     let daemon = json!({ "version": version, "pid": pid, "control_socket": path });
     let answer = json!({ "version": OWN, "control": CONTROL_VERSION, "daemon": daemon });
-    let done = args.daemon.print(&answer, || {
+    let done = daemon.print(&answer, || {
         let differ = "\nthe versions differ: restart the daemon to run the version of this program";
         let end = if is_same { "" } else { differ };
         format!(

@@ -58,8 +58,6 @@ pub struct WhyArgs {
     /// Time to observe, such as 2 (seconds) or 500ms
     #[arg(value_parser = interval, default_value = "2")]
     seconds: Duration,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,8 +70,8 @@ struct VolumeExplanation {
     warnings: Vec<String>,
 }
 
-pub fn run(args: &WhyArgs) -> Result<ExitCode> {
-    let mut client = args.daemon.connect.client()?;
+pub fn run(daemon: &Daemon, args: &WhyArgs) -> Result<ExitCode> {
+    let mut client = daemon.connect.client()?;
     let before = client.ask(&STATS, &StatsQuery::ALL)?;
     let volume = volume_of(&before, &args.name)?;
     std::thread::sleep(args.seconds);
@@ -83,7 +81,7 @@ pub fn run(args: &WhyArgs) -> Result<ExitCode> {
         let (export, volume) = (visible(&args.name), visible(&volume));
         why.says = format!("Export {export} belongs to volume {volume}. {}", why.says);
     }
-    args.daemon.print(&why, || text(&why))
+    daemon.print(&why, || text(&why))
 }
 
 /// Returns the volume of this name, or of the export of this name.

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_console::counted;
+
 use super::served_lists::NamedStates;
 
 const WINDOW: Duration = Duration::from_secs(60);
@@ -58,8 +60,8 @@ impl FailureWindow {
 }
 
 pub fn drive_problem(drive: &str, failed: u64, trouble: Option<&str>) -> Option<String> {
-    let requests = if failed == 1 { "request" } else { "requests" };
-    let failures = (failed > 0).then(|| format!("{failed} failed {requests} in the last minute"));
+    let failed_requests = || counted(failed as usize, "failed request");
+    let failures = (failed > 0).then(|| format!("{} in the last minute", failed_requests()));
     let words: Vec<&str> = failures.as_deref().into_iter().chain(trouble).collect();
     (!words.is_empty()).then(|| format!("drive {drive}: {}", words.join(", ")))
 }

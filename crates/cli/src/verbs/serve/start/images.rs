@@ -306,18 +306,7 @@ fn as_file_name(name: &str) -> String {
 }
 
 fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => out.extend(['\\', letter]),
-            letter if letter.is_control() => {
-                let _ = write!(out, "\\u{:04x}", letter as u32);
-            }
-            letter => out.push(letter),
-        }
-    }
-    out.push('"');
-    out
+    toml::Value::from(text).to_string()
 }
 
 #[cfg(test)]

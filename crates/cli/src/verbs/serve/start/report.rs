@@ -30,14 +30,6 @@ const TRY_BYTES: u64 = 256 << 20;
 /// Smallest block size in commands to paste, in bytes.
 const TRY_BLOCK: u32 = 4096;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DataOwner {
-    /// The volume was created for a trial, so commands to paste may overwrite it.
-    Demo,
-    /// The data belongs to the user, so commands to paste must not change it.
-    Users,
-}
-
 pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     let mut text = controllers(plan);
     let machines = plan.guests().count();
@@ -73,11 +65,12 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     text
 }
 
+/// `data_dir` is the directory of a volume for trials, which commands to paste may overwrite.
 pub fn serving(
     plan: &ServePlan,
     opened: &Opened,
     workers: &DriveWorkers,
-    owner: DataOwner,
+    data_dir: Option<&Path>,
 ) -> String {
     let mut text = match opened.volumes.is_empty() {
         true => String::new(),
@@ -116,7 +109,7 @@ pub fn serving(
         }
         let uri = uri(listener, export, named.host.as_deref());
         let block_bytes = volume.limits().logical_block_size.max(TRY_BLOCK);
-        text.push_str(&lines_to_paste(&uri, export, (size_bytes, block_bytes), owner));
+        text.push_str(&lines_to_paste(&uri, export, (size_bytes, block_bytes), data_dir));
     }
     text
 }
@@ -286,13 +279,10 @@ fn lines_to_paste(
     uri: &str,
     export: &ExportConfig,
     (size_bytes, block_bytes): (u64, u32),
-    owner: DataOwner,
+    data_dir: Option<&Path>,
 ) -> String {
     let (uri, copy) = (quoted(uri), quoted(&format!("{}-copy.img", file_name(&export.name))));
-    let rw = match owner {
-        DataOwner::Demo if !export.read_only => "randrw",
-        DataOwner::Demo | DataOwner::Users => "randread",
-    };
+    let rw = if data_dir.is_some() && !export.read_only { "randrw" } else { "randread" };
     let (least, bs) = (u64::from(block_bytes), size_text(block_bytes.into()));
     let size = size_text(size_bytes.min(TRY_BYTES) / least * least);
     if uri.starts_with("'nbds") {
