@@ -1,8 +1,7 @@
 //! Settings of a volume's cache, which are `[volume.cache]` in a configuration and `--cache` of
 //! `millrace-lab bench`.
 //!
-//! This module owns the only table of the keys and of the functions that parse their values. The
-//! daemon's configuration and the laboratory's command line call it. All functions are pure.
+//! This module owns the only table of the keys and of the functions that parse their values.
 
 use millrace::{CacheConfig, CacheMode, Registered, unknown_word};
 use std::time::Duration;

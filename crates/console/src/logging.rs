@@ -1,11 +1,9 @@
 //! Logging: messages of the program through `tracing`, on standard error.
 //!
-//! This module owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, the filter that
-//! a client of the daemon can change, and the format of a line. Results of a verb go to standard
-//! output, never through this module. On a terminal a line is the message alone; elsewhere it
-//! begins with the time and the level; a JSON line also has the event's fields (drive, op, sector).
-//! program.rs installs logging once, before the verb runs. A daemon's lines go through a queue
-//! (output_queue.rs), so that logging never waits for a reader.
+//! Results of a verb go to standard output, never through this module. On a terminal a line is the
+//! message alone; elsewhere it begins with the time and the level; a JSON line also has the event's
+//! fields (drive, op, sector). A daemon's lines go through a queue (output_queue.rs), so that
+//! logging never waits for a reader.
 
 use std::fmt::{self, Write};
 use std::io::{self, IsTerminal};

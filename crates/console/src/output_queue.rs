@@ -3,10 +3,8 @@
 //! A write to a pipe that nobody reads, to a stopped terminal or to a log file on a hung file
 //! system blocks. So the threads that serve or stop a daemon only add to a bounded queue, and one
 //! thread for each output writes. Bytes that find the queue full are dropped and counted, and the
-//! count is logged once the output can be written again. `serve` starts the queues before it opens
-//! anything; logging.rs calls them for the log and speech.rs for results.
-//!
-//! Invariant: the lock of a queue is never held during a write.
+//! count is logged once the output can be written again. Invariant: the lock of a queue is never
+//! held during a write.
 
 use std::collections::VecDeque;
 use std::io;

@@ -2,8 +2,7 @@
 //!
 //! Pure functions that parse a text into a value or an error, and format a value as text. An error
 //! states the rule that the text breaks and a valid text. The grammar of sizes, rates, counts and
-//! times is that of drive specs, from millrace-drives. The verbs and the daemon's configuration
-//! call them.
+//! times is that of drive specs, from millrace-drives.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

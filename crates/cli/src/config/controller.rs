@@ -1,9 +1,8 @@
 //! `[[controller]]`: a controller whose tags several drives share.
 //!
-//! This module owns the section's table of keys. sections.rs calls it, and check.rs to resolve the
-//! names that drives refer to. A `[[controller]]` tells the block layer about shared tags; the key
-//! `controller` in a `model:` spec is modelled hardware and is not handled here. No file is read
-//! except sysfs for the machine's NUMA nodes.
+//! The section tells the block layer about shared tags; the key `controller` in a `model:` spec is
+//! modelled hardware and is not handled here. No file is read except sysfs for the machine's NUMA
+//! nodes.
 
 use millrace::DriveConfig;
 use millrace_block::{ControllerConfig, Sharing};

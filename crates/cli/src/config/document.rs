@@ -1,9 +1,7 @@
 //! TOML text as sections whose keys know their lines, and the key tables by which they are read.
 //!
 //! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the
-//! function that reads the value into the settings. Errors list these rows as the known keys. Line
-//! numbers are kept in `KeyLines`, separate from the settings. The file of each section calls this
-//! module, which collects the problems while sections are read.
+//! function that reads the value into the settings. Errors list these rows as the known keys.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

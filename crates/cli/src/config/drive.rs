@@ -1,8 +1,7 @@
 //! `[[drive]]`: the driver of a drive, its queues, and the cost of its I/Os.
 //!
-//! This module owns the key tables of a drive, of queues (which a volume may set for all its
-//! drives), and of `cost`. The keys of a driver come from millrace-drives. sections.rs calls this
-//! module.
+//! Keys of queues may also be set in a volume, for all its drives. The keys of a driver come from
+//! millrace-drives.
 
 use millrace::{CostModel, DriveConfig, DriveOptions, OpCost, OpRates};
 use millrace_console::words::nearest;

@@ -1,9 +1,7 @@
 //! Problems of a configuration, as texts that say how to fix them.
 //!
-//! This module owns the list of problems and the file's name. document.rs, check.rs and `serve` add
-//! problems; `main` prints them. A problem states the position (file and line, or the flag used
-//! instead), the key and value, and the remedy. All problems that can be found in one pass are
-//! reported together.
+//! A problem states the position (file and line, or the flag used instead), the key and value, and
+//! the remedy. All problems that can be found in one pass are reported together.
 
 use std::fmt;
 

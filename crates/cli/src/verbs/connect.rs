@@ -1,11 +1,10 @@
 //! Finds the daemon that a verb connects to: by `--connect`, else by the variable
 //! `MILLRACE_CONTROL`, else by a search.
 //!
-//! This module owns the option and the order of the search: the first directory with a live control
-//! socket wins, and an error lists all directories. Another user may have created a directory below
-//! the working directory, with a server that only looks like a daemon. A socket there is trusted
-//! only if root or the user of this program listens, according to the kernel's peer credentials.
-//! Each verb that connects to a daemon calls this module.
+//! The first directory with a live control socket wins. Another user may have created a directory
+//! below the working directory, with a server that only looks like a daemon, so a socket there is
+//! trusted only if root or the user of this program listens, according to the kernel's peer
+//! credentials.
 
 use std::fs::DirEntry;
 use std::io::{self, ErrorKind};

@@ -3,10 +3,8 @@
 //!
 //! This module owns the order of a start: configuration checked, drives opened, volumes created,
 //! workers started, sockets bound, views started, `ready` printed. On a stop signal it drains,
-//! flushes, stops the workers, and exits. It calls `config` for the plan, start/drives.rs for
-//! drives, `millrace::Servers` for the servers, start/report.rs for the printed report,
-//! check/warnings.rs for logged warnings, and start/signals.rs for signals. Nothing is served
-//! before everything is ready, and a failed start removes the files that it created.
+//! flushes, stops the workers, and exits. Nothing is served before everything is ready, and a
+//! failed start removes the files that it created.
 
 mod check;
 pub mod live;

@@ -1,10 +1,8 @@
 //! `millrace stat`: counters of a running daemon, in iostat's columns.
 //!
-//! `millrace stat` fetches the daemon's counters at each interval and prints the differences; the
-//! first report covers the time since the daemon began to serve, as iostat's covers the time since
-//! boot. columns.rs does the arithmetic, table.rs the text; caches.rs adds a table for volumes with
-//! caches. Reports are printed at whole intervals after the first, however long a reply takes. The
-//! program ends without an error when its reader closes the pipe.
+//! Each report has the differences since the last one; the first covers the time since the daemon
+//! began to serve, as iostat's covers the time since boot. Reports are printed at whole intervals
+//! after the first, however long a reply takes. columns.rs does the arithmetic, table.rs the text.
 
 pub mod caches;
 pub mod columns;

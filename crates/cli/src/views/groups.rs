@@ -1,8 +1,7 @@
 //! Counters of groups, for the control socket.
 //!
-//! Plain data for serde, as in report.rs: `serve` fills it from the volumes' accounts; `stat
-//! --groups`, `top` and `ctl why` read it back and take the difference of two reports. The settings
-//! of groups are in settings.rs. Fields may be added: readers ignore unknown ones.
+//! `stat --groups`, `top` and `ctl why` read them and take the difference of two reports. The
+//! settings of groups are in settings.rs.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,7 @@
 //! Samples of the last hour, one per second, on the control socket.
 //!
-//! Plain data for serde, as in report.rs. `serve` keeps the samples; `top` and the dashboard read
-//! them, so that they can show past seconds at once. Fields may be added: readers ignore unknown
-//! ones.
+//! `serve` keeps the samples; `top` and the dashboard read them, so that they can show past seconds
+//! at once.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,8 @@
 //! HTTP for the metrics page: GET and HEAD of five paths, one request per connection. Serves
-//! Prometheus's metrics, a dashboard with its counters and history, and the daemon's health.
+//! Prometheus's metrics, a dashboard, and the daemon's health.
 //!
 //! Pure functions from the bytes received so far to a complete response, or to `None` while the
-//! request's head is incomplete. `httparse` parses the head; its limits are here. Request bodies
-//! are ignored. session.rs calls this module.
+//! request's head is incomplete. Request bodies are ignored.
 
 use serde_json::{Map, Value};
 

@@ -1,9 +1,7 @@
-//! Lock statistics on the control socket.
+//! Lock statistics on the control socket, which `millrace locks` converts to the lines of `bench
+//! --locks`.
 //!
-//! Plain data for serde, as in report.rs: `serve` fills it from the machine's counters; `millrace
-//! locks` reads it and converts it to the lines of `bench --locks`. Counters grow from the start of
-//! the statistics, so a reader takes the difference of two answers. Fields may be added: readers
-//! ignore unknown ones.
+//! Counters grow from the start of the statistics, so a reader takes the difference of two answers.
 
 use millrace_machine::{LockCounts, LockRow};
 use millrace_trace::{LockLine, LockSpan};

@@ -1,10 +1,8 @@
 //! Prometheus's text format, version 0.0.4: families, samples and histograms.
 //!
-//! Pure text. Every metric family has its HELP and TYPE lines and is contiguous. Histogram buckets
-//! end at powers of four nanoseconds from 1.024 us to 17.2 s, which are bounds of the layer's own
-//! finer buckets, so that no count is estimated. The layer's buckets exclude their upper bound
-//! while `le` includes it, a difference of one nanosecond. Source: the exposition formats and
-//! naming practices of prometheus.io.
+//! Histogram buckets end at powers of four nanoseconds from 1.024 us to 17.2 s, which are bounds of
+//! the layer's own finer buckets, so that no count is estimated. The layer's buckets exclude their
+//! upper bound while `le` includes it, a difference of one nanosecond.
 
 use std::fmt::{Display, Write};
 

@@ -1,9 +1,8 @@
 //! The control protocol: lines of JSON, with verbs as rows of a table.
 //!
-//! This module owns the limits, the version, and [`ControlVerb`], a row of the table, which is in
-//! verbs/ctl.rs. The verb list in the greeting and in errors, the check of arguments and the access
-//! rights follow from the rows. Pure functions: session.rs does the I/O. Any input results in a
-//! question or a refusal. docs/control.md describes the protocol for authors of clients.
+//! The verb list in the greeting and in errors, the check of arguments and the access rights follow
+//! from the rows ([`ControlVerb`]), which are in verbs/ctl.rs. Any input results in a question or a
+//! refusal. docs/control.md describes the protocol for authors of clients.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

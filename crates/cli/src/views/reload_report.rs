@@ -1,8 +1,6 @@
 //! Changes made by a reload, on the control socket.
 //!
-//! Plain data for serde, as in report.rs: the daemon's answer to `reload`. The daemon's
-//! live/reload.rs creates it; `millrace ctl reload` prints it, and the daemon logs it. Fields may
-//! be added.
+//! `millrace ctl reload` prints the daemon's answer, and the daemon logs it.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,10 +1,9 @@
 //! Counters of a daemon on the control socket.
 //!
-//! Plain data for serde: `serve` fills it from the block layer's snapshots; the client verbs read
-//! it back. Counters only grow while the daemon runs, so a reader takes the difference of two
-//! reports. A histogram is a list of its non-empty buckets: pairs of a bucket's smallest value in
-//! nanoseconds and its count, with eight buckets per power of two. Fields may be added: readers
-//! ignore unknown ones.
+//! Plain data for serde. Counters only grow while the daemon runs, so a reader takes the difference
+//! of two reports. A histogram is a list of its non-empty buckets: pairs of a bucket's smallest
+//! value in nanoseconds and its count, with eight buckets per power of two. Fields may be added:
+//! readers ignore unknown ones.
 
 use millrace_block::{
     DiskCounter, Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot,

@@ -1,9 +1,8 @@
-//! Verbs of the control socket, as daemon and client know them: name, arguments, and type of the
-//! answer.
+//! Verbs of the control socket: name, arguments, and type of the answer.
 //!
-//! Plain data for serde; an unknown argument is an error. The daemon has a row for each verb in
-//! verbs/ctl.rs, client.rs sends the requests, and docs/control.md describes them. A verb used by a
-//! single file of verbs/ctl is defined in that file.
+//! An unknown argument is an error. The daemon has a row for each verb in verbs/ctl.rs, and
+//! docs/control.md describes them. A verb used by a single file of verbs/ctl is defined in that
+//! file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

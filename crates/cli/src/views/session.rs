@@ -1,9 +1,8 @@
 //! A session: one client of the control socket or of the metrics page.
 //!
-//! `Session` owns the client's socket and two bounded buffers. The input buffer holds at most one
-//! request that is too long; the output buffer holds one reply, because nothing is read before the
-//! last reply is sent. It never blocks: thread.rs calls [`Session::turn`] when the socket is ready.
-//! A client that neither completes its request nor reads its reply is dropped at its deadline.
+//! The input buffer holds at most one request that is too long; the output buffer holds one reply,
+//! because nothing is read before the last reply is sent. A session never blocks. A client that
+//! neither completes its request nor reads its reply is dropped at its deadline.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,12 +1,9 @@
 //! Thread that serves the control socket and the metrics page.
 //!
-//! This module owns all sessions and the control socket, and shares the metrics page's socket,
-//! which may be replaced. The thread sleeps in one poll(2) over all of them, without a timeout
-//! unless a client has a deadline, so that an idle daemon stays idle. The number of clients is
-//! limited, and a failing client affects no other. Time in which the daemon was suspended is not
-//! charged to clients. `serve` starts the thread last; dropping [`ViewThread`] ends it. The thread
-//! takes no part in I/O. Answers are computed between two calls of poll and take well below a
-//! millisecond.
+//! The thread sleeps in one poll(2) over all sessions and sockets, without a timeout unless a
+//! client has a deadline, so that an idle daemon stays idle. Time in which the daemon was suspended
+//! is not charged to clients. Answers are computed between two calls of poll and take well below a
+//! millisecond. Dropping [`ViewThread`] ends the thread.
 
 use std::io;
 use std::net::TcpListener;

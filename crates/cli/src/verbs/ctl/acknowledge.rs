@@ -1,7 +1,6 @@
 //! `acknowledge`: removes the mark of a volume whose cache was dirty when an earlier daemon died.
 //!
-//! This file has the arguments, the daemon's part, and `millrace ctl acknowledge`. The table in
-//! ctl.rs lists the verb.
+//! This file has the arguments, the daemon's part, and `millrace ctl acknowledge`.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,6 @@
 //! `clients` and `disconnect`: list the connected clients, and disconnect one.
 //!
-//! This file has the arguments, the daemon's part, and `millrace ctl clients` and `disconnect`. The
-//! table in ctl.rs lists the verbs.
+//! This file has the arguments, the daemon's part, and `millrace ctl clients` and `disconnect`.
 
 use std::fmt::Write;
 use std::process::ExitCode;

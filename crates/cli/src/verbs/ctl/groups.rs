@@ -1,7 +1,6 @@
 //! `millrace ctl set group`, and the output of `ctl get` about groups.
 //!
-//! Sends settings to the daemon as written; the daemon parses them as in its configuration. Called
-//! by ctl.rs.
+//! Sends settings to the daemon as written; the daemon parses them as in its configuration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,7 +1,6 @@
 //! `millrace ctl version`: versions of this program and of a running daemon.
 //!
-//! The versions differ after an upgrade of the package, until the daemon is restarted. Called by
-//! ctl.rs.
+//! The versions differ after an upgrade of the package, until the daemon is restarted.
 
 use std::process::ExitCode;
 
@@ -32,8 +31,8 @@ pub fn run(daemon: &Daemon, _: &VersionArgs) -> Result<ExitCode> {
     let (version, pid, path) = client.daemon();
     let is_same = version == OWN;
     let path = visible(&path.to_string_lossy()).into_owned();
-    let daemon = json!({ "version": version, "pid": pid, "control_socket": path });
-    let answer = json!({ "version": OWN, "control": CONTROL_VERSION, "daemon": daemon });
+    let of_daemon = json!({ "version": version, "pid": pid, "control_socket": path });
+    let answer = json!({ "version": OWN, "control": CONTROL_VERSION, "daemon": of_daemon });
     let done = daemon.print(&answer, || {
         let differ = "\nthe versions differ: restart the daemon to run the version of this program";
         let end = if is_same { "" } else { differ };

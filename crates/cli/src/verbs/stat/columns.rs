@@ -1,9 +1,8 @@
 //! Columns of `stat`, as iostat -x prints them, from the difference of two reports.
 //!
-//! Pure arithmetic. A row is a drive, a hardware queue, a volume or a client. Rates of drives count
-//! I/Os after merging, as iostat does; times are those of I/Os as submitted, before merging. `HELP`
-//! defines each column by the events that the block layer counts. The names are those of sysstat
-//! 12.
+//! A row is a drive, a hardware queue, a volume or a client. Rates of drives count I/Os after
+//! merging, as iostat does; times are those of I/Os as submitted, before merging. `HELP` defines
+//! each column by the events that the block layer counts. The names are those of sysstat 12.
 
 use std::collections::{BTreeMap, HashMap};
 

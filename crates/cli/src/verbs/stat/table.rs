@@ -1,10 +1,9 @@
 //! Formats rows of `stat`: the columns of iostat -mx that fit 80 characters, or all of them and
 //! p99.
 //!
-//! Pure text. In the short form large numbers have fewer decimals; in the full form all have two,
-//! as in iostat. Names of drives, queues and clients are indented below their volume's name; the
-//! short form cuts out the middle of long names. A line below the table names each volume and drive
-//! with failed I/Os.
+//! In the short form large numbers have fewer decimals, and long names lose their middle; in the
+//! full form all numbers have two decimals, as in iostat. Names of drives, queues and clients are
+//! indented below their volume's name.
 
 use millrace_console::{Form, counted, fitted, shortened};
 

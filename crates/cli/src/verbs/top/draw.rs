@@ -1,8 +1,7 @@
 //! Draws `top`: a head, the volumes, the selected lower table, and the keys.
 //!
-//! draw.rs converts a [`Model`] to a frame of any size. 80 columns are enough for everything; a
-//! wider screen has longer graphs and names. A narrower one drops columns, the least important
-//! first, and needs more lines for head and keys. top.rs calls it for each frame.
+//! 80 columns are enough for everything; a wider screen has longer graphs and names. A narrower one
+//! drops columns, the least important first, and needs more lines for head and keys.
 
 use std::cmp::Reverse;
 

@@ -1,7 +1,6 @@
 //! State of `top`: the last two reports, the history of each row, and the user's settings.
 //!
-//! Plain data and arithmetic, without a terminal. Rates are computed as in `stat`. Each row keeps
-//! the I/Os per second of the last reports for its graph. top.rs and draw.rs call this module.
+//! Plain data and arithmetic, without a terminal. Rates are computed as in `stat`.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

@@ -2,8 +2,7 @@
 //! output.
 //!
 //! Standard output has tables, lines to paste and `ready`, which programs read. Warnings go to
-//! standard error as text or JSON, depending on the flags. `serve` and findings.rs call this
-//! module.
+//! standard error as text or JSON, depending on the flags.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,10 +1,8 @@
 //! `LiveDaemon`: the running daemon as its views see it.
 //!
 //! `LiveDaemon` owns handles to the volumes and to the server's counters, the current trace
-//! recording (trace_recording.rs), and current lock statistics (lock_statistics.rs). Otherwise it
-//! only reads counters, so that a request costs the I/O threads no more than the transfer of the
-//! cache lines that are read. The verbs of verbs/ctl.rs call it on the thread of `views`; `serve`
-//! creates it at the end of the start.
+//! recording, and current lock statistics. Otherwise it only reads counters, so that a request
+//! costs the I/O threads no more than the transfer of the cache lines that are read.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

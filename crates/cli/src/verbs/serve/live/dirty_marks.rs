@@ -4,8 +4,7 @@
 //! it. The file has a line for each write-back cache: `clean "v"` until its first write is about to
 //! be acknowledged from memory, then `dirty "v"` until a clean stop. The word is overwritten in
 //! place, so that setting a mark needs no free space; every other change replaces the file. A line
-//! `lost  "v"` is the mark of an earlier daemon that is not acknowledged yet. Without a directory
-//! nothing is written. `serve` creates it before it serves; `--check` reads it.
+//! `lost  "v"` is the mark of an earlier daemon that is not acknowledged yet.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

@@ -1,11 +1,10 @@
 //! Latency targets that no drive can keep: they are reported when set, and while missed.
 //!
 //! A scheduler can shorten only the time before the drive. So a target cannot be kept if the
-//! group's own I/Os take longer than that at the drive itself, for several seconds in a row. Once
-//! per second, the main thread checks the drives whose scheduler keeps targets and the groups that
-//! have one (watch.rs, through daemon.rs); without such groups a check costs nothing. Each finding
-//! is logged once, and reported to clients until the target is met or changed. The texts are in
-//! config/group/targets.rs.
+//! group's own I/Os take longer than that at the drive itself, for several seconds in a row. The
+//! main thread checks the drives whose scheduler keeps targets once per second; without such groups
+//! a check costs nothing. Each finding is logged once, and reported to clients until the target is
+//! met or changed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -2,7 +2,6 @@
 //!
 //! This module generates the equivalent configuration, so that all starts take the same path, and
 //! `--print-config` prints a configuration to start from. The files must exist: none is created.
-//! source.rs calls it.
 
 use std::fmt::Write;
 use std::io::ErrorKind;

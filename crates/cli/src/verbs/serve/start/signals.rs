@@ -1,12 +1,9 @@
 //! Signal handling of the daemon, and its messages to the service manager.
 //!
-//! The process's handlers are installed before any drive is opened, so that a signal never
-//! interrupts a start half-way. SIGTERM, SIGINT and SIGQUIT stop the daemon; SIGHUP reloads the
-//! configuration; SIGUSR2 is ignored with a line in the log; SIGPIPE is ignored by Rust's start-up
-//! code, and a write to a closed pipe is an error like any other. One thread waits for signals. All
-//! other threads block them: the kernel might deliver a signal to the main thread, and wait until
-//! that returns from an open on a file system that hangs. The service manager is notified by the
-//! protocol of sd_notify(3) if NOTIFY_SOCKET is set.
+//! The handlers are installed before any drive is opened, so that a signal never interrupts a start
+//! half-way. One thread waits for signals. All other threads block them: the kernel might deliver a
+//! signal to the main thread, and wait until that returns from an open on a file system that hangs.
+//! The service manager is notified by the protocol of sd_notify(3) if NOTIFY_SOCKET is set.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,11 +1,9 @@
 //! `Startup`: state of a start, which a signal may end at any time.
 //!
-//! The main thread opens drives and binds sockets, and records each step and each file that it
-//! created in `Startup`; the signal thread ends the start. On a signal, the signal thread makes the
-//! opening of drives fail, then waits up to a second for the main thread to finish its step and
-//! undo the start. If the step takes longer, such as an open on a dead NFS server, the signal
-//! thread removes files and sockets itself and exits the process. A start removes only files that
-//! it created. `serve` and drives.rs use this.
+//! The main thread records each step and each file that it created. On a signal, the signal thread
+//! makes the opening of drives fail, then waits up to a second for the main thread to undo the
+//! start. If a step takes longer, such as an open on a dead NFS server, the signal thread removes
+//! files and sockets itself and exits the process. A start removes only files that it created.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
 //! Computes the number of threads that a configuration needs, and tries to start as many before
-//! anything is served.
+//! anything is served, so that a limit that is too low ends the start.
 //!
-//! `serve` calls this once, after drives are opened and before the first thread starts, so that a
-//! limit that is too low ends the start with a message that states the number and the limit.
 //! Counted are the threads of the servers, the drives' workers, the caches and the views, and the
 //! helpers of file drives: a kernel worker for each I/O thread with io_uring, else the threads of
 //! the process's pool. docs/operations.md has the same sum.

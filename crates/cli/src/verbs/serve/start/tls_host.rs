@@ -1,8 +1,7 @@
 //! Host name in commands to paste for a server with TLS: a name in its certificate.
 //!
 //! Clients compare the host of a URI with the names in the certificate, so a certificate that lacks
-//! the address would be refused. Pure, except for reading the certificate. report.rs calls this
-//! module.
+//! the address would be refused.
 
 use std::net::{IpAddr, SocketAddr};
 
