@@ -41,7 +41,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     }
 
     /// Takes the lock if it is free.
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub(crate) fn try_enter(&self) -> Option<ServeGuard<'_, M, T>> {
         let entered = self.attempt(Location::caller(), None);
