@@ -18,7 +18,7 @@ mod job_queue;
 use crate::op::{FileRef, Op};
 use crate::sys;
 use crate::table::OperationKey;
-use job_queue::{JobQueue, LANE_MAX, ThreadCall};
+use job_queue::{JobQueue, ThreadCall};
 use millrace_machine::{Native, run_on_any_cpu, thread_limits};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ pub const POOL_THREADS_KEPT: usize = 4;
 const IDLE: Duration = Duration::from_secs(10);
 const LIMITS: PoolLimits = PoolLimits {
     shared: POOL_THREADS_SHARED,
-    lane: LANE_MAX,
+    lane: 16,
     kept: POOL_THREADS_KEPT,
     growth_ns: 10_000_000,
     refused_ns: 100_000_000,

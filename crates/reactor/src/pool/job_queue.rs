@@ -14,14 +14,9 @@
 
 use super::{PoolJob, PoolLimits};
 use crate::table::OperationKey;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-
-/// Maximum number of running jobs of a lane, whatever limits are configured.
-pub(super) const LANE_MAX: usize = 16;
-/// Marks the end of a list. Also marks a lane that is in no list.
-const NONE: u32 = u32::MAX;
 
 /// Jobs of one drive.
 #[derive(Default)]
@@ -34,19 +29,12 @@ struct JobLane {
     reserved: bool,
     /// Time since which the lane has had jobs but none running, in nanoseconds.
     starved_since_ns: u64,
-    /// Index of the list that contains the lane.
-    listed: Option<usize>,
-    previous: u32,
-    next: u32,
+    /// The lane's entry in [`JobQueue::ready`].
+    listed: Option<LaneTurn>,
 }
 
-/// List of lanes in the order in which they get threads, linked by index.
-#[derive(Clone, Copy)]
-struct LaneList {
-    first: u32,
-    last: u32,
-}
-
+/// Turn of a lane: number of its running jobs, position among equals, and the lane's index.
+type LaneTurn = (usize, u64, u32);
 /// Results for one reactor.
 #[derive(Default)]
 struct ResultInbox {
@@ -72,8 +60,10 @@ pub(super) struct JobQueue {
     free_lanes: Vec<u32>,
     inboxes: Vec<ResultInbox>,
     free_inboxes: Vec<u32>,
-    /// Lanes that may run another job, by the number of their running jobs.
-    ready: [LaneList; LANE_MAX],
+    /// Lanes that may run another job, in the order in which they get threads.
+    ready: BTreeSet<LaneTurn>,
+    /// Position of the lane that was listed last.
+    last_position: u64,
     /// Number of running jobs.
     busy: usize,
     /// Number of threads, including those being started.
@@ -98,7 +88,8 @@ impl JobQueue {
             free_lanes: Vec::new(),
             inboxes: Vec::new(),
             free_inboxes: Vec::new(),
-            ready: [LaneList { first: NONE, last: NONE }; LANE_MAX],
+            ready: BTreeSet::new(),
+            last_position: 0,
             busy: 0,
             threads: 0,
             idle: 0,
@@ -246,8 +237,8 @@ impl JobQueue {
     /// Returns the lane to take the next job from. Once `shared` threads are busy, only lanes
     /// without a running job are served. Returns `None` if no such lane has a job.
     fn first_lane(&self, shared: usize) -> Option<u32> {
-        let most = if self.busy < shared { self.limits.lane } else { 1 };
-        self.ready[..most].iter().map(|list| list.first).find(|lane| *lane != NONE)
+        let (running, _, lane) = *self.ready.first()?;
+        (running == 0 || self.busy < shared).then_some(lane)
     }
 
     /// Records the result of a job. Returns the eventfd of its owner if the owner must be woken.
@@ -336,27 +327,15 @@ impl JobQueue {
         if at.running == 0 {
             at.starved_since_ns = now_ns;
         }
-        let running = at.running;
-        let last = self.ready[running].last;
-        (at.listed, at.previous, at.next) = (Some(running), last, NONE);
-        match last {
-            NONE => self.ready[running].first = lane,
-            last => self.lanes[last as usize].next = lane,
-        }
-        self.ready[running].last = lane;
+        self.last_position += 1;
+        let turn = (at.running, self.last_position, lane);
+        at.listed = Some(turn);
+        self.ready.insert(turn);
     }
 
     fn unlink(&mut self, lane: u32) {
-        let at = &mut self.lanes[lane as usize];
-        let Some(list) = at.listed.take() else { return };
-        let (previous, next) = (at.previous, at.next);
-        match previous {
-            NONE => self.ready[list].first = next,
-            previous => self.lanes[previous as usize].next = next,
-        }
-        match next {
-            NONE => self.ready[list].last = previous,
-            next => self.lanes[next as usize].previous = previous,
+        if let Some(turn) = self.lanes[lane as usize].listed.take() {
+            self.ready.remove(&turn);
         }
     }
 }
