@@ -10,13 +10,6 @@ use std::os::fd::RawFd;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(pub(crate) u16);
 
-impl Source {
-    /// Returns the inbox's number, for reports.
-    pub fn index(self) -> u16 {
-        self.0
-    }
-}
-
 /// Result of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -125,28 +118,28 @@ impl Op {
 
     /// Returns true for reads and writes that use registered memory.
     pub fn is_registered(&self) -> bool {
-        let (Op::Read { buffer, .. }
-        | Op::Write { buffer, .. }
-        | Op::ReadV { buffer, .. }
-        | Op::WriteV { buffer, .. }) = self
-        else {
-            return false;
-        };
-        buffer.is_some()
+        matches!(
+            self,
+            Op::Read { buffer: Some(_), .. }
+                | Op::Write { buffer: Some(_), .. }
+                | Op::ReadV { buffer: Some(_), .. }
+                | Op::WriteV { buffer: Some(_), .. }
+        )
     }
 
     /// Returns the descriptor and the direction that a readiness wait is for.
     pub(crate) fn readiness(&self) -> Option<(RawFd, Direction)> {
         match *self {
-            Op::Accept { fd } | Op::Recv { fd, .. } | Op::RecvMsg { fd, .. } => {
-                Some((fd, Direction::In))
-            }
-            Op::PollIn { fd } => Some((fd, Direction::In)),
-            Op::Send { fd, .. } | Op::SendMsg { fd, .. } => Some((fd, Direction::Out)),
-            Op::Read { file: FileRef::Raw(fd), .. } => Some((fd, Direction::In)),
-            Op::ReadV { file: FileRef::Raw(fd), .. } => Some((fd, Direction::In)),
-            Op::Write { file: FileRef::Raw(fd), .. } => Some((fd, Direction::Out)),
-            Op::WriteV { file: FileRef::Raw(fd), .. } => Some((fd, Direction::Out)),
+            Op::Accept { fd }
+            | Op::Recv { fd, .. }
+            | Op::RecvMsg { fd, .. }
+            | Op::PollIn { fd }
+            | Op::Read { file: FileRef::Raw(fd), .. }
+            | Op::ReadV { file: FileRef::Raw(fd), .. } => Some((fd, Direction::In)),
+            Op::Send { fd, .. }
+            | Op::SendMsg { fd, .. }
+            | Op::Write { file: FileRef::Raw(fd), .. }
+            | Op::WriteV { file: FileRef::Raw(fd), .. } => Some((fd, Direction::Out)),
             _ => None,
         }
     }
@@ -159,4 +152,13 @@ pub(crate) enum Direction {
     In,
     /// The operation waits until the descriptor is writable.
     Out,
+}
+
+impl Direction {
+    pub(crate) fn poll_events(self) -> i16 {
+        match self {
+            Direction::In => libc::POLLIN,
+            Direction::Out => libc::POLLOUT,
+        }
+    }
 }

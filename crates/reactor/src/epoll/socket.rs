@@ -76,11 +76,7 @@ fn attempt_once(slot: &OperationSlot) -> Option<i32> {
 /// device.
 fn attempt_stream(op: &Op) -> Option<i32> {
     let (fd, direction) = op.readiness()?;
-    let events = match direction {
-        crate::op::Direction::In => libc::POLLIN,
-        crate::op::Direction::Out => libc::POLLOUT,
-    };
-    match sys::poll_now(fd, events) {
+    match sys::poll_now(fd, direction.poll_events()) {
         0 => return None,
         error if error < 0 => return Some(error),
         _ => {}
