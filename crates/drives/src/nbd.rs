@@ -46,7 +46,7 @@ use millrace_nbd::client::{Address, ClientSession, NbdUri};
 use crate::common::cancel::Cancel;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
-use crate::null::DryDriver;
+use crate::null::NullDriver;
 use crate::open::{DriveSettings, OpenOptions, Opened};
 use crate::spec::SpecError;
 use dial::{Connected, Purpose, Target};
@@ -318,11 +318,8 @@ fn look(config: &NbdConfig) -> Result<Opened, Error> {
     let Connected { session, identity, .. } = ask(config)?;
     check(config, &session)?;
     connections_of(config, &session)?;
-    let driver = DryDriver {
-        size_bytes: session.size_bytes,
-        block_bytes: session.block_min.max(512),
-        read_only: config.is_read_only(&session),
-    };
+    let (block, read_only) = (session.block_min.max(512), config.is_read_only(&session));
+    let driver = NullDriver::stand_in(session.size_bytes, block, read_only);
     let notes = notes(config, &session);
     Ok(Opened { notes, identity: Some(identity), ..Opened::plain(driver) })
 }

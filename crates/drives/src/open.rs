@@ -20,12 +20,12 @@ use crate::spec::{Spec, SpecError};
 pub(crate) struct DriverRow {
     /// Name in specs.
     pub name: &'static str,
-    /// Keys, in the order in which messages list them.
-    pub keys: &'static [&'static str],
+    /// Keys, separated by spaces, in the order in which messages list them.
+    pub keys: &'static str,
     /// Key whose name may be omitted if it comes first.
     pub main_key: Option<&'static str>,
-    /// Keys whose value is the path of a file.
-    pub path_keys: &'static [&'static str],
+    /// Keys whose value is the path of a file, separated by spaces.
+    pub path_keys: &'static str,
     /// Kind of threads that may run the driver's queues. For a wrapping driver, the wrapped drive
     /// decides.
     pub queues: QueueKind,

@@ -20,9 +20,9 @@ use crate::spec::{Spec, SpecError};
 /// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "ram",
-    keys: &["size", "block", "depth"],
+    keys: "size block depth",
     main_key: None,
-    path_keys: &[],
+    path_keys: "",
     queues: QueueKind::AnyThread,
     settings: |spec| Ok(Box::new(settings_of(spec)?)),
 };

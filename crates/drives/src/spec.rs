@@ -118,18 +118,13 @@ pub enum SpecError {
     Open(#[from] millrace_block::Error),
 }
 
-/// Returns advice about an unknown key.
 fn hint_of(key: &str, nearest: &Option<&'static str>) -> String {
-    match key {
-        "timeout" => " (timeout stands beside spec, as in timeout = \"30s\")".to_owned(),
-        _ => hint(nearest),
+    match (key, nearest) {
+        ("timeout", _) => " (timeout stands beside spec, as in timeout = \"30s\")".to_owned(),
+        (_, Some(name)) => format!(" (did you mean `{name}`?)"),
+        (_, None) => String::new(),
     }
 }
-
-fn hint(nearest: &Option<&'static str>) -> String {
-    nearest.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
-}
-
 fn list(driver: &str) -> String {
     known_keys(driver).unwrap_or_default().join(", ")
 }
@@ -141,8 +136,8 @@ pub fn drivers() -> impl Iterator<Item = &'static str> {
 
 /// Returns the keys of a driver, or `None` if there is no such driver.
 #[must_use]
-pub fn known_keys(driver: &str) -> Option<&'static [&'static str]> {
-    crate::driver(driver).map(|row| row.keys)
+pub fn known_keys(driver: &str) -> Option<Vec<&'static str>> {
+    crate::driver(driver).map(|row| row.keys.split(' ').collect())
 }
 
 /// Returns the key of a driver whose name may be omitted if it comes first.
@@ -228,14 +223,14 @@ impl Spec {
 
     /// Resolves relative paths, including those of the drives inside, against the directory `base`.
     pub fn resolve_paths(&mut self, base: &Path) {
-        let path_keys = crate::driver(&self.driver).map_or(&[][..], |row| row.path_keys);
+        let path_keys = crate::driver(&self.driver).map_or("", |row| row.path_keys);
         for (key, value) in &mut self.options {
             if key == "drive"
                 && let Ok(mut inner) = value.parse::<Spec>()
             {
                 inner.resolve_paths(base);
                 *value = inner.to_string();
-            } else if path_keys.contains(&key.as_str())
+            } else if path_keys.split(' ').any(|known| known == key)
                 && let Some(path) = base.join(&*value).to_str()
             {
                 *value = path.to_owned();
@@ -447,7 +442,7 @@ mod tests {
         ] {
             let spec: Spec = text.parse().unwrap();
             let keys: Vec<&str> = spec.options.iter().map(|(key, _)| key.as_str()).collect();
-            let known = known_keys(&spec.driver).unwrap().iter().copied();
+            let known = known_keys(&spec.driver).unwrap().into_iter();
             // `every` goes without `error-rate`, and keys of TLS take another URI and a feature.
             let known = known.filter(|key| *key != "every" && !key.starts_with("tls-"));
             assert_eq!(keys, known.collect::<Vec<_>>());

@@ -99,13 +99,18 @@ impl Words for Backend {
 /// Returns the error text for a word that is none of `known`: it names the word, all known ones and
 /// the most similar of them.
 pub fn unknown_word(noun: &str, word: &str, known: &[&str]) -> String {
-    let choices = match known.split_last() {
-        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
-        _ => known.concat(),
-    };
+    let choices = any_of(known);
     let similar = nearest(word, known.iter().copied());
     let hint = similar.map_or_else(String::new, |name| format!("; did you mean \"{name}\"?"));
     format!("unknown {noun} \"{word}\"; choose {choices}{hint}")
+}
+
+/// Returns words as a list for messages: `a, b or c`.
+pub(crate) fn any_of(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => words.concat(),
+    }
 }
 
 /// Returns the known word that is most like `word`, or `None` if no known word is similar.

@@ -30,7 +30,7 @@ use crate::common::dry_run::DryRun;
 use crate::common::place::{DataPlace, file_identity};
 use crate::common::store_file::{OTHER_KIND, clear_flag, may_access, open_store};
 use crate::common::units::size_text;
-use crate::null::DryDriver;
+use crate::null::NullDriver;
 use crate::open::{DriveSettings, OpenOptions as DriveOptions, Opened};
 use crate::spec::SpecError;
 
@@ -165,24 +165,24 @@ impl DriveSettings for FileConfig {
 
 /// Opens and closes the file for a dry run.
 fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
-    let (mut notes, mut warnings, block_bytes) = (Vec::new(), Vec::new(), 512);
-    let mut driver = DryDriver { size_bytes: 0, block_bytes, read_only: config.read_only };
-    match (open_store_of(config, Some(dry_run)), config.size_bytes) {
+    let (mut notes, mut warnings) = (Vec::new(), Vec::new());
+    let (size_bytes, block) = match (open_store_of(config, Some(dry_run)), config.size_bytes) {
         (Ok(found), _) => {
             let Geometry { size_bytes, store_bytes, logical, .. } = found.geometry;
-            (driver.size_bytes, driver.block_bytes) = (size_bytes, logical);
             warnings.extend(format::note(config, store_bytes));
             notes = found.notes;
+            (size_bytes, logical)
         }
         // The file system has no unnamed files, so that only a real start can try.
         (Err(error), Some(size_bytes))
             if !config.path.exists()
                 && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) =>
         {
-            driver.size_bytes = size_bytes;
+            (size_bytes, 512)
         }
         (Err(error), _) => return Err(error),
-    }
+    };
+    let driver = NullDriver::stand_in(size_bytes, block, config.read_only);
     let identity = config.file_place().map(|place| place.identity);
     Ok(Opened { notes, warnings, identity, ..Opened::plain(driver) })
 }

@@ -18,34 +18,11 @@ use crate::spec::{Spec, SpecError};
 /// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "model",
-    keys: &[
-        "preset",
-        "size",
-        "block",
-        "queues",
-        "depth",
-        "data",
-        "units",
-        "page",
-        "read",
-        "write",
-        "latency",
-        "read-command",
-        "write-command",
-        "read-bandwidth",
-        "write-bandwidth",
-        "buffer",
-        "jitter",
-        "tail-share",
-        "tail",
-        "seed",
-        "controller",
-        "controller-tags",
-        "controller-bandwidth",
-        "controller-command",
-    ],
+    keys: "preset size block queues depth data units page read write latency read-command \
+           write-command read-bandwidth write-bandwidth buffer jitter tail-share tail \
+           seed controller controller-tags controller-bandwidth controller-command",
     main_key: None,
-    path_keys: &[],
+    path_keys: "",
     queues: QueueKind::AnyThread,
     settings: |spec| {
         let config = config_of(spec)?;
@@ -63,17 +40,13 @@ impl DriveSettings for ModelConfig {
 /// Parses and checks the settings of a spec.
 pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
     let base = base_of(spec)?;
-    let contents = |text: &str| match text {
-        "none" => Some(ModelContents::None),
-        "ram" => Some(ModelContents::Ram),
-        _ => None,
-    };
+    let contents = [("none", ModelContents::None), ("ram", ModelContents::Ram)];
     Ok(ModelConfig {
         size_bytes: spec.size("size")?.unwrap_or(base.size_bytes),
         block_size: spec.block()?.unwrap_or(base.block_size),
         queues: spec.number("queues", 2048)?.unwrap_or(base.queues),
         depth: spec.depth()?.unwrap_or(base.depth),
-        contents: spec.value("data", contents, "write none or ram")?.unwrap_or_default(),
+        contents: spec.choice("data", &contents)?.unwrap_or_default(),
         timing: timing_of(spec, base.timing)?,
         controller: controller_of(spec)?,
     })
@@ -100,7 +73,7 @@ fn base_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
 }
 
 fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
-    let given = FLASH_KEYS.into_iter().find(|key| base.disk.is_some() && spec.get(key).is_some());
+    let given = FLASH_KEYS.split(' ').find(|key| base.disk.is_some() && spec.get(key).is_some());
     if let Some(key) = given {
         return Err(spec.invalid(key, "the preset is a rotating disk, which has no such setting"));
     }
@@ -131,20 +104,8 @@ fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
 }
 
 /// Keys that do not apply to rotating disks.
-const FLASH_KEYS: [&str; 12] = [
-    "units",
-    "page",
-    "read",
-    "write",
-    "latency",
-    "read-command",
-    "write-command",
-    "read-bandwidth",
-    "write-bandwidth",
-    "buffer",
-    "tail-share",
-    "tail",
-];
+const FLASH_KEYS: &str = "units page read write latency read-command write-command \
+                          read-bandwidth write-bandwidth buffer tail-share tail";
 
 fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>, SpecError> {
     let tags = spec.number("controller-tags", 1 << 20)?;
@@ -236,7 +197,7 @@ mod tests {
     #[test]
     fn a_disk_that_rotates_refuses_the_settings_of_flash() {
         assert!(config("model:preset=hdd7200,size=1t,data=ram,depth=4").timing.disk.is_some());
-        for key in FLASH_KEYS {
+        for key in FLASH_KEYS.split(' ') {
             let text = error(&format!("model:preset=hdd7200,{key}=1"));
             assert!(text.contains(key) && text.contains("rotating disk"), "{text}");
         }

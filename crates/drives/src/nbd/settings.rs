@@ -14,27 +14,13 @@ use crate::spec::{Spec, SpecError};
 /// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "nbd",
-    keys: &[
-        "uri",
-        "connections",
-        "depth",
-        "reconnect",
-        "write-through",
-        "on-server-restart",
-        "read-only",
-        "tls-ca",
-        "tls-certificate",
-        "tls-key",
-        "tls-hostname",
-    ],
+    keys: "uri connections depth reconnect write-through on-server-restart read-only \
+           tls-ca tls-certificate tls-key tls-hostname",
     main_key: None,
-    path_keys: &["tls-ca", "tls-certificate", "tls-key"],
+    path_keys: "tls-ca tls-certificate tls-key",
     queues: QueueKind::OwnerOnly,
     settings: |spec| Ok(Box::new(config_of(spec)?)),
 };
-
-/// Key that sets `OnServerRestart`.
-const ON_SERVER_RESTART: &str = "on-server-restart";
 
 /// Parses and checks the settings of a spec.
 fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
@@ -47,18 +33,13 @@ fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     };
     let uri = plain.parse().map_err(|error| spec.invalid("uri", &format!("{error}")))?;
     let default = NbdConfig::new(uri, text.to_owned());
+    let restart = [("go-on", OnServerRestart::GoOn), ("flush-error", OnServerRestart::FlushError)];
     Ok(NbdConfig {
         connections: spec.number("connections", CONNECTIONS_MAX)?,
         depth: spec.depth()?.unwrap_or(default.depth),
         reconnect: spec.time("reconnect")?.map_or(default.reconnect, Duration::from_nanos),
         write_through: spec.switch("write-through")?.unwrap_or(default.write_through),
-        on_server_restart: match spec.get(ON_SERVER_RESTART) {
-            None | Some("go-on") => OnServerRestart::GoOn,
-            Some("flush-error") => OnServerRestart::FlushError,
-            Some(_) => {
-                return Err(spec.invalid(ON_SERVER_RESTART, "write go-on or flush-error"));
-            }
-        },
+        on_server_restart: spec.choice("on-server-restart", &restart)?.unwrap_or_default(),
         read_only: spec.switch("read-only")?.unwrap_or(default.read_only),
         tls: if secure { Some(tls_of(spec)?) } else { no_tls(spec)? },
         ..default

@@ -23,7 +23,7 @@ use super::{HeldImage, HoleMap, ImageFacts, OpenImage, RbdConfig, RbdDriver, Rbd
 use crate::common::cancel;
 use crate::common::place::two_numbers;
 use crate::common::units::size_text;
-use crate::null::DryDriver;
+use crate::null::NullDriver;
 use crate::open::Opened;
 
 /// Size to which librbd rounds discards unless configured otherwise, in bytes.
@@ -127,7 +127,7 @@ pub(super) fn look(
             return Err(busy(&theirs, &in_use(&owner)));
         }
         let warnings = warnings(&image, &theirs)?;
-        let driver = DryDriver { size_bytes, block_bytes: 512, read_only };
+        let driver = NullDriver::stand_in(size_bytes, 512, read_only);
         Ok(Opened { identity: Some(identity), warnings, ..Opened::plain(driver) })
     })
 }

@@ -16,19 +16,9 @@ use crate::spec::{Spec, SpecError};
 /// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "rbd",
-    keys: &[
-        "image",
-        "conf",
-        "cluster",
-        "id",
-        "depth",
-        "lock",
-        "read-only",
-        "connect",
-        "writethrough-until-flush",
-    ],
+    keys: "image conf cluster id depth lock read-only connect writethrough-until-flush",
     main_key: Some("image"),
-    path_keys: &["conf"],
+    path_keys: "conf",
     queues: QueueKind::OwnerOnly,
     settings: |spec| Ok(Box::new(config_of(spec)?)),
 };
