@@ -191,6 +191,6 @@ impl Inbound {
 /// A guess is enough, because it only decides where the first bytes of a reply are received.
 fn has_long_read(answers: &Answers, flights: &[Flight]) -> bool {
     let Some(index) = answers.newest() else { return false };
-    let flight = &flights[index as usize];
-    flight.command == Command::Read && flight.len >= LONG_READ_BYTES
+    let request = &flights[index as usize].request;
+    request.command == Command::Read && request.len >= LONG_READ_BYTES
 }

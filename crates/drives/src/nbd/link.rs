@@ -275,7 +275,7 @@ impl NbdLink {
         let flight = &mut context.flights[index as usize];
         let status = match errno {
             None if flight.makes_durable() => {
-                context.shared.durability.unflushed.end_flush(flight.flush);
+                context.shared.durability.unflushed.end_flush(flight.request.flush);
                 if context.shared.take_error() { Status::IoError } else { Status::Ok }
             }
             None => {
@@ -287,7 +287,7 @@ impl NbdLink {
             }
             // EPERM for a read does not mean that the device is write-protected, so it is reported
             // as an I/O error.
-            Some(Errno::Eperm) if flight.command == Command::Read => Status::IoError,
+            Some(Errno::Eperm) if flight.request.command == Command::Read => Status::IoError,
             Some(errno) => Status::from_errno(errno.to_wire() as i32),
         };
         if flight.state == FlightState::Sending {
@@ -427,7 +427,7 @@ impl NbdLink {
                     context.done.push((Tag(index as u32), status));
                 }
                 None => {
-                    (flight.state, flight.again) = (FlightState::Waiting, true);
+                    (flight.state, flight.request.again) = (FlightState::Waiting, true);
                     context.waiting.push_front(index as u32);
                 }
             }
@@ -479,7 +479,7 @@ impl NbdLink {
                 if !self.up(connected, context) {
                     return;
                 }
-                let is_again = |index: &&u32| context.flights[**index as usize].again;
+                let is_again = |at: &&u32| context.flights[**at as usize].request.again;
                 let more = match context.waiting.iter().filter(is_again).count() {
                     0 => String::new(),
                     1 => "; 1 request is sent again".to_owned(),

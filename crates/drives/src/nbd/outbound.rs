@@ -11,12 +11,13 @@ use std::os::fd::RawFd;
 use libc::{iovec, msghdr};
 use millrace_nbd::client::Answers;
 use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
-use millrace_nbd::{ReplyStyle, Request, encode_request};
+use millrace_nbd::{Command, ReplyStyle, Request, encode_request};
 use millrace_reactor::Op;
 
 use super::flight::{Flight, FlightState};
 use super::ring::Ring;
 use super::secure::{self, Session};
+use super::siblings::NbdRequest;
 use crate::common::pieces::PIECES_MAX;
 
 /// Maximum number of requests in one send.
@@ -79,14 +80,14 @@ impl Outbound {
         {
             let Some(index) = waiting.pop_front() else { return };
             let flight = &mut flights[index as usize];
-            let Flight { command, flags, offset, len, .. } = *flight;
+            let NbdRequest { command, flags, offset, len, .. } = flight.request;
             let mut request = Request { cookie: 0, flags, command, offset, length: len };
             answers.expect(index, &mut request);
             let header = &mut self.headers[self.batch.len()];
             let iov_len = encode_request(&request, style, header);
             push(&mut self.iov, iovec { iov_base: header.as_mut_ptr().cast(), iov_len });
-            if flight.sends_data() {
-                self.iov.extend_from_slice(flight.pieces());
+            if command == Command::Write {
+                self.iov.extend_from_slice(&flight.request.memory);
                 payload += len;
             }
             (flight.state, flight.link, flight.silence) = (FlightState::Sending, link, false);

@@ -29,7 +29,7 @@ use super::flight::{Flight, FlightState};
 use super::link::{LinkState, NbdLink};
 use super::link_context::LinkContext;
 use super::ring::Ring;
-use super::siblings::{GivenBack, Origin, QueueMessage};
+use super::siblings::{GivenBack, NbdRequest, Origin, QueueMessage};
 use crate::common::thread_bound::ThreadBound;
 
 /// Maximum time that a dropped queue waits for its operations.
@@ -259,7 +259,8 @@ impl NbdQueue {
         flight.expired = true;
         match flight.state {
             FlightState::Sending | FlightState::Sent => {
-                let (command, offset, link) = (flight.command, flight.offset, flight.link);
+                let NbdRequest { command, offset, .. } = flight.request;
+                let link = flight.link;
                 let why = format!("no answer to a {command:?} at byte {offset} within its timeout");
                 self.links[link].lose(&self.shared, &why, LossCause::Silence);
                 self.flights.iter_mut().for_each(|other| other.silence |= other.is_sent_by(link));
@@ -279,7 +280,7 @@ impl NbdQueue {
         let NbdQueue { flights, waiting, done, .. } = self;
         waiting.retain(|index| {
             let flight = &mut flights[*index as usize];
-            let is_flush = flight.command == Command::Flush;
+            let is_flush = flight.request.command == Command::Flush;
             if is_flush {
                 flight.state = FlightState::Idle;
                 done.push((Tag(*index), Status::Ok));
@@ -355,7 +356,7 @@ impl DriverQueue<Native> for NbdQueue {
         let flight = &mut self.flights[index as usize];
         flight.fill(command, flags, rq);
         if command == Command::Flush {
-            flight.flush = self.shared.durability.unflushed.begin_flush();
+            flight.request.flush = self.shared.durability.unflushed.begin_flush();
         }
         self.waiting.push_back(index);
         Dispatch::Queued

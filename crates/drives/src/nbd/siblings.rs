@@ -36,10 +36,9 @@ pub(crate) struct Origin {
     pub(crate) id: u64,
 }
 
-/// A request that a queue has forwarded.
+/// A request to the server, without the state of its tag.
 #[derive(Debug)]
-pub(crate) struct Forwarded {
-    pub(crate) origin: Origin,
+pub(crate) struct NbdRequest {
     pub(crate) command: Command,
     /// NBD command flags, `CMD_FLAG_*`.
     pub(crate) flags: u16,
@@ -52,18 +51,39 @@ pub(crate) struct Forwarded {
     pub(crate) memory: Vec<iovec>,
 }
 
+// SAFETY: the list names memory of a request in flight, whose bios are `Send`; whoever has the
+// request is the only one to use it.
+unsafe impl Send for NbdRequest {}
+
+impl NbdRequest {
+    pub(crate) const EMPTY: NbdRequest = NbdRequest {
+        command: Command::Flush,
+        flags: 0,
+        offset: 0,
+        len: 0,
+        flush: 0,
+        again: false,
+        memory: Vec::new(),
+    };
+}
+
+/// A request that a queue has forwarded.
+#[derive(Debug)]
+pub(crate) struct Forwarded {
+    pub(crate) origin: Origin,
+    pub(crate) request: NbdRequest,
+}
+
 /// A forwarded request on the way back to its queue.
 #[derive(Debug)]
 pub(crate) struct GivenBack {
     pub(crate) origin: Origin,
     /// Result, or `None` if the request must be sent again.
     pub(crate) status: Option<Status>,
-    /// True if the request was sent on a connection that was lost.
-    pub(crate) again: bool,
     /// True if the connection that carried the request was given up because the server did not
     /// answer for too long.
     pub(crate) silence: bool,
-    pub(crate) memory: Vec<iovec>,
+    pub(crate) request: NbdRequest,
 }
 
 /// Message to a queue.
@@ -73,12 +93,6 @@ pub(crate) enum QueueMessage {
     /// A forwarded request has timed out. The queue that sent it closes its connection.
     Expired(u64),
 }
-
-// SAFETY: the lists name memory of requests in flight, whose bios are `Send`; whoever has the
-// request is the only one to use it.
-unsafe impl Send for Forwarded {}
-// SAFETY: as above.
-unsafe impl Send for GivenBack {}
 
 /// Permission to use an export over several connections at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -358,9 +372,7 @@ mod tests {
         let mut tags = tags;
         all.forward(|id| {
             let origin = Origin { queue, tag: tags.next()?, id };
-            let (command, memory) = (Command::Read, Vec::new());
-            let (flags, offset, len, flush, again) = (0, 0, 0, 0, false);
-            Some(Forwarded { origin, command, flags, offset, len, flush, again, memory })
+            Some(Forwarded { origin, request: NbdRequest::EMPTY })
         });
     }
 
@@ -387,9 +399,8 @@ mod tests {
         all.give_back(taken.into_iter().map(|one| GivenBack {
             origin: one.origin,
             status: Some(Status::Ok),
-            again: false,
             silence: false,
-            memory: one.memory,
+            request: one.request,
         }));
         let mut mail = Vec::new();
         all.take_mail(0, &flags[0], &mut mail);
