@@ -3,6 +3,7 @@
 //! Common code of the file, NBD and Ceph drivers.
 
 use std::fmt::Display;
+use std::os::fd::OwnedFd;
 
 use millrace_block::{Error, ErrorKind, HwQueues, QueueKind, TagScope};
 use millrace_runtime::Current;
@@ -23,4 +24,10 @@ pub(crate) fn opener(store: impl Display, index: u16) -> Result<Current, Error> 
             format!("{store}: queue {index} was opened on a thread that is not an I/O thread");
         Error::new(ErrorKind::NotSupported, text)
     })
+}
+
+/// Wakes the I/O thread that sleeps on this eventfd.
+pub(crate) fn wake_up(wake: &OwnedFd) {
+    // A write fails only if the counter is full, and then the thread is awake already.
+    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }

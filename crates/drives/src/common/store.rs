@@ -4,8 +4,6 @@
 //! ever written, for `extents`. The bit is set after the data are written, and cleared before they
 //! are dropped, so a granule with data always has its bit. All queues of a drive use it at the same
 //! time. The content is lost at the end of the process.
-#![allow(unsafe_code)]
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_block::{Error, Extent, Op, OpFlags, Request, Sector};
@@ -67,29 +65,15 @@ impl SparseStore {
         self.data.clear(offset, len_bytes);
     }
 
-    fn transfer<M: Machine>(&self, rq: &Request<M>) {
-        let mut offset = rq.sector() << 9;
-        for segment in rq.segments() {
-            let (start, len_bytes) = (segment.start, segment.len_bytes);
-            // SAFETY: the segments of a request in flight are valid memory of its bios.
-            unsafe {
-                match rq.op() {
-                    Op::Read => self.data.read(offset, start, len_bytes),
-                    _ => self.data.write(offset, start, len_bytes),
-                }
-            }
-            offset += u64::from(len_bytes);
-        }
-        if rq.op() == Op::Write {
-            self.note_written(rq.sector() << 9, rq.len_bytes().into());
-        }
-    }
-
     /// Executes a request at once.
     pub(crate) fn run<M: Machine>(&self, rq: &Request<M>) {
         let (offset, len_bytes) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
         match rq.op() {
-            Op::Read | Op::Write => self.transfer(rq),
+            Op::Read => self.data.transfer(rq),
+            Op::Write => {
+                self.data.transfer(rq);
+                self.note_written(offset, len_bytes);
+            }
             Op::Flush => {}
             Op::WriteZeroes if rq.flags().has(OpFlags::NOUNMAP) => {
                 self.data.zero(offset, len_bytes);

@@ -7,8 +7,6 @@
 //! written again, its old content may be made durable first, as when a real cache evicts it, so any
 //! version since the last flush can survive. One lock protects everything, because this is for
 //! tests; the images are sparse. `fault`'s queues use it.
-#![allow(unsafe_code)]
-
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -57,7 +55,7 @@ impl Cache {
     pub(crate) fn run(&self, rq: &Request<Native>) -> u64 {
         let mut images = self.lock();
         match rq.op() {
-            Op::Read => images.read(rq),
+            Op::Read => images.current.transfer(rq),
             Op::Write => images.write(rq),
             Op::Flush => images.persist_all(),
             Op::Discard | Op::WriteZeroes => images.clear(rq),
@@ -93,23 +91,9 @@ impl Cache {
 }
 
 impl Images {
-    fn read(&self, rq: &Request<Native>) {
-        let mut offset = rq.sector() << 9;
-        for piece in rq.segments() {
-            // SAFETY: the segments of a request in flight are valid memory of its bios.
-            unsafe { self.current.read(offset, piece.start, piece.len_bytes) };
-            offset += u64::from(piece.len_bytes);
-        }
-    }
-
     fn write(&mut self, rq: &Request<Native>) {
         self.note_dirty(rq);
-        let mut offset = rq.sector() << 9;
-        for piece in rq.segments() {
-            // SAFETY: as in `read`.
-            unsafe { self.current.write(offset, piece.start, piece.len_bytes) };
-            offset += u64::from(piece.len_bytes);
-        }
+        self.current.transfer(rq);
         if rq.flags().has(OpFlags::FUA) {
             for sector in rq.sector()..rq.sector() + u64::from(rq.nr_sectors()) {
                 self.durable.copy_from(&self.current, sector << 9, 512);

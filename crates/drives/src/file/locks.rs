@@ -18,6 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Error, ErrorKind};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::FileConfig;
 use super::open::system;
@@ -130,14 +132,12 @@ enum HeldLock {
 /// Takes both kinds of locks. Returns the kind that another process holds, if any.
 fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
     let kind = match access {
-        FileAccess::ReadOnly => libc::LOCK_SH,
-        FileAccess::ReadWrite => libc::LOCK_EX,
+        FileAccess::ReadOnly => FlockOperation::NonBlockingLockShared,
+        FileAccess::ReadWrite => FlockOperation::NonBlockingLockExclusive,
     };
-    // SAFETY: no memory is involved.
-    if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } != 0 {
-        let error = io::Error::last_os_error();
-        let is_held = error.raw_os_error() == Some(libc::EWOULDBLOCK);
-        return if is_held { Ok(Some(HeldLock::Flock)) } else { Err(error) };
+    match flock(file, kind) {
+        Err(Errno::WOULDBLOCK) => return Ok(Some(HeldLock::Flock)),
+        locked => locked?,
     }
     let does: &[i64] = match access {
         FileAccess::ReadOnly => &[READ],

@@ -7,11 +7,8 @@
 //! data. If the opening fails, a file that this created is removed again (created_file.rs). A dry
 //! run reads a file only, and has an unnamed one in place of a file that would be created.
 //! `FileDriver::open` calls this; it calls `probe.rs` and `format.rs`. Every error names the path.
-#![allow(unsafe_code)]
-
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -19,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 
 use millrace_block::{Buffer, Error, ErrorKind};
 use millrace_reactor::{Backend, Config, PoolShare, Reactor};
+use rustix::fs::{Access, OFlags, access, fadvise};
 
 use super::created_file::CreatedFile;
 use super::lent_memory::LentMemory;
@@ -28,7 +26,7 @@ use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS, format};
 use crate::common::dry_run::DryRun;
 use crate::common::place::{DataPlace, file_identity};
-use crate::common::store_file::{OTHER_KIND, clear_flag, may_access, open_store};
+use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
 use crate::common::units::size_text;
 use crate::null::NullDriver;
 use crate::open::{DriveSettings, OpenOptions as DriveOptions, Opened};
@@ -59,7 +57,7 @@ fn open_store_of(config: &FileConfig, dry_run: Option<&DryRun>) -> Result<Opened
         false => None,
     };
     if direct && align.is_none() {
-        clear_flag(&file, libc::O_DIRECT).map_err(|error| system(&config.path, "fcntl", &error))?;
+        clear_flag(&file, OFlags::DIRECT).map_err(|error| system(&config.path, "fcntl", &error))?;
     }
     note_direct(config, align, &mut notes)?;
     if let Some(align) = align {
@@ -234,7 +232,7 @@ fn open_file(
                 }
             }
             Some(_) if !config.read_only => {
-                may_access(path, libc::W_OK)?;
+                access(path, Access::WRITE_OK)?;
                 open_store(path, options.read(true), flags)
             }
             _ => open_store(path, options.read(true).write(!config.read_only), flags),
@@ -254,60 +252,43 @@ fn open_file(
 }
 
 fn open_error(config: &FileConfig, error: &io::Error) -> Error {
-    let (path, errno) = (config.path.display(), error.raw_os_error());
-    match errno {
+    let errno = error.raw_os_error();
+    let text = match errno {
         Some(libc::ENOENT) if std::fs::symlink_metadata(&config.path).is_ok() => {
-            let text = format!(
-                "{path}: this symbolic link points to a file that does not exist; create that file"
-            );
-            Error::system(text, errno)
+            "this symbolic link points to a file that does not exist; create that file"
         }
         Some(libc::ENOENT) if has_folder(config) && config.read_only => {
-            let text = format!("{path}: there is no such file; create it, or correct the path");
-            Error::system(text, errno)
+            "there is no such file; create it, or correct the path"
         }
         Some(libc::ENOENT) if config.size_bytes.is_none() && has_folder(config) => {
-            let text = format!("{path}: there is no such file; give size= to create it");
-            Error::system(text, errno)
+            "there is no such file; give size= to create it"
         }
-        Some(libc::ENOENT) => {
-            let text = format!("{path}: its directory does not exist; create it first");
-            Error::system(text, errno)
-        }
-        Some(libc::ENOSPC) => {
-            let text =
-                format!("{path}: its file system is full; free some space, or choose another file");
-            Error::system(text, errno)
-        }
-        Some(libc::EBUSY) => {
-            let text = format!("{path}: in use, perhaps mounted; unmount it first");
-            Error::new(ErrorKind::Busy, text)
-        }
-        Some(libc::EACCES | libc::EROFS) if config.path.symlink_metadata().is_err() => {
-            let text = format!(
-                "{path}: cannot create it ({error}): no file can be created in its directory; \
-                 change that, or name another file"
-            );
-            Error::system(text, errno)
-        }
-        Some(libc::EACCES) if may_access(&config.path, libc::R_OK).is_err() => {
-            let text = format!(
-                "{path}: this user may not read it; change its mode, or run this as its owner"
-            );
-            Error::system(text, errno)
+        Some(libc::ENOENT) => "its directory does not exist; create it first",
+        Some(libc::ENOSPC) => "its file system is full; free some space, or choose another file",
+        Some(libc::EBUSY) => "in use, perhaps mounted; unmount it first",
+        Some(libc::EACCES | libc::EROFS) if config.path.symlink_metadata().is_err() => &format!(
+            "cannot create it ({error}): no file can be created in its directory; change that, or \
+             name another file"
+        ),
+        Some(libc::EACCES) if access(&config.path, Access::READ_OK).is_err() => {
+            "this user may not read it; change its mode, or run this as its owner"
         }
         Some(libc::EACCES | libc::EROFS) if !config.read_only => {
             let why = match errno {
                 Some(libc::EACCES) => "this user may not write to the file".to_owned(),
                 _ => error.to_string(),
             };
-            let text = format!(
-                "{path}: {why}; change its mode, or serve it read-only: read-only=on, or `serve \
+            &format!(
+                "{why}; change its mode, or serve it read-only: read-only=on, or `serve \
                  --read-only`"
-            );
-            Error::system(text, errno)
+            )
         }
-        _ => system(&config.path, "open", error),
+        _ => return system(&config.path, "open", error),
+    };
+    let text = format!("{}: {text}", config.path.display());
+    match errno {
+        Some(libc::EBUSY) => Error::new(ErrorKind::Busy, text),
+        _ => Error::system(text, errno),
     }
 }
 
@@ -431,14 +412,10 @@ fn extend_unnamed(file: &File, size_bytes: u64) -> io::Result<()> {
 fn advise(file: &File, advice: Advice) -> io::Result<()> {
     let advice = match advice {
         Advice::Normal => return Ok(()),
-        Advice::Random => libc::POSIX_FADV_RANDOM,
-        Advice::Sequential => libc::POSIX_FADV_SEQUENTIAL,
+        Advice::Random => rustix::fs::Advice::Random,
+        Advice::Sequential => rustix::fs::Advice::Sequential,
     };
-    // SAFETY: no memory is involved.
-    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) } {
-        0 => Ok(()),
-        errno => Err(io::Error::from_raw_os_error(errno)),
-    }
+    Ok(fadvise(file, 0, None, advice)?)
 }
 
 fn note_direct(

@@ -14,6 +14,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_block::Buffer;
+use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags, fallocate, fstatvfs, seek, statx};
+use rustix::io::Errno;
 
 // ioctl numbers of linux/fs.h, because the libc crate lacks some of them. The values are those of
 // the generic ABI (x86, Arm, RISC-V, s390).
@@ -182,15 +184,10 @@ pub(crate) fn direct_align(file: &File) -> Option<DirectAlign> {
 
 /// Returns the alignment that statx reports, or `None` if the kernel or file system reports none.
 fn statx_align(file: &File) -> Option<DirectAlign> {
-    // SAFETY: all zeroes is a value of this plain struct.
-    let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);
-    // SAFETY: an empty path and a live struct to fill.
-    let done = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, &mut found) };
-    if done < 0 || found.stx_mask & mask == 0 {
-        return None;
-    }
-    Some(DirectAlign { memory: found.stx_dio_mem_align, offset: found.stx_dio_offset_align })
+    let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let is_known = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    let (memory, offset) = (found.stx_dio_mem_align, found.stx_dio_offset_align);
+    is_known.then_some(DirectAlign { memory, offset })
 }
 
 /// Finds the smallest unit in which a trial read succeeds, and uses it for memory, too.
@@ -210,18 +207,13 @@ fn probe_align(file: &File) -> Option<DirectAlign> {
 /// data.
 pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
-    let behind = metadata.len().next_multiple_of(1 << 20) as i64;
-    // SAFETY: no memory is involved.
-    unsafe { libc::fallocate(file.as_raw_fd(), mode, behind, 4096) == 0 }
+    let behind = metadata.len().next_multiple_of(1 << 20);
+    fallocate(file, FallocateFlags::from_bits_retain(mode as u32), behind, 4096).is_ok()
 }
 
 /// Returns the free space of a file's file system, in bytes.
 pub(crate) fn free_bytes(file: &File) -> Option<u64> {
-    // SAFETY: all zeroes is a value of this plain struct.
-    let mut found: libc::statvfs64 = unsafe { std::mem::zeroed() };
-    // SAFETY: an open descriptor and a live struct to fill.
-    let done = unsafe { libc::fstatvfs64(file.as_raw_fd(), &raw mut found) };
-    (done == 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
+    fstatvfs(file).ok().map(|found| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// Next data of a file after an offset.
@@ -239,12 +231,9 @@ pub(crate) enum NextData {
 /// # Errors
 /// Returns the system's error.
 pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<NextData> {
-    match seek(file, offset, libc::SEEK_DATA) {
-        Ok(start) => Ok(NextData::Data(start)),
-        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
-            seek(file, 0, libc::SEEK_END).map(NextData::End)
-        }
-        Err(error) => Err(error),
+    match seek(file, SeekFrom::Data(offset)) {
+        Err(Errno::NXIO) => Ok(NextData::End(seek(file, SeekFrom::End(0))?)),
+        start => Ok(NextData::Data(start?)),
     }
 }
 
@@ -253,14 +242,7 @@ pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<NextData> {
 /// # Errors
 /// Returns the system's error.
 pub(crate) fn data_end(file: &File, offset: u64) -> io::Result<u64> {
-    seek(file, offset, libc::SEEK_HOLE)
-}
-
-/// Calls lseek, which moves the file's position; nothing else uses the position.
-fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
-    // SAFETY: no memory is involved.
-    let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
-    if at < 0 { Err(io::Error::last_os_error()) } else { Ok(at as u64) }
+    Ok(seek(file, SeekFrom::Hole(offset))?)
 }
 
 #[cfg(test)]

@@ -3,21 +3,20 @@
 //! Pure arithmetic on virtual time. timing.rs books transfers here, and so does a controller that
 //! several drives share.
 
-/// One direction of a link.
+use super::io::{ModelIo, ModelIoKind};
+
 #[derive(Debug)]
-pub(crate) struct LinkDirection {
+struct LinkDirection {
     bytes_per_s: u64,
     free_ns: u64,
 }
 
 impl LinkDirection {
-    /// Creates an idle link; 0 means no limit.
-    pub(crate) fn new(bytes_per_s: u64) -> LinkDirection {
+    fn new(bytes_per_s: u64) -> LinkDirection {
         LinkDirection { bytes_per_s, free_ns: 0 }
     }
 
-    /// Books a transfer on the link.
-    pub(crate) fn book(&mut self, now_ns: u64, nr_sectors: u32) -> BookedTransfer {
+    fn book(&mut self, now_ns: u64, nr_sectors: u32) -> BookedTransfer {
         if self.bytes_per_s == 0 {
             return BookedTransfer::default();
         }
@@ -27,6 +26,32 @@ impl LinkDirection {
         let transfer_ns = (bytes_ns / u128::from(self.bytes_per_s)) as u64;
         self.free_ns = self.free_ns.max(now_ns) + transfer_ns;
         BookedTransfer { transfer_ns, free_ns: self.free_ns }
+    }
+}
+
+/// A link, which carries one transfer at a time in each direction.
+#[derive(Debug)]
+pub(crate) struct Link {
+    to_host: LinkDirection,
+    from_host: LinkDirection,
+}
+
+impl Link {
+    /// Creates an idle link with these bandwidths in bytes per second; 0 means no limit.
+    pub(crate) fn new(to_host: u64, from_host: u64) -> Link {
+        let (to_host, from_host) = (LinkDirection::new(to_host), LinkDirection::new(from_host));
+        Link { to_host, from_host }
+    }
+
+    /// Books the transfer of an I/O's data, if it has any.
+    pub(crate) fn book(&mut self, now_ns: u64, io: ModelIo) -> BookedTransfer {
+        match io.kind {
+            ModelIoKind::Read => self.to_host.book(now_ns, io.nr_sectors),
+            ModelIoKind::Write | ModelIoKind::DurableWrite => {
+                self.from_host.book(now_ns, io.nr_sectors)
+            }
+            ModelIoKind::Flush | ModelIoKind::Command => BookedTransfer::default(),
+        }
     }
 }
 

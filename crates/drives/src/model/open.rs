@@ -7,7 +7,7 @@ use millrace_block::{Error, ErrorKind, QueueKind};
 
 use super::ModelDriver;
 use super::config::{ModelConfig, ModelContents, ModelTiming};
-use super::controller::{ControllerOptions, ModelController};
+use super::controller::{ControllerLimits, ControllerOptions, ModelController};
 use super::preset::{ModelPreset, model_presets};
 use super::service_times::UsualTimes;
 use crate::common::units::{rate_bytes_per_s, size_bytes};
@@ -121,10 +121,10 @@ fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>,
     };
     let found = ModelController::named(name, ControllerOptions { tags, bytes_per_s, command_ns });
     found.map(Some).map_err(|known| {
-        let (tags, rate, time) = (known.tags(), known.bytes_per_s(), known.command_ns());
+        let ControllerLimits { tags, bytes_per_s, command_ns } = known.limits;
         let text = format!(
-            "another drive has a controller of this name with {tags} tags, {rate} bytes per second \
-             and {time} ns a command (0 for no limit); give both the same"
+            "another drive has a controller of this name with {tags} tags, {bytes_per_s} bytes per \
+             second and {command_ns} ns a command (0 for no limit); give both the same"
         );
         spec.invalid("controller", &text)
     })
@@ -179,9 +179,9 @@ mod tests {
             disk: None,
         };
         assert_eq!(config.timing, expected);
-        let controller = config.controller.unwrap();
-        let limits = (controller.tags(), controller.bytes_per_s(), controller.command_ns());
-        assert_eq!(limits, (11, 12_000_000_000, 13_000));
+        let expected =
+            ControllerLimits { tags: 11, bytes_per_s: 12_000_000_000, command_ns: 13_000 };
+        assert_eq!(config.controller.unwrap().limits, expected);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +24,7 @@ use millrace_nbd::{ProtocolError, ReplyStyle};
 
 use super::secure::{ClientConfig, Session};
 use super::trouble::ConnectFailure;
-use super::wire::{Socket, TimedConnection};
+use super::wire::TimedConnection;
 use crate::common::cancel::Cancel;
 
 /// Number of bytes of the negotiation that are read at a time.
@@ -93,7 +94,7 @@ impl Target {
         Ok(Connected { wire, session, identity })
     }
 
-    fn connect(&self, deadline: &mut Deadline<Native>) -> io::Result<(Socket, u64)> {
+    fn connect(&self, deadline: &mut Deadline<Native>) -> io::Result<(OwnedFd, u64)> {
         match &self.uri.address {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
@@ -104,7 +105,7 @@ impl Target {
                     for address in &addresses {
                         let attempt = |most| TcpStream::connect_timeout(address, most);
                         match deadline.block(CONNECT, attempt) {
-                            Some(Ok(stream)) => return Ok((Socket::Tcp(stream), hash(address))),
+                            Some(Ok(stream)) => return Ok((stream.into(), hash(address))),
                             Some(Err(error)) => last = error,
                             None => return Err(io::ErrorKind::TimedOut.into()),
                         }
@@ -119,7 +120,7 @@ impl Target {
                 // A Unix socket is identified by device and inode, because two paths may lead to
                 // one socket.
                 let file = std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-                Ok((Socket::Unix(stream), file.map_or_else(|_| hash(path), |file| hash(&file))))
+                Ok((stream.into(), file.map_or_else(|_| hash(path), |file| hash(&file))))
             }
         }
     }

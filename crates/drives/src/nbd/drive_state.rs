@@ -11,7 +11,6 @@
 //! answers.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -131,14 +130,6 @@ pub(crate) struct ConnectionLoss<'a> {
     pub(crate) why: &'a str,
     /// Time at which the connection was made, or `None` if the export itself is lost.
     pub(crate) since: Option<Instant>,
-}
-
-/// Wakes the thread that sleeps on this eventfd.
-#[allow(unsafe_code)]
-pub(crate) fn wake_up(wake: &OwnedFd) {
-    let one = 1u64;
-    // SAFETY: eight bytes of a live number; a full counter wakes just as well.
-    unsafe { libc::write(wake.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
 /// Tracks acknowledged writes that a server may lose, and the failure of the flush after such a

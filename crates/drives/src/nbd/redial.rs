@@ -14,8 +14,8 @@ use millrace_machine::{Deadline, Machine, Native};
 
 use super::NbdState;
 use super::dial::{Connected, Purpose, failure_of};
-use super::drive_state::wake_up;
 use super::trouble::{ConnectFailure, NOT_SHARED};
+use crate::common::owner_queues::wake_up;
 
 /// Time limit of one attempt.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(5);

@@ -25,7 +25,8 @@ use libc::iovec;
 use millrace_block::Status;
 use millrace_nbd::Command;
 
-use super::drive_state::{lock, wake_up};
+use super::drive_state::lock;
+use crate::common::owner_queues::wake_up;
 
 /// Queue and tag that a forwarded request belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

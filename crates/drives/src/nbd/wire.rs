@@ -4,30 +4,21 @@
 //! A `TimedConnection` is used while a connection is negotiated, and for single queries.
 //! Afterwards, the socket and the TLS session go to a link, which uses them with its ring.
 //! `dial.rs` and `status_line.rs` call this; it calls the TLS crate.
-#![allow(unsafe_code)]
-
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
-
 use millrace_machine::{Deadline, Native};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SendFlags, send};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use super::secure::Session;
 use crate::common::cancel::{Cancel, LOOK};
 
-/// A connected socket.
-#[derive(Debug)]
-pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
 /// A socket, with the flag that cancels waits for it.
 #[derive(Debug)]
 struct CancellableSocket {
-    socket: Socket,
+    socket: OwnedFd,
     cancel: Cancel,
 }
 
@@ -40,7 +31,7 @@ pub(crate) struct TimedConnection {
 
 impl TimedConnection {
     /// Creates a connection without TLS. Waits end early once `cancel` is set.
-    pub(crate) fn new(socket: Socket, cancel: Cancel) -> TimedConnection {
+    pub(crate) fn new(socket: OwnedFd, cancel: Cancel) -> TimedConnection {
         TimedConnection { stream: CancellableSocket { socket, cancel }, tls: None }
     }
 
@@ -121,11 +112,7 @@ impl TimedConnection {
     pub(crate) fn into_parts(self) -> io::Result<(OwnedFd, Option<Box<Session>>)> {
         self.stream.set_timeout(None)?;
         self.stream.prepare()?;
-        let socket = match self.stream.socket {
-            Socket::Tcp(stream) => stream.into(),
-            Socket::Unix(stream) => stream.into(),
-        };
-        Ok((socket, self.tls))
+        Ok((self.stream.socket, self.tls))
     }
 }
 
@@ -158,44 +145,35 @@ impl CancellableSocket {
     }
 
     fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        match &self.socket {
-            Socket::Tcp(stream) => {
-                stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
-            }
-            Socket::Unix(stream) => {
-                stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
-            }
-        }
+        sockopt::set_socket_timeout(&self.socket, Timeout::Recv, limit)?;
+        Ok(sockopt::set_socket_timeout(&self.socket, Timeout::Send, limit)?)
     }
 
     /// Disables Nagle's algorithm, so that requests are sent at once, and enables keepalive, so
     /// that a lost server is noticed while nothing is sent.
     fn prepare(&self) -> io::Result<()> {
-        let Socket::Tcp(stream) = &self.socket else { return Ok(()) };
-        stream.set_nodelay(true)?;
-        let fd = stream.as_raw_fd();
-        set_option(fd, (libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1)?;
+        let socket = &self.socket;
+        if sockopt::socket_domain(socket)? == AddressFamily::UNIX {
+            return Ok(());
+        }
+        sockopt::set_tcp_nodelay(socket, true)?;
+        sockopt::set_socket_keepalive(socket, true)?;
         // The first probe is sent after 20 s of silence. The connection fails if four probes, 5 s
         // apart, get no answer.
-        set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 20)?;
-        set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL), 5)?;
-        set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 4)
+        sockopt::set_tcp_keepidle(socket, Duration::from_secs(20))?;
+        sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
+        Ok(sockopt::set_tcp_keepcnt(socket, 4)?)
     }
 
     fn read(&mut self, into: &mut [u8], deadline: &mut Deadline<Native>) -> io::Result<usize> {
-        self.wait_for(deadline, |socket| match socket {
-            Socket::Tcp(stream) => stream.read(into),
-            Socket::Unix(stream) => stream.read(into),
-        })
+        self.wait_for(deadline, |socket| rustix::io::read(socket, &mut *into))
     }
 
     fn write_all(&mut self, bytes: &[u8], deadline: &mut Deadline<Native>) -> io::Result<()> {
         let mut sent = 0;
         while sent < bytes.len() {
-            sent += self.wait_for(deadline, |socket| match socket {
-                Socket::Tcp(stream) => stream.write(&bytes[sent..]),
-                Socket::Unix(stream) => stream.write(&bytes[sent..]),
-            })?;
+            let rest = &bytes[sent..];
+            sent += self.wait_for(deadline, |socket| send(socket, rest, SendFlags::NOSIGNAL))?;
         }
         Ok(())
     }
@@ -204,32 +182,19 @@ impl CancellableSocket {
     fn wait_for(
         &mut self,
         deadline: &mut Deadline<Native>,
-        mut attempt: impl FnMut(&mut Socket) -> io::Result<usize>,
+        mut attempt: impl FnMut(&OwnedFd) -> Result<usize, Errno>,
     ) -> io::Result<usize> {
         loop {
             if self.cancel.is_set() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             self.set_timeout(Some(slice(deadline)?.min(LOOK)))?;
-            match attempt(&mut self.socket) {
+            match attempt(&self.socket) {
                 // A signal or the thread's ring may interrupt the call, or one slice of the time
                 // limit has passed.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
-                    ) => {}
-                done => return done,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                done => return Ok(done?),
             }
         }
-    }
-}
-
-fn set_option(fd: i32, (level, name): (i32, i32), value: i32) -> io::Result<()> {
-    let (start, len) = ((&raw const value).cast(), size_of::<i32>() as libc::socklen_t);
-    // SAFETY: four bytes of a live number.
-    match unsafe { libc::setsockopt(fd, level, name, start, len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }

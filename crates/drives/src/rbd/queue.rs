@@ -15,7 +15,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,6 +31,7 @@ use super::image::ImageIo;
 use super::library::{Functions, Handle};
 use super::{RbdState, behind_the_end};
 use crate::common::outcomes::{Outcome, Outcomes};
+use crate::common::owner_queues::wake_up;
 use crate::common::pieces;
 
 /// Result of one request.
@@ -59,9 +60,7 @@ impl OutcomeInbox {
         list.push(done);
         drop(list);
         if was_empty {
-            let one = 1u64;
-            // SAFETY: eight bytes of a live number; a full counter wakes just as well.
-            unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
+            wake_up(&self.wake);
         }
     }
 }
