@@ -13,12 +13,12 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::boxed::Box;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
 use crate::lock_meter::NativeMeter;
 use crate::native_lock::NativeLock;
-use crate::{Counter, CpuId, Line, Machine, Order, Parker, Stage, Topology, Word};
+use crate::{Counter, CpuId, Line, Machine, Order, Parker, Stage, Topology, Word, lock_unpoisoned};
 
 mod thread;
 pub use thread::{NativeThread, ThreadRefused, run_on_any_cpu, thread_limits};
@@ -124,7 +124,7 @@ unsafe impl Machine for Native {
 /// set changes, because every disk and channel asks and reading takes a dozen system calls.
 fn known_topology(allowed: Vec<CpuId>) -> Topology {
     static KNOWN: Mutex<Option<(Vec<CpuId>, Topology)>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock_unpoisoned(&KNOWN);
     if let Some((_, topology)) = known.as_ref().filter(|(cpus, _)| *cpus == allowed) {
         return topology.clone();
     }

@@ -44,7 +44,7 @@ pub struct NativeGuard<'a, T>(ManuallyDrop<MutexGuard<'a, LockContent<T>>>);
 impl<T> NativeLock<T> {
     #[inline]
     fn take(&self) -> NativeGuard<'_, T> {
-        NativeGuard(ManuallyDrop::new(self.inner.lock().unwrap_or_else(PoisonError::into_inner)))
+        NativeGuard(ManuallyDrop::new(lock_unpoisoned(&self.inner)))
     }
 
     #[inline]
@@ -120,6 +120,11 @@ fn give_up_counting<T>(mut guard: MutexGuard<'_, LockContent<T>>) {
     if let Some((name, hold, counts)) = counts {
         count_hold(name, &hold, &counts);
     }
+}
+
+/// Locks a mutex whose value is consistent even if a thread panicked while it held the lock.
+pub fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> Drop for NativeGuard<'_, T> {

@@ -19,7 +19,7 @@ use crate::op::{FileRef, Op};
 use crate::sys;
 use crate::table::OperationKey;
 use job_queue::{JobQueue, ThreadCall};
-use millrace_machine::{Native, run_on_any_cpu, thread_limits};
+use millrace_machine::{Native, lock_unpoisoned, run_on_any_cpu, thread_limits};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -79,7 +79,7 @@ static POOL: SharedPool =
     SharedPool { queue: Mutex::new(JobQueue::new(LIMITS)), work: Condvar::new() };
 
 fn lock() -> MutexGuard<'static, JobQueue> {
-    POOL.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    lock_unpoisoned(&POOL.queue)
 }
 
 /// A drive's share of the process's thread pool. All queues of a drive use the same share, so that

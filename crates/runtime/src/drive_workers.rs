@@ -11,12 +11,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_block::{Disk, Error, ErrorKind, QueueKind, WORKER_SPIN_NS, Worker};
 use millrace_cache::Cache;
-use millrace_machine::{CpuId, CpuShare, Deadline, Doorbell, Machine, Native, NodeId, Topology};
+use millrace_machine::{
+    CpuId, CpuShare, Deadline, Doorbell, Machine, Native, NodeId, Topology, lock_unpoisoned,
+};
 use millrace_reactor::Config;
 
 use crate::cache_flusher::CacheFlusher;
@@ -107,7 +109,7 @@ struct WorkersState {
 
 impl WorkersState {
     fn fail(&self, error: Error) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failure = lock_unpoisoned(&self.failure);
         failure.get_or_insert(error);
     }
 }
@@ -290,7 +292,7 @@ impl DriveWorkers {
     /// thread's drives.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock_unpoisoned(&self.shared.failure).clone()
     }
 
     /// Stops the threads and waits for their end. I/O in flight on their queues completes first,

@@ -15,12 +15,12 @@ use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_block::blktrace::{EventCode, category};
 use millrace_block::{Groups, TraceEntry, TraceMessage, TraceStamp, Tracer, Volume};
-use millrace_machine::{LOOK_NS, Machine, Native, RunningClock, Thread};
+use millrace_machine::{LOOK_NS, Machine, Native, RunningClock, Thread, lock_unpoisoned};
 
 use cpu_file::{CpuFile, DropCounts, named};
 
@@ -170,12 +170,12 @@ impl Recorder {
             let groups = volumes.iter().find_map(|volume| volume.groups());
             let source = (&*tracer, groups.map(|groups| &**groups));
             if let Err(error) = record(source, &mut config, (&mut files, began_ns), &theirs) {
-                *theirs.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *lock_unpoisoned(&theirs.failure) = Some(error);
             }
             volumes.iter().for_each(|volume| _ = volume.set_traced(false));
             tracer.stop();
             let paths = files.into_values().map(|file| file.path).collect();
-            *theirs.files.lock().unwrap_or_else(PoisonError::into_inner) = paths;
+            *lock_unpoisoned(&theirs.files) = paths;
             theirs.ended.store(true, Ordering::SeqCst);
         };
         let thread = Native::try_spawn("millrace-trace", None, body).inspect_err(|_| undo())?;
@@ -208,9 +208,9 @@ impl Recorder {
     /// Returns the first error of writing, with the file's path.
     pub fn stop(mut self) -> io::Result<Recorded> {
         let whole = self.end();
-        let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let failure = lock_unpoisoned(&self.shared.failure).take();
         let (events, dropped) = self.progress();
-        let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = lock_unpoisoned(&self.shared.files);
         match failure {
             Some(error) => Err(error),
             None if !whole => {

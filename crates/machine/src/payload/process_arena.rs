@@ -7,11 +7,12 @@
 
 use std::collections::HashMap;
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use super::REGION_BYTES;
 use super::arena::{ArenaBuffer, BufferArena, order_of};
 use super::region::Region;
+use crate::lock_unpoisoned;
 
 /// Buffers and regions that are in use by the process.
 #[derive(Default)]
@@ -28,7 +29,7 @@ fn handed_out() -> &'static Mutex<HandedOut> {
 
 /// Allocates `len_bytes` of zeroed memory, or returns null.
 pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
-    let mut out = handed_out().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut out = lock_unpoisoned(handed_out());
     let start = match len_bytes <= REGION_BYTES {
         true => out.short(len_bytes),
         false => out.long(len_bytes),
@@ -47,7 +48,7 @@ pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
 /// # Safety
 /// The memory must come from [`alloc_zeroed`] with this length, and must no longer be used.
 pub(super) unsafe fn dealloc(start: *mut u8, len_bytes: usize) {
-    let mut out = handed_out().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut out = lock_unpoisoned(handed_out());
     if len_bytes > REGION_BYTES {
         let region = out.regions.remove(&start.addr());
         drop(out);
