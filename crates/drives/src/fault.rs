@@ -19,6 +19,7 @@ use millrace_block::{
 };
 use millrace_machine::{Native, Topology};
 
+use crate::common::extents::all_data;
 use cache::Cache;
 pub use control::{Chance, Effect, FaultControl, FaultRule, fault_controls};
 use queue::{FaultQueue, InnerQueue};
@@ -155,10 +156,10 @@ impl Driver<Native> for FaultDriver {
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        if self.vouches_for_holes() {
-            return self.inner.extents(sector, nr_sectors);
+        match self.vouches_for_holes() {
+            true => self.inner.extents(sector, nr_sectors),
+            false => all_data(nr_sectors),
         }
-        vec![Extent { nr_sectors, hole: false, zero: false }]
     }
 
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {

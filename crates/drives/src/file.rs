@@ -44,6 +44,7 @@ use queue::FileQueue;
 pub(crate) use settings::ROW;
 
 use crate::common::cancel::Cancel;
+use crate::common::extents::{ExtentList, all_data};
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use crate::common::thread_bound::ThreadBound;
@@ -145,34 +146,12 @@ impl Default for FileConfig {
 /// Counters of a file drive for operations that cost extra.
 #[derive(Debug, Default)]
 pub struct FileCounters {
-    pub(crate) bounces: AtomicU64,
-    pub(crate) short_transfers: AtomicU64,
-    pub(crate) registered: AtomicU64,
-}
-
-impl FileCounters {
-    /// Returns the number of requests that were copied because their memory was not aligned for
-    /// direct I/O.
-    #[must_use]
-    pub fn bounces(&self) -> u64 {
-        // Relaxed: a statistic.
-        self.bounces.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of reads and writes that were continued after the first call moved only a
-    /// part.
-    #[must_use]
-    pub fn short_transfers(&self) -> u64 {
-        // Relaxed: a statistic.
-        self.short_transfers.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of reads and writes on memory that was registered with the ring.
-    #[must_use]
-    pub fn registered(&self) -> u64 {
-        // Relaxed: a statistic.
-        self.registered.load(Ordering::Relaxed)
-    }
+    /// Number of requests that were copied because their memory was not aligned for direct I/O.
+    pub bounces: AtomicU64,
+    /// Number of reads and writes that were continued after the first call moved only a part.
+    pub short_transfers: AtomicU64,
+    /// Number of reads and writes on memory that was registered with the ring.
+    pub registered: AtomicU64,
 }
 
 /// State that all queues of a drive share.
@@ -217,8 +196,10 @@ pub struct FileDriver {
     shared: Arc<FileState>,
     share: Arc<PoolShare>,
     dma_alignment: u32,
-    notes: Vec<String>,
-    warnings: Vec<String>,
+    /// Remarks for the user, for example that direct I/O is not possible.
+    pub notes: Vec<String>,
+    /// Warnings about probable mistakes, for example that the file is a qcow2 image.
+    pub warnings: Vec<String>,
 }
 
 impl FileDriver {
@@ -230,18 +211,6 @@ impl FileDriver {
     /// The text names the path.
     pub fn open(config: FileConfig) -> Result<FileDriver, Error> {
         open::open(config)
-    }
-
-    /// Returns remarks for the user, for example that direct I/O is not possible.
-    #[must_use]
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// Returns warnings about probable mistakes, for example that the file is a qcow2 image.
-    #[must_use]
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 
     /// Returns the device and inode, or the device number and 0, by which a file that is used twice
@@ -381,18 +350,19 @@ impl Driver<Native> for FileDriver {
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let counters = &self.shared.counters;
+        let FileCounters { bounces, short_transfers, registered } = &*self.shared.counters;
+        // Relaxed: statistics.
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         vec![
-            ("bounces", counters.bounces()),
-            ("registered", counters.registered()),
-            ("short_transfers", counters.short_transfers()),
+            ("bounces", count(bounces)),
+            ("registered", count(registered)),
+            ("short_transfers", count(short_transfers)),
         ]
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        let data = vec![Extent { nr_sectors, hole: false, zero: false }];
-        let Some(map) = self.shared.map() else { return data };
-        extents_of(map, sector, nr_sectors).unwrap_or(data)
+        let known = self.shared.map().and_then(|map| extents_of(map, sector, nr_sectors));
+        known.unwrap_or_else(|| all_data(nr_sectors))
     }
 
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
@@ -414,24 +384,16 @@ impl Driver<Native> for FileDriver {
 
 /// Returns the holes and data of a range. A sector that is partly data counts as data.
 fn extents_of(map: &File, sector: Sector, nr_sectors: u64) -> Option<Vec<Extent>> {
-    const MOST: usize = 1024;
-    let end = sector + nr_sectors;
-    let (mut at, mut list) = (sector, Vec::new());
-    while at < end && list.len() < MOST {
-        let (start, stop) = match probe::next_data(map, at << 9).ok()? {
+    let mut list = ExtentList::new(sector, nr_sectors);
+    while !list.is_full() {
+        let (start, stop) = match probe::next_data(map, list.at << 9).ok()? {
             NextData::Data(start) => (start >> 9, probe::data_end(map, start).ok()?.div_ceil(512)),
             // The file was truncated. Sectors after its end cannot be read, so they do not count as
             // a hole.
-            NextData::End(size_bytes) => (size_bytes >> 9, end),
+            NextData::End(size_bytes) => (size_bytes >> 9, Sector::MAX),
         };
-        let (start, stop) = (start.clamp(at, end), stop.min(end));
-        if start > at {
-            list.push(Extent { nr_sectors: start - at, hole: true, zero: true });
-        }
-        if stop > start {
-            list.push(Extent { nr_sectors: stop - start, hole: false, zero: false });
-        }
-        at = stop.max(start);
+        list.cover(start, true, true);
+        list.cover(stop, false, false);
     }
-    Some(list)
+    Some(list.extents)
 }

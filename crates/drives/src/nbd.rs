@@ -39,11 +39,12 @@ use std::time::Duration;
 use millrace_block::{
     Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueLimits, Sector,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Native, Topology, lock_unpoisoned};
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
 
 use crate::common::cancel::Cancel;
+use crate::common::extents::all_data;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use crate::null::NullDriver;
@@ -51,7 +52,7 @@ use crate::open::{DriveSettings, OpenOptions, Opened};
 use crate::spec::SpecError;
 use dial::{Connected, Purpose, Target};
 pub(crate) use drive_state::NbdState;
-use drive_state::{Durability, Promise, Reports, lock};
+use drive_state::{Durability, Promise, Reports};
 use link::{LinkPlace, NbdLink};
 use queue::NbdQueue;
 use redial::{ATTEMPT, Redial};
@@ -190,8 +191,10 @@ pub struct NbdDriver {
     session: ClientSession,
     shared: Arc<NbdState>,
     connections: u16,
-    identity: (u64, u64),
-    notes: Vec<String>,
+    /// Two hashes of server and export, by which an export that is used twice is found.
+    pub identity: (u64, u64),
+    /// Remarks for the user, such as the number of connections.
+    pub notes: Vec<String>,
 }
 
 impl NbdDriver {
@@ -235,21 +238,9 @@ impl NbdDriver {
             status_line: Mutex::default(),
         });
         shared.note_certificate(&connected);
-        *lock(&shared.first) = Some(connected);
+        *lock_unpoisoned(&shared.first) = Some(connected);
         let notes = notes(&config, &session);
         Ok(NbdDriver { config, session, shared, connections, identity, notes })
-    }
-
-    /// Returns remarks for the user, such as the number of connections.
-    #[must_use]
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// Returns two hashes of server and export, by which an export that is used twice is found.
-    #[must_use]
-    pub fn identity(&self) -> (u64, u64) {
-        self.identity
     }
 
     fn queues(&self) -> u16 {
@@ -261,11 +252,11 @@ impl NbdDriver {
     /// and not for further ones.
     fn connect(&self) -> Result<(Option<Connected>, u32), Error> {
         let shared = &self.shared;
-        let first = lock(&shared.first).take();
+        let first = lock_unpoisoned(&shared.first).take();
         let (connected, generation) = match first {
             // A connection that was made when the drive was opened belongs to generation 0.
             Some(connected) => (connected, 0),
-            None if lock(&shared.reports.trouble).exists() => {
+            None if lock_unpoisoned(&shared.reports.trouble).exists() => {
                 return Ok((None, shared.generation()));
             }
             None => {
@@ -308,7 +299,7 @@ impl DriveSettings for NbdConfig {
             return Ok(look(&config)?);
         }
         let nbd = NbdDriver::open(config)?;
-        let (notes, identity) = (nbd.notes().to_vec(), Some(nbd.identity()));
+        let (notes, identity) = (nbd.notes.clone(), Some(nbd.identity));
         Ok(Opened { notes, identity, ..Opened::plain(nbd) })
     }
 }
@@ -413,16 +404,15 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        let data = vec![Extent { nr_sectors, hole: false, zero: false }];
         // A second connection may not see what was written on the first, if the server has no
         // `multi-conn`.
         let is_blind = !self.has(TransmissionFlags::MULTI_CONN) || self.shared.siblings.is_sole();
         if !self.is_read_only() && is_blind {
-            return data;
+            return all_data(nr_sectors);
         }
-        let mut line = lock(&self.shared.status_line);
+        let mut line = lock_unpoisoned(&self.shared.status_line);
         let told = line.ask(&self.shared, sector << 9, nr_sectors << 9);
-        told.map_or(data, |extents| in_sectors(&extents, nr_sectors))
+        told.map_or_else(|| all_data(nr_sectors), |extents| in_sectors(&extents, nr_sectors))
     }
 
     fn is_polled_idle(&self) -> bool {

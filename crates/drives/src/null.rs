@@ -44,6 +44,7 @@ pub struct NullDriver {
     /// True if the drive rejects writes.
     pub read_only: bool,
 }
+
 impl Default for NullDriver {
     fn default() -> Self {
         NullDriver {
@@ -65,6 +66,7 @@ impl NullDriver {
         NullDriver { size_bytes, block_size, read_only, queues, depth, ..NullDriver::default() }
     }
 }
+
 /// Parses the settings of a spec.
 pub(crate) fn settings_of(spec: &Spec) -> Result<NullDriver, SpecError> {
     let default = NullDriver::default();

@@ -26,13 +26,13 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use millrace_block::{
     Driver, DriverQueue, Error, Extent, Features, HwQueues, Op, QueueLimits, Sector, Status,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Native, Topology, lock_unpoisoned};
 
 use crate::common::cancel::Cancel;
 use crate::common::owner_queues;
@@ -110,17 +110,13 @@ impl RbdConfig {
 /// Images that drives of this process have open for writing.
 static HELD: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-fn held() -> MutexGuard<'static, Vec<(u64, u64)>> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Entry of an image in `HELD`. It is removed when the drive closes the image.
 struct HeldImage((u64, u64));
 
 impl HeldImage {
     /// Adds an image to the list. Returns `None` if it is there already.
     fn take(identity: (u64, u64)) -> Option<HeldImage> {
-        let mut all = held();
+        let mut all = lock_unpoisoned(&HELD);
         if all.contains(&identity) {
             return None;
         }
@@ -130,13 +126,13 @@ impl HeldImage {
 
     /// Returns true if the image is in the list.
     fn has(identity: (u64, u64)) -> bool {
-        held().contains(&identity)
+        lock_unpoisoned(&HELD).contains(&identity)
     }
 }
 
 impl Drop for HeldImage {
     fn drop(&mut self) {
-        let mut all = held();
+        let mut all = lock_unpoisoned(&HELD);
         if let Some(place) = all.iter().position(|one| *one == self.0) {
             all.swap_remove(place);
         }
@@ -322,7 +318,7 @@ impl RbdState {
 
     fn say(&self, text: &str) {
         let text = format!("{}: {text}", self.name);
-        self.news.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+        lock_unpoisoned(&self.news).push(text);
     }
 }
 
@@ -352,7 +348,8 @@ pub struct RbdDriver {
     control: ControlThread,
     map: HoleMap,
     learned: ImageFacts,
-    warnings: Vec<String>,
+    /// Warnings about probable mistakes, for example that other clients may write to the image.
+    pub warnings: Vec<String>,
 }
 
 impl RbdDriver {
@@ -364,13 +361,6 @@ impl RbdDriver {
     /// cluster. The text names the image.
     pub fn open(config: RbdConfig) -> Result<RbdDriver, Error> {
         open::open(config)
-    }
-
-    /// Returns warnings about probable mistakes, for example that other clients may write to the
-    /// image.
-    #[must_use]
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 
     /// Returns hashes of cluster, pool, image and snapshot, by which an image that is used twice is
@@ -438,7 +428,7 @@ impl Driver<Native> for RbdDriver {
     }
 
     fn take_news(&self) -> Vec<String> {
-        let mut news = self.shared.news.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut news = lock_unpoisoned(&self.shared.news);
         std::mem::take(&mut news)
     }
 }

@@ -38,81 +38,38 @@ pub struct Spec {
 /// Reason for which a spec is refused, or its drive cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The messages explain the fields.
 pub enum SpecError {
     /// The text does not have the form `driver:key=value,...`.
     #[error("drive spec `{spec}`: {what}; write driver:key=value,key=value")]
-    Syntax {
-        /// Text of the spec.
-        spec: String,
-        /// Mistake in the text.
-        what: String,
-    },
+    Syntax { spec: String, what: String },
     /// No such driver.
     #[error("{}", unknown_word("driver", driver, &drivers().collect::<Vec<_>>()))]
-    UnknownDriver {
-        /// The name as written.
-        driver: String,
-    },
+    UnknownDriver { driver: String },
     /// The driver does not have this key.
     #[error("driver {driver} has no key `{key}`{}; it has {}", hint_of(key, nearest), list(driver))]
-    UnknownKey {
-        /// Name of the driver.
-        driver: String,
-        /// Key that was written.
-        key: String,
-        /// Most similar known key, if any.
-        nearest: Option<&'static str>,
-    },
+    UnknownKey { driver: String, key: String, nearest: Option<&'static str> },
     /// A key is given twice.
     #[error("driver {driver}: key `{key}` is given twice; remove one of them")]
-    DuplicateKey {
-        /// Name of the driver.
-        driver: String,
-        /// Key that is given twice.
-        key: String,
-    },
+    DuplicateKey { driver: String, key: String },
     /// A required key is missing.
     #[error("driver {driver} needs {key}=...")]
-    MissingKey {
-        /// Name of the driver.
-        driver: String,
-        /// Missing key.
-        key: &'static str,
-    },
+    MissingKey { driver: String, key: &'static str },
     /// The value is not valid for the key.
     #[error("driver {driver}: {key}={value} is invalid; {expected}")]
-    InvalidValue {
-        /// Name of the driver.
-        driver: String,
-        /// Key with the invalid value.
-        key: String,
-        /// Value that was written.
-        value: String,
-        /// Valid values.
-        expected: String,
-    },
+    InvalidValue { driver: String, key: String, value: String, expected: String },
     /// The text of a controller is invalid.
     #[error(
         "controller `{spec}`: {what}; write NAME:tags=N, and perhaps \
          sharing=queue|drive|controller and node=N"
     )]
-    Controller {
-        /// Text of the controller.
-        spec: String,
-        /// Mistake in the text.
-        what: String,
-    },
+    Controller { spec: String, what: String },
     /// A drive names a controller that does not exist.
     #[error(
         "there is no controller `{name}`{}",
         if known.is_empty() { "; name it first".into() } else { format!("; there are: {known}") }
     )]
-    UnknownController {
-        /// Name that was written.
-        name: String,
-        /// Names of the existing controllers.
-        known: String,
-    },
+    UnknownController { name: String, known: String },
     /// The drive itself cannot be opened.
     #[error(transparent)]
     Open(#[from] millrace_block::Error),
@@ -125,6 +82,7 @@ fn hint_of(key: &str, nearest: &Option<&'static str>) -> String {
         (_, None) => String::new(),
     }
 }
+
 fn list(driver: &str) -> String {
     known_keys(driver).unwrap_or_default().join(", ")
 }

@@ -6,8 +6,9 @@
 //! drives use it.
 
 use std::collections::VecDeque;
+use std::fmt;
 
-use millrace_block::{Status, Tag};
+use millrace_block::{DriverData, Moment, Status, Tag};
 
 /// Requests that ended at submission (refused, or executed at once), and completions of type `C`
 /// that were taken from the engine and not processed yet.
@@ -52,5 +53,13 @@ impl<C: Copy> Outcomes<C> {
         let completion = self.taken.get(self.seen).copied()?;
         self.seen += 1;
         Some(Outcome::Completed(completion))
+    }
+}
+
+/// Returns trace data that only the completion of a request has.
+pub(crate) fn completion_data(moment: Moment, text: fmt::Arguments<'_>) -> DriverData {
+    match moment {
+        Moment::Issue => DriverData::default(),
+        Moment::Complete => DriverData::text(text),
     }
 }

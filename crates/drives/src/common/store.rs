@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use millrace_block::{Error, Extent, Op, OpFlags, Request, Sector};
 use millrace_machine::Machine;
 
+use crate::common::extents::ExtentList;
 use crate::common::mapping::Mapping;
 
 const GRANULE_SHIFT: u32 = 16;
@@ -85,21 +86,13 @@ impl SparseStore {
 
     /// Returns which parts of a range were written; at most the first 1,024 extents.
     pub(crate) fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        const MOST: usize = 1024;
-        let end = sector + nr_sectors;
-        let (mut at, mut list) = (sector, Vec::<Extent>::new());
-        while at < end {
-            let granule = at >> (GRANULE_SHIFT - 9);
-            let next = ((granule + 1) << (GRANULE_SHIFT - 9)).min(end);
-            let (hole, full) = (!self.is_written(granule), list.len() == MOST);
-            match list.last_mut() {
-                Some(last) if last.hole == hole => last.nr_sectors += next - at,
-                _ if full => break,
-                _ => list.push(Extent { nr_sectors: next - at, hole, zero: hole }),
-            }
-            at = next;
+        let mut list = ExtentList::new(sector, nr_sectors);
+        while !list.is_full() {
+            let granule = list.at >> (GRANULE_SHIFT - 9);
+            let hole = !self.is_written(granule);
+            list.cover((granule + 1) << (GRANULE_SHIFT - 9), hole, hole);
         }
-        list
+        list.extents
     }
 }
 

@@ -8,10 +8,10 @@
 //! version since the last flush can survive. One lock protects everything, because this is for
 //! tests; the images are sparse. `fault`'s queues use it.
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use millrace_block::{Error, Op, OpFlags, Request, Sector};
-use millrace_machine::Native;
+use millrace_machine::{Native, lock_unpoisoned};
 use millrace_random::SplitMix64;
 
 use crate::common::mapping::Mapping;
@@ -47,13 +47,9 @@ impl Cache {
         Ok(Cache { images: Mutex::new(images) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Images> {
-        self.images.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Executes a request. Returns the number of power cuts before it.
     pub(crate) fn run(&self, rq: &Request<Native>) -> u64 {
-        let mut images = self.lock();
+        let mut images = lock_unpoisoned(&self.images);
         match rq.op() {
             Op::Read => images.current.transfer(rq),
             Op::Write => images.write(rq),
@@ -65,12 +61,12 @@ impl Cache {
 
     /// Returns the number of power cuts so far.
     pub(crate) fn cuts(&self) -> u64 {
-        self.lock().cuts
+        lock_unpoisoned(&self.images).cuts
     }
 
     /// Cuts the power. Returns how many sectors lost their newest content.
     pub(crate) fn power_cut(&self, random: &mut SplitMix64) -> u64 {
-        let mut images = self.lock();
+        let mut images = lock_unpoisoned(&self.images);
         let images = &mut *images;
         // Sorted by sector number, so that the result depends on the seed alone.
         let mut dirty: Vec<Sector> = images.dirty.drain().collect();

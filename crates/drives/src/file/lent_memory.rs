@@ -10,6 +10,7 @@ use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
 use millrace_block::Arena;
+use millrace_machine::lock_unpoisoned;
 
 /// Lent arenas, and log lines about them.
 #[derive(Debug, Default)]
@@ -24,7 +25,7 @@ struct LentArenas {
 
 impl LentMemory {
     fn with<R>(&self, f: impl FnOnce(&mut LentArenas) -> R) -> R {
-        f(&mut self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        f(&mut lock_unpoisoned(&self.0))
     }
 
     /// Adds an arena.

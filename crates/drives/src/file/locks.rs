@@ -14,10 +14,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Error, ErrorKind};
+use millrace_machine::lock_unpoisoned;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -44,17 +45,13 @@ const RESIZE: i64 = 3;
 /// drives.
 static HELD: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
 
-fn held() -> MutexGuard<'static, BTreeMap<(u64, u64), usize>> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A lock on a file, held for as long as a drive of this process keeps the file open.
 #[derive(Debug)]
 pub(super) struct HeldFileLock((u64, u64));
 
 impl Drop for HeldFileLock {
     fn drop(&mut self) {
-        let mut all = held();
+        let mut all = lock_unpoisoned(&HELD);
         if let Some(drives) = all.get_mut(&self.0) {
             *drives -= 1;
             if *drives == 0 {
@@ -89,7 +86,7 @@ pub(super) fn lock(
     loop {
         let found = match attempt(file, FileAccess::of(config)) {
             Ok(None) => {
-                *held().entry(identity).or_default() += 1;
+                *lock_unpoisoned(&HELD).entry(identity).or_default() += 1;
                 return Ok(HeldFileLock(identity));
             }
             Ok(Some(found)) => found,
@@ -98,7 +95,7 @@ pub(super) fn lock(
         // A lock of this process is released only when the program closes the drive that has it, so
         // waiting is useless. A file whose drive is closed, and which only a ring still holds open,
         // is no longer in this list.
-        if held().contains_key(&identity) {
+        if lock_unpoisoned(&HELD).contains_key(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }
         if Instant::now() >= until || config.cancel.sleep(PAUSE) {
@@ -302,7 +299,7 @@ mod tests {
         });
         drop(FileDriver::open(config(false)).unwrap());
         letting_go.join().unwrap();
-        assert!(!held().contains_key(&identity(&path)));
+        assert!(!lock_unpoisoned(&HELD).contains_key(&identity(&path)));
     }
 
     fn identity(path: &Path) -> (u64, u64) {

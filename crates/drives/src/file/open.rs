@@ -150,7 +150,7 @@ impl DriveSettings for FileConfig {
             return Ok(look(&config, &dry_run)?);
         }
         let file = open(config)?;
-        let (notes, warnings) = (file.notes().to_vec(), file.warnings().to_vec());
+        let (notes, warnings) = (file.notes.clone(), file.warnings.clone());
         let identity = Some(file.identity());
         Ok(Opened { notes, warnings, identity, ..Opened::plain(file) })
     }

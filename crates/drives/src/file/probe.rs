@@ -10,10 +10,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use millrace_block::Buffer;
+use millrace_machine::lock_unpoisoned;
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags, fallocate, fstatvfs, seek, statx};
 use rustix::io::Errno;
 
@@ -124,7 +125,7 @@ fn merge_bytes_of(dev: u64) -> u32 {
     /// Time for which the result of a lookup is reused: as long as it takes to open thousands of
     /// files on one device.
     const FRESH: Duration = Duration::from_secs(1);
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = lock_unpoisoned(&LAST);
     if let Some((known, bytes, asked)) = *last
         && known == dev
         && asked.elapsed() < FRESH

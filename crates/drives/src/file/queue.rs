@@ -23,7 +23,7 @@ use millrace_reactor::Completion;
 use super::FileState;
 use super::engine::{CANCEL_MARK, Engine};
 use super::flight::{FileOperation, Flight};
-use crate::common::outcomes::{Outcome, Outcomes};
+use crate::common::outcomes::{Outcome, Outcomes, completion_data};
 
 /// Maximum number of bounce buffers of a queue. Further requests that need one wait for a
 /// completion.
@@ -303,12 +303,7 @@ impl DriverQueue<Native> for FileQueue {
     /// Returns the result of the last system call in strace's notation, or why there was no system
     /// call.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
-        match moment {
-            Moment::Issue => DriverData::default(),
-            Moment::Complete => {
-                DriverData::text(format_args!("= {}", self.flights[tag.0 as usize].result))
-            }
-        }
+        completion_data(moment, format_args!("= {}", self.flights[tag.0 as usize].result))
     }
 
     fn commit_rqs(&mut self) {

@@ -6,7 +6,8 @@
 //! controller by its name, which exists as long as a drive uses it. The model's queues call this.
 //! The mutexes here are the last in the lock order and never held during a call.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use millrace_machine::lock_unpoisoned;
+use std::sync::{Arc, Mutex, Weak};
 
 use super::io::ModelIo;
 use super::link::{BookedTransfer, Link};
@@ -66,11 +67,6 @@ struct PortState {
 /// Controllers that specs have named and that drives still use.
 static NAMED: Mutex<Vec<Weak<ModelController>>> = Mutex::new(Vec::new());
 
-/// Locks a mutex, ignoring poison: a panic leaves plain counts, which are consistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ModelController {
     /// Creates a controller with `tags` tags for all its drives, and a link of `bytes_per_s` bytes
     /// a second in each direction; 0 means no limit.
@@ -94,7 +90,7 @@ impl ModelController {
     /// # Errors
     /// Returns the existing controller if its limits differ.
     pub(crate) fn named(name: &str, asked: ControllerOptions) -> Result<Arc<Self>, Arc<Self>> {
-        let mut named = lock(&NAMED);
+        let mut named = lock_unpoisoned(&NAMED);
         named.retain(|controller| controller.strong_count() > 0);
         let found = named.iter().filter_map(Weak::upgrade).find(|c| c.name == name);
         if let Some(found) = found {
@@ -112,13 +108,13 @@ impl ModelController {
         if self.limits.command_ns == 0 {
             return now_ns;
         }
-        let mut free_ns = lock(&self.command_free_ns);
+        let mut free_ns = lock_unpoisoned(&self.command_free_ns);
         *free_ns = now_ns.max(*free_ns) + self.limits.command_ns;
         *free_ns
     }
 
     pub(crate) fn book_transfer(&self, now_ns: u64, io: ModelIo) -> BookedTransfer {
-        lock(&self.link).book(now_ns, io)
+        lock_unpoisoned(&self.link).book(now_ns, io)
     }
 }
 
@@ -132,7 +128,7 @@ pub(crate) struct ControllerPort {
 impl ControllerPort {
     /// Takes a free port. The drive has no tags yet.
     pub(crate) fn new(controller: Arc<ModelController>) -> ControllerPort {
-        let mut ports = lock(&controller.ports);
+        let mut ports = lock_unpoisoned(&controller.ports);
         let index = ports.list.iter().position(|port| !port.taken).unwrap_or(ports.list.len());
         if index == ports.list.len() {
             ports.list.push(PortState::default());
@@ -148,7 +144,7 @@ impl ControllerPort {
         if tags == 0 {
             return true;
         }
-        let mut ports = lock(&self.controller.ports);
+        let mut ports = lock_unpoisoned(&self.controller.ports);
         let busy = ports.list.iter().filter(|port| port.in_flight > 0 || port.waiting).count();
         let share = (tags / busy.max(1) as u32).max(1);
         let others_wait = ports
@@ -169,7 +165,7 @@ impl ControllerPort {
     /// Returns tags to the controller.
     pub(crate) fn give(&self, count: u32) {
         if self.controller.limits.tags > 0 {
-            let mut ports = lock(&self.controller.ports);
+            let mut ports = lock_unpoisoned(&self.controller.ports);
             ports.in_flight -= count;
             ports.list[self.index].in_flight -= count;
         }
@@ -178,7 +174,7 @@ impl ControllerPort {
 
 impl Drop for ControllerPort {
     fn drop(&mut self) {
-        let mut ports = lock(&self.controller.ports);
+        let mut ports = lock_unpoisoned(&self.controller.ports);
         let left = std::mem::take(&mut ports.list[self.index]);
         ports.in_flight -= left.in_flight;
     }

@@ -11,10 +11,11 @@
 //! answers.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_machine::lock_unpoisoned;
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::ClientSession;
 
@@ -183,11 +184,6 @@ pub(crate) struct NbdState {
     pub(crate) status_line: Mutex<StatusLine>,
 }
 
-/// Locks a mutex, ignoring poison: each change is a single step, so a panic leaves consistent data.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl NbdState {
     /// Counts a queue that begins to wait for the server.
     #[cold]
@@ -215,15 +211,15 @@ impl NbdState {
     pub(crate) fn became_late(&self) -> bool {
         let is_first = !self.late.swap(true, Ordering::Relaxed);
         if is_first {
-            lock(&self.backoff).requests_fail();
+            lock_unpoisoned(&self.backoff).requests_fail();
         }
         is_first
     }
 
     /// Logs, at limited intervals, that the server accepts each reconnect but answers nothing.
     pub(crate) fn say_requests_fail(&self, text: &str) {
-        if lock(&self.reports.futility).allows(Instant::now()) {
-            lock(&self.backoff).requests_fail();
+        if lock_unpoisoned(&self.reports.futility).allows(Instant::now()) {
+            lock_unpoisoned(&self.backoff).requests_fail();
             self.say(text.to_owned());
         }
     }
@@ -231,18 +227,18 @@ impl NbdState {
     /// Returns the number of short-lived connections in a row if the last loss must be logged,
     /// otherwise `None`.
     pub(crate) fn logs_loss(&self) -> Option<u32> {
-        let backoff = lock(&self.backoff);
+        let backoff = lock_unpoisoned(&self.backoff);
         backoff.is_logged().then(|| backoff.short())
     }
 
     /// Returns how long to wait before the next connection attempt.
     pub(crate) fn pause(&self) -> Duration {
-        lock(&self.backoff).pause(Instant::now())
+        lock_unpoisoned(&self.backoff).pause(Instant::now())
     }
 
     /// Records that the server has accepted a connection of this generation.
     pub(crate) fn came_back(&self, connected: &Connected, generation: u32) {
-        let mut trouble = lock(&self.reports.trouble);
+        let mut trouble = lock_unpoisoned(&self.reports.trouble);
         if generation != self.generation() {
             // This generation was given up in the meantime.
             return;
@@ -256,27 +252,27 @@ impl NbdState {
     /// Records the certificate that the server presented.
     pub(crate) fn note_certificate(&self, connected: &Connected) {
         if let Some(session) = connected.wire.session() {
-            lock(&self.reports.certificate).connected(session);
+            lock_unpoisoned(&self.reports.certificate).connected(session);
         }
     }
 
     /// Records a failed connection attempt.
     pub(crate) fn failed_to_connect(&self, why: &str, how: ConnectFailure) {
         let (up, _) = self.siblings.connections();
-        let line = lock(&self.reports.trouble).failed(why, how, (up, Instant::now()));
+        let line = lock_unpoisoned(&self.reports.trouble).failed(why, how, (up, Instant::now()));
         line.into_iter().for_each(|line| self.say(line));
     }
 
     /// Returns why connections are missing, or `None` if none is.
     pub(crate) fn trouble(&self) -> Option<String> {
-        lock(&self.reports.trouble).text(self.siblings.connections())
+        lock_unpoisoned(&self.reports.trouble).text(self.siblings.connections())
     }
 
     /// Returns the log lines that have not been taken yet.
     pub(crate) fn take_news(&self) -> Vec<String> {
-        let mut news: Vec<String> = lock(&self.reports.news).drain(..).collect();
-        news.extend(lock(&self.reports.trouble).missing(self.siblings.connections()));
-        news.extend(lock(&self.reports.certificate).news());
+        let mut news: Vec<String> = lock_unpoisoned(&self.reports.news).drain(..).collect();
+        news.extend(lock_unpoisoned(&self.reports.trouble).missing(self.siblings.connections()));
+        news.extend(lock_unpoisoned(&self.reports.certificate).news());
         news
     }
 
@@ -344,18 +340,18 @@ impl NbdState {
         }
         self.note_loss();
         let now = Instant::now();
-        let mut backoff = lock(&self.backoff);
+        let mut backoff = lock_unpoisoned(&self.backoff);
         loss.since.iter().for_each(|since| backoff.lost(*since, now));
         backoff.was_silent = loss.cause == LossCause::Silence;
         drop(backoff);
-        lock(&self.reports.trouble).lost(loss.why);
+        lock_unpoisoned(&self.reports.trouble).lost(loss.why);
         self.siblings.begin_generation(next);
         true
     }
 
     /// Returns true if the last generation ended because the server did not answer.
     pub(crate) fn was_silent(&self) -> bool {
-        lock(&self.backoff).was_silent
+        lock_unpoisoned(&self.backoff).was_silent
     }
 
     /// Returns true if the export has changed in a way that makes the drive unusable.
@@ -367,7 +363,7 @@ impl NbdState {
     /// Gives up all connections because the export has changed. Logs the reason once.
     pub(crate) fn die(&self, why: String) {
         if !self.dead.swap(true, Ordering::Relaxed) {
-            lock(&self.reports.trouble).lost(&why);
+            lock_unpoisoned(&self.reports.trouble).lost(&why);
             self.say(why.clone());
             let loss = ConnectionLoss { cause: LossCause::Other, why: &why, since: None };
             self.end(self.generation(), loss);
@@ -385,7 +381,7 @@ impl NbdState {
 
     /// Keeps a line for the log. If nobody takes the lines, the oldest is dropped.
     pub(crate) fn say(&self, text: String) {
-        let mut news = lock(&self.reports.news);
+        let mut news = lock_unpoisoned(&self.reports.news);
         if news.len() == NEWS_MAX {
             news.pop_front();
         }

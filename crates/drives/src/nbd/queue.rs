@@ -30,6 +30,7 @@ use super::link::{LinkState, NbdLink};
 use super::link_context::LinkContext;
 use super::ring::Ring;
 use super::siblings::{GivenBack, NbdRequest, Origin, QueueMessage};
+use crate::common::outcomes::completion_data;
 use crate::common::thread_bound::ThreadBound;
 
 /// Maximum time that a dropped queue waits for its operations.
@@ -363,12 +364,7 @@ impl DriverQueue<Native> for NbdQueue {
     }
 
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
-        match moment {
-            Moment::Issue => DriverData::default(),
-            Moment::Complete => {
-                DriverData::text(format_args!("link {}", self.flights[tag.0 as usize].link))
-            }
-        }
+        completion_data(moment, format_args!("link {}", self.flights[tag.0 as usize].link))
     }
 
     fn commit_rqs(&mut self) {

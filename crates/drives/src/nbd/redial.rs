@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_machine::{Deadline, Machine, Native};
+use millrace_machine::{Deadline, Machine, Native, lock_unpoisoned};
 
 use super::NbdState;
 use super::dial::{Connected, Purpose, failure_of};
@@ -81,12 +81,12 @@ impl Redial {
 
     /// Returns the outcome since the last call, if there is one.
     pub(crate) fn take(&self) -> Option<Outcome> {
-        self.lock().outcome.take()
+        lock_unpoisoned(&self.state).outcome.take()
     }
 
     /// Cancels the request for a connection. Returns the number of the next request.
     pub(crate) fn forget(&self) -> u64 {
-        let mut state = self.lock();
+        let mut state = lock_unpoisoned(&self.state);
         state.wish += 1;
         state.outcome = None;
         self.changed.notify_all();
@@ -128,7 +128,7 @@ impl Redial {
 
     /// Waits for `pause`. Returns false if the request for a connection was cancelled meanwhile.
     fn rest(&self, wish: u64, pause: Duration) -> bool {
-        let state = self.lock();
+        let state = lock_unpoisoned(&self.state);
         let holds = |state: &mut RedialState| state.wish == wish;
         let waited = self.changed.wait_timeout_while(state, pause, holds);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -136,17 +136,13 @@ impl Redial {
     }
 
     fn tell(&self, wish: u64, outcome: Outcome) {
-        let mut state = self.lock();
+        let mut state = lock_unpoisoned(&self.state);
         if state.wish != wish {
             return;
         }
         state.outcome = Some(outcome);
         drop(state);
         wake_up(&self.wake);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, RedialState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -23,9 +23,9 @@ use std::sync::{Arc, Mutex};
 
 use libc::iovec;
 use millrace_block::Status;
+use millrace_machine::lock_unpoisoned;
 use millrace_nbd::Command;
 
-use super::drive_state::lock;
 use crate::common::owner_queues::wake_up;
 
 /// Queue and tag that a forwarded request belongs to.
@@ -177,7 +177,7 @@ impl SiblingQueues {
         connections: usize,
     ) -> Arc<AtomicBool> {
         self.all.fetch_add(connections, Ordering::Relaxed);
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         if state.queues.len() <= queue {
             state.queues.resize_with(queue + 1, QueueState::default);
         }
@@ -190,7 +190,7 @@ impl SiblingQueues {
     pub(crate) fn close(&self, queue: usize, connections: usize) {
         self.all.fetch_sub(connections, Ordering::Relaxed);
         drop(self.take_back(queue));
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         state.queues[queue].wake = None;
         state.queues[queue].open = 0;
         state.queues[queue].mail.clear();
@@ -199,7 +199,7 @@ impl SiblingQueues {
     /// Starts a generation: only its connections count from now on. Wakes the threads of all
     /// queues.
     pub(crate) fn begin_generation(&self, generation: u32) {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         if generation.wrapping_sub(state.generation) > u32::MAX / 2 {
             // A later generation has already begun.
             return;
@@ -214,13 +214,13 @@ impl SiblingQueues {
     /// Returns true if a connection may be used beside the open ones, except `own` ones that it
     /// replaces. This is a hint; `connection_up` decides.
     pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
-        let state = lock(&self.state);
+        let state = lock_unpoisoned(&self.state);
         state.admits(sharing, state.open().saturating_sub(own))
     }
 
     /// Returns true if the open connection must be the only one.
     pub(crate) fn is_sole(&self) -> bool {
-        lock(&self.state).is_sole
+        lock_unpoisoned(&self.state).is_sole
     }
 
     /// Counts a connection of a queue as up. Returns false, without counting it, if it must not be
@@ -232,7 +232,7 @@ impl SiblingQueues {
         generation: u32,
         sharing: ConnectionSharing,
     ) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         let open = state.open();
         if !state.admits(sharing, open) {
             return false;
@@ -253,12 +253,12 @@ impl SiblingQueues {
 
     /// Records that a connection of a queue, which was up before, is closed.
     pub(crate) fn connection_closed(&self, queue: usize) {
-        lock(&self.state).queues[queue].open -= 1;
+        lock_unpoisoned(&self.state).queues[queue].open -= 1;
     }
 
     /// Counts a connection of a queue as no longer up.
     pub(crate) fn connection_down(&self, queue: usize, generation: u32) {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         if generation != state.generation {
             return;
         }
@@ -285,7 +285,7 @@ impl SiblingQueues {
 
     /// Forwards the requests that `next` returns; it is called with the number of each forwarding.
     pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<Forwarded>) {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         while let Some(forwarded) = next(state.last_id + 1) {
             state.last_id += 1;
             state.pending.push_back(forwarded);
@@ -296,7 +296,7 @@ impl SiblingQueues {
 
     /// Takes back the forwarded requests of a queue that no queue has taken.
     pub(crate) fn take_back(&self, queue: usize) -> Vec<Forwarded> {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         let pending = std::mem::take(&mut state.pending);
         let (own, others) = pending.into_iter().partition(|one| one.origin.queue == queue);
         state.pending = others;
@@ -307,7 +307,7 @@ impl SiblingQueues {
     /// Takes a queue's share of the forwarded requests, at most `most`, and leaves as many for each
     /// other queue with a connection.
     pub(crate) fn take_share(&self, most: usize) -> Vec<Forwarded> {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         let takers = state.queues.iter().filter(|one| one.up > 0).count().max(1);
         let share = state.pending.len().div_ceil(takers).min(most);
         let taken = state.pending.drain(..share).collect();
@@ -317,7 +317,7 @@ impl SiblingQueues {
 
     /// Returns requests to their queues.
     pub(crate) fn give_back(&self, requests: impl Iterator<Item = GivenBack>) {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         let mut woken = vec![false; state.queues.len()];
         for request in requests {
             let queue = request.origin.queue;
@@ -331,7 +331,7 @@ impl SiblingQueues {
     /// Handles the timeout of a forwarded request. Returns the request if no queue has taken it;
     /// otherwise tells the queue that has it.
     pub(crate) fn expire(&self, id: u64) -> Option<Forwarded> {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         if let Some(at) = state.pending.iter().position(|one| one.origin.id == id) {
             let found = state.pending.remove(at);
             self.pending.store(state.pending.len(), Ordering::Relaxed);
@@ -353,7 +353,7 @@ impl SiblingQueues {
     ) {
         // Acquire pairs with the Release in `send`.
         if has_mail.load(Ordering::Acquire) {
-            let mut state = lock(&self.state);
+            let mut state = lock_unpoisoned(&self.state);
             has_mail.store(false, Ordering::Relaxed);
             into.append(&mut state.queues[queue].mail);
         }

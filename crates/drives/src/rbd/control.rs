@@ -13,11 +13,11 @@
 use std::io;
 use std::ops::Range;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{Deadline, Machine, Native};
+use millrace_machine::{Deadline, Machine, Native, lock_unpoisoned};
 
 use super::image::RbdImage;
 use super::{HeldImage, RbdState};
@@ -86,33 +86,33 @@ impl ControlThread {
         ControlThread(sender)
     }
 
+    /// Sends an order. If the control thread has ended, the receiver returns an error at once.
+    fn order<T>(&self, order: impl FnOnce(Sender<T>) -> ControlOrder) -> Receiver<T> {
+        let (sender, receiver) = mpsc::channel();
+        let _ = self.0.send(order(sender));
+        receiver
+    }
+
     /// Orders a check of the image. The cluster may take any time to answer.
     pub(super) fn look(&self) -> Receiver<Result<u64, Error>> {
-        let (sender, receiver) = mpsc::channel();
-        // If the control thread has ended, the receiver returns an error at once.
-        let _ = self.0.send(ControlOrder::Look(sender));
-        receiver
+        self.order(ControlOrder::Look)
     }
 
     /// Asks which ranges of the image hold data. The cluster may take any time to answer.
     pub(super) fn data(&self, range: Range<u64>) -> Receiver<Data> {
-        let (sender, receiver) = mpsc::channel();
-        let _ = self.0.send(ControlOrder::Data(range, sender));
-        receiver
+        self.order(|sender| ControlOrder::Data(range, sender))
     }
 
     /// Waits until no check is in progress. None begins afterwards.
     pub(super) fn end_looks(&self) {
-        let (sender, receiver) = mpsc::channel();
-        let _ = self.0.send(ControlOrder::EndLooks(sender));
-        wait_for_end(&receiver);
+        wait_for_end(&self.order(ControlOrder::EndLooks));
     }
 }
 
 /// Waits until `ended` reports the end of an operation, within the time left of `CLOSE_PATIENCE`.
 /// Used while a drive is closed.
 pub(super) fn wait_for_end(ended: &Receiver<()>) {
-    let patience = || PATIENCE.lock().unwrap_or_else(PoisonError::into_inner);
+    let patience = || lock_unpoisoned(&PATIENCE);
     let mut limit = Deadline::<Native>::after(*patience());
     let has_ended = limit.receive(ended).is_some();
     // An answer that is missing although time is left means that the thread does not exist.

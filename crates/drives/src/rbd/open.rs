@@ -10,11 +10,11 @@
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{Deadline, Machine, Native, nanoseconds};
+use millrace_machine::{Deadline, Machine, Native, lock_unpoisoned, nanoseconds};
 
 use super::cluster::{Cluster, system};
 use super::control::{ControlThread, EXCLUSIVE_LOCK, KnownImage, UNWATCHED_PERIOD};
@@ -43,7 +43,7 @@ struct WaitStage(Arc<Mutex<String>>);
 
 impl WaitStage {
     fn set(&self, text: impl Into<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text.into();
+        *lock_unpoisoned(&self.0) = text.into();
     }
 }
 
@@ -73,7 +73,7 @@ fn within<T: Send + 'static>(
         }
     }
     config.cancel.check(&config.image)?;
-    let why = stage.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let why = lock_unpoisoned(&stage.0);
     let text = format!("{}: {why} (after {} s)", config.image, time.as_secs());
     Err(Error::new(ErrorKind::System, text))
 }

@@ -17,20 +17,20 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use libc::{iovec, ssize_t};
 use millrace_block::{
     CompletionBatch, Dispatch, DriverData, DriverQueue, Expired, Moment, Op, OpFlags, Request,
     Status, Tag,
 };
-use millrace_machine::Native;
+use millrace_machine::{Native, lock_unpoisoned};
 
 use super::control::KnownImage;
 use super::image::ImageIo;
 use super::library::{Functions, Handle};
 use super::{RbdState, behind_the_end};
-use crate::common::outcomes::{Outcome, Outcomes};
+use crate::common::outcomes::{Outcome, Outcomes, completion_data};
 use crate::common::owner_queues::wake_up;
 use crate::common::pieces;
 
@@ -50,12 +50,8 @@ struct OutcomeInbox {
 }
 
 impl OutcomeInbox {
-    fn lock(&self) -> MutexGuard<'_, Vec<QueueOutcome>> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn push(&self, done: QueueOutcome) {
-        let mut list = self.lock();
+        let mut list = lock_unpoisoned(&self.done);
         let was_empty = list.is_empty();
         list.push(done);
         drop(list);
@@ -252,20 +248,16 @@ impl DriverQueue<Native> for RbdQueue {
 
     /// Returns the result of librbd.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
-        match moment {
-            Moment::Issue => DriverData::default(),
-            Moment::Complete => {
-                DriverData::text(format_args!("= {}", self.flights[tag.0 as usize].result))
-            }
-        }
+        completion_data(moment, format_args!("= {}", self.flights[tag.0 as usize].result))
     }
 
     fn commit_rqs(&mut self) {}
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
         while !batch.is_full() {
-            let refill =
-                |taken: &mut Vec<QueueOutcome>| std::mem::swap(&mut *self.inbox.lock(), taken);
+            let refill = |taken: &mut Vec<QueueOutcome>| {
+                std::mem::swap(&mut *lock_unpoisoned(&self.inbox.done), taken)
+            };
             match self.outcomes.next(refill) {
                 None => return,
                 Some(Outcome::Ended(tag, status)) => batch.push(tag, status),

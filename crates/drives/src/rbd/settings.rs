@@ -30,7 +30,7 @@ impl DriveSettings for RbdConfig {
             return Ok(look(library::functions()?, &config)?);
         }
         let image = RbdDriver::open(config)?;
-        let (warnings, identity) = (image.warnings().to_vec(), Some(image.identity()));
+        let (warnings, identity) = (image.warnings.clone(), Some(image.identity()));
         Ok(Opened { warnings, identity, ..Opened::plain(image) })
     }
 }

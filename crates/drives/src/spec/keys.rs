@@ -7,6 +7,7 @@ use super::{Spec, SpecError};
 use crate::common::units::{size_bytes, time_ns};
 use crate::common::values::switch;
 use crate::common::words::any_of;
+
 /// Maximum time that a key accepts, in nanoseconds: an hour, so that sums never overflow.
 const TIME_NS_MAX: u64 = 3_600_000_000_000;
 

@@ -1,0 +1,44 @@
+//! `ExtentList`: builds the answers of `Driver::extents`.
+
+use millrace_block::{Extent, Sector};
+
+/// Maximum number of extents in an answer.
+const EXTENTS_MAX: usize = 1024;
+
+/// Extents that cover a range of sectors from its start. Equal neighbours are joined.
+pub(crate) struct ExtentList {
+    pub(crate) extents: Vec<Extent>,
+    /// First sector that no extent covers yet.
+    pub(crate) at: Sector,
+    end: Sector,
+}
+
+impl ExtentList {
+    pub(crate) fn new(sector: Sector, nr_sectors: u64) -> ExtentList {
+        ExtentList { extents: Vec::new(), at: sector, end: sector + nr_sectors }
+    }
+
+    /// Returns true if the list covers the range or is too long for more extents.
+    pub(crate) fn is_full(&self) -> bool {
+        self.at >= self.end || self.extents.len() >= EXTENTS_MAX
+    }
+
+    /// Covers the sectors from `at` up to `upto`, or up to the end of the range.
+    pub(crate) fn cover(&mut self, upto: Sector, hole: bool, zero: bool) {
+        let upto = upto.min(self.end);
+        if upto <= self.at {
+            return;
+        }
+        let nr_sectors = upto - self.at;
+        self.at = upto;
+        match self.extents.last_mut() {
+            Some(last) if (last.hole, last.zero) == (hole, zero) => last.nr_sectors += nr_sectors,
+            _ => self.extents.push(Extent { nr_sectors, hole, zero }),
+        }
+    }
+}
+
+/// Returns the answer for a range that counts as data.
+pub(crate) fn all_data(nr_sectors: u64) -> Vec<Extent> {
+    vec![Extent { nr_sectors, hole: false, zero: false }]
+}
