@@ -1,22 +1,18 @@
 //! Tracks memory regions that their owners lend to a ring. Pieces of a region are registered on
 //! request, or when an operation first uses them.
 //!
-//! This file records which regions are lent, and for each piece whether it is registered and under
-//! which index. The ring's tables call it for each operation, and do the registration. If the
-//! kernel refuses a piece, no further piece of that region is registered while it is lent;
+//! If the kernel refuses a piece, no further piece of that region is registered while it is lent;
 //! registered pieces stay registered, and operations elsewhere in the region use unregistered
 //! memory. Invariant: an index belongs to one piece of one region.
 
 use std::io;
 
-/// Address range of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressRange {
     pub(crate) start: usize,
     pub(crate) len: usize,
 }
 
-/// The regions that are lent to a ring.
 #[derive(Default)]
 pub(crate) struct LentRegions(Vec<LentRegion>);
 
@@ -32,7 +28,6 @@ struct LentRegion {
     is_refused: bool,
 }
 
-/// Result of looking up an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LentLookup {
     /// The range lies in a registered piece with this index.
@@ -70,7 +65,6 @@ impl LentRegions {
         }
     }
 
-    /// Looks up the range `start .. start + len`.
     pub(crate) fn find(&self, start: usize, len: usize) -> LentLookup {
         let Some(region) = self.0.iter().find(|region| region.has(start)) else {
             return LentLookup::Elsewhere;
@@ -105,7 +99,6 @@ impl LentRegions {
         }
     }
 
-    /// Returns the kernel's refusal to register a piece, once.
     pub(crate) fn take_refusal(&mut self) -> Option<io::Error> {
         self.0.iter_mut().find_map(|region| region.refusal.take())
     }

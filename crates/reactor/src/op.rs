@@ -1,8 +1,7 @@
 //! Operations that can be pushed to a reactor, and their completions.
 //!
-//! All types are plain data, used by both back ends and by all users. The reactor borrows the
-//! pointers in an [`Op`] from `push` until the completion is taken; the pushing code must keep them
-//! valid.
+//! The reactor borrows the pointers in an [`Op`] from `push` until the completion is taken; the
+//! pushing code must keep them valid.
 
 use std::os::fd::RawFd;
 
@@ -145,12 +144,9 @@ impl Op {
     }
 }
 
-/// Direction of a readiness wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// The operation waits until the descriptor is readable.
     In,
-    /// The operation waits until the descriptor is writable.
     Out,
 }
 

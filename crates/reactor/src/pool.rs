@@ -1,15 +1,13 @@
 //! Thread pool for operations without an asynchronous form: file operations on epoll, ioctl
 //! everywhere.
 //!
-//! One pool serves all reactors of the process. This file owns the threads; `pool/job_queue.rs` has
-//! the jobs, and the rules by which drives share the threads. Threads start when jobs wait, and end
-//! after being idle for [`IDLE`], except for a few that [`Pool::reserve`] starts before a drive is
-//! served. A thread that finds more work wakes the next one, so a submitter wakes only one thread
-//! for each batch. Lock order: no other lock is taken under the pool's mutex, and the mutex is
-//! never held across a system call. Wake-up protocol: the owner of an inbox sets `asleep` under the
-//! mutex if it finds no results. A worker that adds a result, under the mutex, clears `asleep` and,
-//! if it was set, writes the eventfd once. So the eventfd is written once for each batch of
-//! results, and never while the owner is awake.
+//! One pool serves all reactors of the process. Threads start when jobs wait, and end after being
+//! idle for [`IDLE`], except for a few that `reserve` starts. A thread that finds more work wakes
+//! the next one, so a submitter wakes only one thread for each batch. No other lock is taken under
+//! the pool's mutex, and the mutex is never held across a system call. The owner of an inbox sets
+//! `asleep` under the mutex if it finds no results. A worker that adds a result, under the mutex,
+//! clears `asleep` and, if it was set, writes the eventfd once. So the eventfd is written once for
+//! each batch of results, and never while the owner is awake.
 
 #![allow(unsafe_code)]
 
@@ -31,7 +29,6 @@ pub const POOL_THREADS_SHARED: usize = 128;
 /// Number of threads that never end. If fewer drives need threads, one thread for each of them
 /// never ends.
 pub const POOL_THREADS_KEPT: usize = 4;
-/// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 const LIMITS: PoolLimits = PoolLimits {
     shared: POOL_THREADS_SHARED,
@@ -41,7 +38,6 @@ const LIMITS: PoolLimits = PoolLimits {
     refused_ns: 100_000_000,
 };
 
-/// Limits of the pool.
 #[derive(Clone, Copy, Debug)]
 struct PoolLimits {
     /// Maximum number of threads that run jobs of any lane.
@@ -57,7 +53,6 @@ struct PoolLimits {
     refused_ns: u64,
 }
 
-/// One operation for a pool thread.
 #[derive(Clone, Copy)]
 struct PoolJob {
     key: OperationKey,
@@ -94,10 +89,8 @@ impl PoolShare {
         Arc::new(PoolShare(lock().open_lane()))
     }
 
-    /// Makes the pool keep a thread for this drive, up to a small number for all drives.
-    ///
-    /// # Errors
-    /// Returns the system's error if it refuses a thread.
+    /// Makes the pool keep a thread for this drive, up to a small number for all drives. Returns an
+    /// error if the system refuses a thread.
     pub(crate) fn reserve(&self) -> io::Result<()> {
         lock().reserve(self.0);
         loop {
@@ -132,7 +125,6 @@ pub fn take_thread_refusal() -> Option<String> {
     ))
 }
 
-/// One reactor's connection to the pool.
 pub(crate) struct Pool {
     inbox: u32,
     outstanding: usize,
@@ -150,13 +142,11 @@ pub(crate) enum PoolSleep {
 }
 
 impl Pool {
-    /// Connects a reactor to the pool, which wakes the reactor through `wake`.
     pub(crate) fn new(wake: Arc<OwnedFd>) -> Pool {
         let inbox = lock().open_inbox(wake);
         Pool { inbox, outstanding: 0, jobs: Vec::new(), scratch: Vec::new() }
     }
 
-    /// Adds an operation to the next batch.
     pub(crate) fn add(&mut self, key: OperationKey, share: &PoolShare, op: Op) {
         self.jobs.push(PoolJob { key, lane: share.0, inbox: self.inbox, op });
     }
@@ -193,7 +183,6 @@ impl Pool {
         self.outstanding
     }
 
-    /// Calls `each` with every available result.
     pub(crate) fn collect(&mut self, mut each: impl FnMut(OperationKey, i32)) {
         if self.outstanding == 0 {
             return;
@@ -239,7 +228,6 @@ impl Drop for Pool {
     }
 }
 
-/// Wakes or starts a thread, whichever `call` says.
 fn summon(call: ThreadCall) {
     match call {
         ThreadCall::Nobody => {}
@@ -253,7 +241,6 @@ fn summon(call: ThreadCall) {
     }
 }
 
-/// Starts a thread that was already counted.
 fn spawn() -> io::Result<()> {
     let started = Native::try_spawn("millrace-pool", None, work);
     match started {

@@ -1,9 +1,8 @@
 //! The reactor and its handles: the public interface over the two back ends.
 //!
-//! The reactor and its handles share the core (hub and back end) through an `Rc`, so none of them
-//! can leave the thread that created them. The core is borrowed only during a call, and makes no
-//! calls back to its users. A reactor that is dropped cancels everything in flight and waits up to
-//! 5 s for it. After that, handles still work, but everything pushed completes with `-ECANCELED` at
+//! The reactor and its handles share the core through an `Rc`, so none of them can leave the thread
+//! that created them. A reactor that is dropped cancels everything in flight and waits up to 5 s
+//! for it. After that, handles still work, but everything pushed completes with `-ECANCELED` at
 //! once. The reactor behaves in the same way in a child process after a fork, because the parent
 //! keeps the ring.
 
@@ -65,7 +64,6 @@ impl ReactorCore {
     }
 }
 
-/// The cores of a thread's reactors.
 type ReactorCores = Vec<Weak<RefCell<ReactorCore>>>;
 
 thread_local! {
@@ -107,7 +105,6 @@ pub struct Reactor {
     fallback_reason: Option<String>,
 }
 
-/// Returns advice about a kernel that refuses to create a ring, to append to the error.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         // The kernel counts the memory of a ring as locked memory.

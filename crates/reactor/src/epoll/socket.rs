@@ -1,10 +1,9 @@
 //! One nonblocking attempt at an operation that may have to wait for a peer (epoll back end).
 //!
-//! The epoll back end calls this when an operation starts, and again whenever its descriptor
-//! becomes ready. `None` means that the operation would block and must be tried again when the
-//! descriptor is ready. Sockets are used with `MSG_DONTWAIT`, so their flags stay as they are
-//! (except that a listener becomes nonblocking). `MSG_WAITALL` on a stream is implemented here: the
-//! slot counts the bytes moved so far.
+//! `None` means that the operation would block and must be tried again when its descriptor is
+//! ready. Sockets are used with `MSG_DONTWAIT`, so their flags stay as they are (except that a
+//! listener becomes nonblocking). `MSG_WAITALL` on a stream is implemented here: the slot counts
+//! the bytes moved so far.
 
 #![allow(unsafe_code)]
 
@@ -131,10 +130,7 @@ fn wants_all(op: &Op) -> Option<(RawFd, usize)> {
     }
 }
 
-/// Returns the total length of a message header's segments, in bytes.
-///
 /// # Safety
-///
 /// `msg_iov` must point to `msg_iovlen` valid segments.
 unsafe fn total(msg: &libc::msghdr) -> usize {
     // SAFETY: promised by the caller.
@@ -142,8 +138,7 @@ unsafe fn total(msg: &libc::msghdr) -> usize {
 }
 
 /// # Safety
-///
-/// `msg_iov` must point to `msg_iovlen` valid segments.
+/// As for `total`.
 unsafe fn segments(msg: &libc::msghdr) -> &[libc::iovec] {
     if msg.msg_iovlen == 0 {
         return &[];
@@ -158,8 +153,7 @@ unsafe fn segments(msg: &libc::msghdr) -> &[libc::iovec] {
 /// carries the address and control data.
 ///
 /// # Safety
-///
-/// `msg_iov` must point to `msg_iovlen` valid segments.
+/// As for `total`.
 unsafe fn rest(
     msg: &libc::msghdr,
     moved: usize,

@@ -1,16 +1,16 @@
 //! Jobs of the process's thread pool, and the rules by which drives share its threads.
 //!
 //! `JobQueue` owns a lane of jobs for each drive, an inbox of results for each reactor, and the
-//! counts of threads. It starts no thread and makes no system call, so that tests can compare it
-//! with a simple model. `pool.rs` calls it under the pool's mutex.
+//! counts of threads. `JobQueue` starts no thread and makes no system call, so that tests can
+//! compare it with a simple model.
 //!
 //! Fairness: the next job comes from the lane with the fewest running jobs, round robin among
 //! equals. At most [`PoolLimits::lane`] jobs of a lane run at a time. While [`PoolLimits::shared`]
 //! jobs are running, only lanes without a running job get a thread, and the pool starts additional
 //! threads for them; so drives that hang never keep another drive from its first thread. While the
 //! system refuses more threads, the last existing one is reserved for such lanes in the same way.
-//! Invariant: a lane is in the list for its number of running jobs if and only if it has jobs
-//! queued and may run another one.
+//! Invariant: a lane is in the set `ready` if and only if it has jobs queued and may run another
+//! one.
 
 use super::{PoolJob, PoolLimits};
 use crate::table::OperationKey;
@@ -18,7 +18,6 @@ use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Jobs of one drive.
 #[derive(Default)]
 struct JobLane {
     jobs: VecDeque<PoolJob>,
@@ -45,7 +44,6 @@ struct ResultInbox {
     wake: Option<Arc<OwnedFd>>,
 }
 
-/// Action by which the pool gets a thread for waiting jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ThreadCall {
     Nobody,
@@ -53,7 +51,6 @@ pub(super) enum ThreadCall {
     New,
 }
 
-/// The pool's state.
 pub(super) struct JobQueue {
     limits: PoolLimits,
     lanes: Vec<JobLane>,
@@ -64,7 +61,6 @@ pub(super) struct JobQueue {
     ready: BTreeSet<LaneTurn>,
     /// Position of the lane that was listed last.
     last_position: u64,
-    /// Number of running jobs.
     busy: usize,
     /// Number of threads, including those being started.
     pub(super) threads: usize,
@@ -100,7 +96,6 @@ impl JobQueue {
         }
     }
 
-    /// Opens a lane and returns its index.
     pub(super) fn open_lane(&mut self) -> u32 {
         let at = self.free_lanes.pop().unwrap_or(self.lanes.len() as u32);
         if at as usize == self.lanes.len() {
@@ -128,12 +123,10 @@ impl JobQueue {
         }
     }
 
-    /// Returns the number of open lanes.
     fn open_lanes(&self) -> usize {
         self.lanes.len() - self.free_lanes.len()
     }
 
-    /// Makes the pool keep a thread for a lane.
     pub(super) fn reserve(&mut self, lane: u32) {
         self.lanes[lane as usize].reserved = true;
     }
@@ -144,7 +137,6 @@ impl JobQueue {
         self.lanes.iter().filter(|lane| lane.reserved).take(self.limits.kept).count()
     }
 
-    /// Opens an inbox whose owner is woken through `wake`.
     pub(super) fn open_inbox(&mut self, wake: Arc<OwnedFd>) -> u32 {
         let at = self.free_inboxes.pop().unwrap_or(self.inboxes.len() as u32);
         if at as usize == self.inboxes.len() {
@@ -186,7 +178,6 @@ impl JobQueue {
         self.inboxes[inbox as usize].asleep = false;
     }
 
-    /// Adds a job to its lane.
     pub(super) fn put(&mut self, job: PoolJob, now_ns: u64) {
         let lane = job.lane;
         self.lanes[lane as usize].jobs.push_back(job);
@@ -305,12 +296,10 @@ impl JobQueue {
         (self.threads, self.coming) = (self.threads + 1, self.coming + 1);
     }
 
-    /// Records that the system started the requested thread.
     pub(super) fn given(&mut self) {
         self.refused_until_ns = None;
     }
 
-    /// Records that the system refused the requested thread.
     pub(super) fn refused(&mut self, now_ns: u64) {
         let again_ns = now_ns.saturating_add(self.limits.refused_ns);
         self.refusal_untold |= self.refused_until_ns.replace(again_ns).is_none();

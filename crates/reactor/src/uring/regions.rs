@@ -1,11 +1,7 @@
-//! Finds the registered buffer that contains an address.
+//! Finds the registered buffer that contains an address, by a binary search.
 //!
-//! `RegisteredRegions` owns the list of registered regions, sorted by address, and the free indexes
-//! of the table. The io_uring back end calls it for registration, and drivers call it for each
-//! operation (a binary search). Regions should not overlap; of overlapping regions only one may be
-//! found.
+//! Regions should not overlap; of overlapping regions only one may be found.
 
-/// The registered regions of a ring.
 pub(crate) struct RegisteredRegions {
     sorted: Vec<RegisteredRegion>,
     free: Vec<u16>,
@@ -19,17 +15,14 @@ struct RegisteredRegion {
 }
 
 impl RegisteredRegions {
-    /// Creates a table with `slots` free indexes.
     pub(crate) fn new(slots: u16) -> RegisteredRegions {
         RegisteredRegions { sorted: Vec::new(), free: (0..slots).rev().collect() }
     }
 
-    /// Takes a free index, or returns `None` if the table is full.
     pub(crate) fn reserve(&mut self) -> Option<u16> {
         self.free.pop()
     }
 
-    /// Returns a reserved or removed index to the free ones.
     pub(crate) fn give_back(&mut self, index: u16) {
         self.free.push(index);
     }

@@ -1,8 +1,7 @@
 //! Translates an [`Op`] into an io_uring submission entry.
 //!
-//! The io_uring back end calls this for each operation. Pointers are copied, never followed.
-//! `MSG_NOSIGNAL` is added to sends. `MSG_DONTWAIT` is removed everywhere, because it would make
-//! the kernel answer EAGAIN instead of waiting.
+//! Pointers are copied, never followed. `MSG_NOSIGNAL` is added to sends. `MSG_DONTWAIT` is removed
+//! everywhere, because it would make the kernel answer EAGAIN instead of waiting.
 
 use crate::op::{FileRef, Op};
 use io_uring::opcode;

@@ -1,10 +1,8 @@
 //! The ring's tables of registered files and buffers (io_uring back end).
 //!
-//! `Tables` owns the free indexes of the file table, the registered regions, and the lent regions.
-//! The reactor calls it on behalf of drivers and passes the ring's submitter. A registered file
-//! saves the kernel a reference count for each operation, and a registered buffer saves it the
-//! pinning of pages. Invariant: an index is free or names exactly one registration. If the kernel
-//! refuses to clear an index, it is never used again.
+//! A registered file saves the kernel a reference count for each operation, and a registered buffer
+//! saves it the pinning of pages. Invariant: an index is free or names exactly one registration. If
+//! the kernel refuses to clear an index, it is never used again.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +15,6 @@ use io_uring::Submitter;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Files and buffers registered with one ring.
 pub(crate) struct Tables {
     free_files: Vec<u32>,
     regions: RegisteredRegions,
@@ -26,7 +23,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Creates tables of the ring's size. `file_slots` is 0 if the ring has no table of files.
+    /// `file_slots` is 0 if the ring has no table of files.
     pub(crate) fn new(file_slots: u32, features: &Features) -> Tables {
         let buffer_slots = if features.registered_buffers { BUFFER_SLOTS } else { 0 };
         Tables {
@@ -37,7 +34,6 @@ impl Tables {
         }
     }
 
-    /// Registers a file, if the table has room.
     pub(crate) fn register_file(&mut self, ring: &Submitter<'_>, fd: RawFd) -> FileRef {
         let Some(index) = self.free_files.pop() else { return FileRef::Raw(fd) };
         match ring.register_files_update(index, &[fd]) {
@@ -49,7 +45,6 @@ impl Tables {
         }
     }
 
-    /// Removes a file from the table.
     pub(crate) fn unregister_file(&mut self, ring: &Submitter<'_>, index: u32) {
         if ring.register_files_update(index, &[-1]).is_ok() {
             self.free_files.push(index);
@@ -59,7 +54,6 @@ impl Tables {
     /// Registers a region, if the table has room and the kernel agrees.
     ///
     /// # Safety
-    ///
     /// The region must stay mapped until it is unregistered or the ring is gone.
     pub(crate) unsafe fn register_buffer(
         &mut self,
@@ -79,7 +73,6 @@ impl Tables {
     /// Registers a region under a free index.
     ///
     /// # Safety
-    ///
     /// As for `register_buffer`.
     unsafe fn put(&mut self, ring: &Submitter<'_>, region: AddressRange) -> io::Result<u16> {
         let full = || io::Error::other("the ring's table of registered memory is full");
@@ -96,10 +89,7 @@ impl Tables {
         }
     }
 
-    /// Removes a region from the table.
-    ///
     /// # Safety
-    ///
     /// No operation that names `index` may be in flight.
     pub(crate) unsafe fn unregister_buffer(&mut self, ring: &Submitter<'_>, index: u16) {
         if self.regions.remove(index) {
@@ -111,7 +101,6 @@ impl Tables {
     /// Clears an index of the ring's table, which makes it free.
     ///
     /// # Safety
-    ///
     /// As for `unregister_buffer`.
     unsafe fn clear(&mut self, ring: &Submitter<'_>, index: u16) {
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
@@ -126,7 +115,6 @@ impl Tables {
     /// Lends a region, whose pieces are registered when operations first use them.
     ///
     /// # Safety
-    ///
     /// The region must stay mapped until it is taken back or the ring is gone.
     pub(crate) unsafe fn lend(&mut self, region: AddressRange, piece_bytes: usize) {
         self.lent.lend(region, piece_bytes);
@@ -135,7 +123,6 @@ impl Tables {
     /// Takes back a region that was lent.
     ///
     /// # Safety
-    ///
     /// If no one else lends it to this ring, no operation in the region may be in flight.
     pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         for index in self.lent.take_back(region) {
@@ -154,7 +141,6 @@ impl Tables {
         }
     }
 
-    /// Returns true if the ring supports vectored I/O on registered buffers.
     pub(crate) fn takes_vectors(&self) -> bool {
         self.takes_vectors
     }
