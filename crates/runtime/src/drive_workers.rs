@@ -2,9 +2,7 @@
 //!
 //! Workers are started after the disks, and before the channels that hand I/O over to them; they
 //! are stopped after those channels. There is one I/O thread (`millrace-drive0`...) for each CPU to
-//! which a drive's worker is assigned; the drives of one CPU share it. The CPU determines which
-//! drives are near the thread; the caller chooses whether the thread is pinned to it ([`Pinning`]).
-//! A thread sleeps in its ring. `serve`, `bench` and programs call this. At a stop, drives hand no
+//! which a drive's worker is assigned; the drives of one CPU share it. At a stop, drives hand no
 //! new I/O to their workers, I/O in flight completes (for 5 s at most), and then the threads end;
 //! submitters serve the drives themselves from then on. Source: \[FALCON\], which gives each drive
 //! a thread on a core of its own.
@@ -99,7 +97,6 @@ pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Ar
     workers
 }
 
-/// State shared between the worker threads and their owner.
 #[derive(Default)]
 struct WorkersState {
     /// Error of the first thread that ended although nobody stopped it.
@@ -114,7 +111,6 @@ impl WorkersState {
     }
 }
 
-/// A thread and the drives that it serves.
 struct WorkerThread {
     thread: <Native as Machine>::Thread,
     cpu: CpuId,
@@ -351,7 +347,6 @@ impl Drop for OnPanic<'_> {
     }
 }
 
-/// Body of a worker thread.
 fn run(
     disks: &[Arc<Disk<Native>>],
     reactor: Config,

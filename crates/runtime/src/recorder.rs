@@ -5,8 +5,7 @@
 //! an event began, and empty files for the CPUs below N. Events are written in order of time if
 //! they reach the recorder within 10 ms. If a file cannot be written, the recording ends with an
 //! error, without affecting I/O. `Recording` is a recording without a thread, for simulated
-//! machines: it writes the rings' content when it ends. `bench --trace` and the daemon call this
-//! file; it calls cpu_file.rs.
+//! machines: it writes the rings' content when it ends.
 
 mod cpu_file;
 
@@ -26,7 +25,6 @@ use cpu_file::{CpuFile, DropCounts, named};
 
 pub use cpu_file::trace_file;
 
-/// Interval at which the rings are emptied.
 const TURN: Duration = Duration::from_millis(10);
 /// Age in nanoseconds below which events are kept until the next turn, because another thread's
 /// ring may have older ones.
@@ -117,7 +115,6 @@ pub struct Recorded {
     pub files: Vec<PathBuf>,
 }
 
-/// State shared between the recording thread and its owner.
 #[derive(Default)]
 struct RecorderState {
     stop: AtomicBool,
@@ -392,7 +389,6 @@ fn learn<M: Machine>(
     }
 }
 
-/// Returns the file of a CPU, creating it if necessary.
 fn file_of<'a, M: Machine>(
     files: &'a mut BTreeMap<u32, CpuFile>,
     cpu: u32,
