@@ -1,12 +1,10 @@
 //! `LockMeter`: statistics of the process's native locks, on demand.
 //!
 //! This file owns the switch, which every native lock reads when it is acquired, and a table for
-//! each thread that has counted something since the switch was turned on; readers add the tables
-//! up. An acquisition before that time is not counted. While the switch is off, nothing else here
-//! is touched, and nobody writes the switch's cache line. While it is on, a lock reads the clock
-//! once if it is free, twice if it is contended, and once when it is released. native_lock.rs calls
-//! this, and so do locks made of words, through `Meter`. Kernel counterpart: lockmeter, `perf
-//! lock`.
+//! each thread that has counted something since the switch was turned on. While the switch is off,
+//! nothing else here is touched, and nobody writes the switch's cache line. While it is on, a lock
+//! reads the clock once if it is free, twice if it is contended, and once when it is released.
+//! Kernel counterparts: lockmeter, `perf lock`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,7 +23,6 @@ static SINCE_NS: Switch = Switch(AtomicU64::new(0));
 /// several addresses.
 type Rows = Vec<(&'static str, Site, LockCounts)>;
 
-/// All counts since the switch was turned on.
 struct Tables {
     /// Counts of threads that have ended.
     ended: Rows,

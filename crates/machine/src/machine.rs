@@ -1,11 +1,10 @@
 //! The `Machine` trait: the few primitives that the block layer is written in.
 //!
-//! This file has no state. `Native` in this crate implements the trait, and so do simulated and
-//! checking machines; every structure of `crates/block` uses it as a type parameter. All functions
-//! are associated functions: no machine value is ever passed around, so on `Native` nothing is
-//! stored and nothing is dispatched dynamically. Invariant: no method tells which machine it is.
-//! Kernel counterparts: `spinlock_t`, `atomic64_t`, `____cacheline_aligned`, `ktime_get`,
-//! `raw_smp_processor_id`.
+//! `Native` in this crate implements the trait, and so do simulated and checking machines; every
+//! structure of `crates/block` uses it as a type parameter. All functions are associated functions,
+//! so no machine value is ever passed around, and on `Native` nothing is stored and nothing is
+//! dispatched dynamically. Invariant: no method tells which machine it is. Kernel counterparts:
+//! `spinlock_t`, `atomic64_t`, `____cacheline_aligned`, `ktime_get`, `raw_smp_processor_id`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;

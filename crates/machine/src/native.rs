@@ -1,11 +1,10 @@
 //! `Native`: the machine that the process runs on.
 //!
 //! Each primitive is the ordinary one: std's mutex, atomics, parking on an eventfd instead of a
-//! futex, and the time-stamp counter where it is invariant. All other crates call it through the
-//! `Machine` trait. Parking uses an eventfd so that the same doorbell wakes a plain thread and a
-//! thread that sleeps in its io_uring. Invariant: no primitive does more than its name says, except
-//! that a lock checks whether it must count (native_lock.rs); `cargo xtask primitives` compares the
-//! generated instructions.
+//! futex, and the time-stamp counter where it is invariant. Parking uses an eventfd so that the
+//! same doorbell wakes a plain thread and a thread that sleeps in its io_uring. Invariant: no
+//! primitive does more than its name says, except that a lock checks whether it must count
+//! (native_lock.rs); `cargo xtask primitives` compares the generated instructions.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -317,7 +316,6 @@ mod clock {
 
     use super::NS_PER_S;
 
-    /// Factor and offset of the time-stamp counter, in one place because they are read together.
     struct ClockCalibration {
         /// Nanoseconds per 2^32 ticks; 0 if not calibrated yet, or without an invariant counter.
         mult: AtomicU64,

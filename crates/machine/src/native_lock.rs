@@ -4,7 +4,6 @@
 //! was acquired, so a guard is as small as std's. An acquisition checks the switch of lock_meter.rs
 //! once, and a release checks once whether the hold counts; the rest is out of line. A panic while
 //! the lock is held does not poison it, because other threads must still complete their requests.
-//! Called through the `Machine` trait.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -30,7 +29,6 @@ struct LockContent<T> {
     value: T,
 }
 
-/// A counted hold, with the name of its lock.
 #[derive(Debug, Clone, Copy)]
 struct CountedHold {
     name: &'static str,

@@ -1,9 +1,7 @@
 //! Starting threads of the process, and the limits that prevent it.
 //!
-//! [`Native::try_spawn`] is for callers that can go on without the thread or report the failure;
-//! `Machine::spawn` of `Native` panics instead. The system limits threads in several places (the
-//! user's RLIMIT_NPROC, the cgroups' `pids.max`) and returns EAGAIN for each of them, so
-//! [`ThreadRefused`] reads all of them when it is printed.
+//! The system limits threads in several places (the user's RLIMIT_NPROC, the cgroups' `pids.max`)
+//! and returns EAGAIN for each of them, so [`ThreadRefused`] reads all of them when it is printed.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -117,7 +115,6 @@ impl Native {
     }
 }
 
-/// Returns the number of threads of the process.
 fn tasks() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }

@@ -1,8 +1,8 @@
 //! The arena of the process, from which programs' buffers come.
 //!
-//! The arena has one lock, taken when a buffer is created or dropped, which is not once per I/O.
-//! A buffer of more than 2 MiB is a region of its own. An idle region is unmapped at once, except
-//! for the last one.
+//! The lock is taken when a buffer is created or dropped, which is not once per I/O. A buffer of
+//! more than 2 MiB is a region of its own. An idle region is unmapped at once, except for the last
+//! one.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -14,7 +14,6 @@ use super::arena::{ArenaBuffer, BufferArena, order_of};
 use super::region::Region;
 use crate::lock_unpoisoned;
 
-/// Buffers and regions that are in use by the process.
 #[derive(Default)]
 struct HandedOut {
     arena: BufferArena<()>,
@@ -43,8 +42,6 @@ pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
     start.as_ptr()
 }
 
-/// Frees memory.
-///
 /// # Safety
 /// The memory must come from [`alloc_zeroed`] with this length, and must no longer be used.
 pub(super) unsafe fn dealloc(start: *mut u8, len_bytes: usize) {

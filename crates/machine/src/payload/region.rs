@@ -1,10 +1,9 @@
 //! `Region`: an anonymous mapping that starts at a multiple of 2 MiB, in huge pages if the system
 //! provides them.
 //!
-//! Arenas own regions, and so do users of one long piece of memory. The system provides pages,
-//! zeroed, as they are first used. The addresses of all regions for which huge pages were requested
-//! are recorded, so that [`huge_bytes`] can tell how much memory really is in huge pages.
-//! Invariant: the mapping exists as long as the value.
+//! The system provides pages, zeroed, as they are first used. The addresses of all regions for
+//! which huge pages were requested are recorded, so that [`huge_bytes`] can tell how much memory
+//! really is in huge pages. Invariant: the mapping exists as long as the value.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
