@@ -1,10 +1,9 @@
 //! `fault`: wraps any drive and injects errors, delays, stuck requests, death, and lost caches.
 //!
-//! `FaultDriver` wraps a driver, and `FaultQueue` its queues; `FaultControl` changes the rules at
-//! run time. With a volatile cache, the fault drive keeps the content itself, in two images in
-//! memory (current and durable); it then uses only the size and block size of the drive below,
-//! which holds no data. The block layer calls it like any drive. Kernel counterpart: dm-flakey,
-//! dm-log-writes and null_blk's fault injection.
+//! `FaultControl` changes the rules at run time. With a volatile cache, the fault drive keeps the
+//! content itself, in two images in memory (current and durable); it then uses only the size and
+//! block size of the drive below, which holds no data. Kernel counterparts: dm-flakey,
+//! dm-log-writes and the fault injection of null_blk.
 
 mod cache;
 mod control;
@@ -76,9 +75,8 @@ impl FaultDriver {
         Ok(FaultDriver { inner, control, cache: config.cache })
     }
 
-    /// Returns true if the fault drive may report the holes of the drive below. A client does not
-    /// read a hole, so while any read may fail, everything must count as data. So must the content
-    /// of a volatile cache.
+    /// Returns true if the drive may report the holes of the drive below. Clients do not read
+    /// holes, so it must not while a read may fail, or if the volatile cache has the data.
     fn vouches_for_holes(&self) -> bool {
         self.cache == FaultCache::Inner && !self.control.state.may_strike()
     }

@@ -1,11 +1,9 @@
 //! `file`: a drive in a regular file or on a block device.
 //!
-//! Hardware queues belong to I/O threads. Each is opened on its thread and works through that
-//! thread's reactor; with `aio=threads` the reactor passes operations to the process's thread pool,
-//! and with `aio=inline` the I/O thread executes each operation at once. This file owns the open
-//! file and the lock on it. Data are durable when fdatasync, or a write with RWF_DSYNC, has
-//! returned. Direct I/O is used if the file system supports it. This calls `file/probe.rs` once and
-//! `file/queue.rs` for each I/O. Kernel counterpart: drivers/block/loop.c.
+//! Each hardware queue is opened on its I/O thread and works through the reactor of that thread;
+//! with `aio=threads` the reactor passes operations to the thread pool of the process, and with
+//! `aio=inline` the I/O thread executes each operation at once. Data are durable when fdatasync, or
+//! a write with RWF_DSYNC, has returned. Kernel counterpart: drivers/block/loop.c.
 #![allow(unsafe_code)]
 
 mod created_file;
@@ -44,7 +42,7 @@ use queue::FileQueue;
 pub(crate) use settings::ROW;
 
 use crate::common::cancel::Cancel;
-use crate::common::extents::{ExtentList, all_data};
+use crate::common::extents::{DATA, HOLE, SectorExtents, all_data};
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use crate::common::thread_bound::ThreadBound;
@@ -183,8 +181,7 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
-    /// Returns the file for queries about holes, or `None` if they are not possible. The queries
-    /// move the file position, which no I/O uses.
+    /// Returns the file for queries about holes, or `None` for a block device.
     fn map(&self) -> Option<&File> {
         (!self.geometry.is_block).then_some(&self.file)
     }
@@ -220,7 +217,6 @@ impl FileDriver {
         self.shared.geometry.identity
     }
 
-    /// Returns the resources that a queue of `depth` tags needs from its thread's reactor.
     fn demand(&self, depth: u32) -> FileDemand {
         // Only block devices that may be written get discards and zeroing as ioctls.
         let ioctls = self.shared.geometry.is_block && !self.config.read_only;
@@ -234,10 +230,9 @@ impl FileDriver {
     }
 }
 
-/// Limits the queues of a drive to the number of requests that its device accepts. If one queue
-/// could use up all tags, the queues share them. Further requests would wait in the kernel, in
-/// threads that it creates for them, and one I/O thread could occupy all tags while the others
-/// idle.
+/// Limits the number of tags to the number of requests that the block device accepts. Further
+/// requests would wait in the kernel, on threads that it creates for them. If one queue could use
+/// up all of these tags, the queues share them.
 fn within(tags: Option<u32>, queues: HwQueues) -> HwQueues {
     match tags {
         Some(tags) if tags <= queues.depth => {
@@ -384,7 +379,7 @@ impl Driver<Native> for FileDriver {
 
 /// Returns the holes and data of a range. A sector that is partly data counts as data.
 fn extents_of(map: &File, sector: Sector, nr_sectors: u64) -> Option<Vec<Extent>> {
-    let mut list = ExtentList::new(sector, nr_sectors);
+    let mut list = SectorExtents::new(sector, nr_sectors);
     while !list.is_full() {
         let (start, stop) = match probe::next_data(map, list.at << 9).ok()? {
             NextData::Data(start) => (start >> 9, probe::data_end(map, start).ok()?.div_ceil(512)),
@@ -392,8 +387,8 @@ fn extents_of(map: &File, sector: Sector, nr_sectors: u64) -> Option<Vec<Extent>
             // a hole.
             NextData::End(size_bytes) => (size_bytes >> 9, Sector::MAX),
         };
-        list.cover(start, true, true);
-        list.cover(stop, false, false);
+        list.cover(start, HOLE);
+        list.cover(stop, DATA);
     }
     Some(list.extents)
 }

@@ -54,7 +54,6 @@ pub use spec::{Spec, SpecError, drivers, known_keys};
 const DRIVERS: &[&open::DriverRow] =
     &[&null::ROW, &ram::ROW, &model::ROW, &file::ROW, &nbd::ROW, &rbd::ROW, &fault::ROW];
 
-/// Returns the table row of a driver.
 fn driver(name: &str) -> Option<&'static open::DriverRow> {
     DRIVERS.iter().copied().find(|row| row.name == name)
 }

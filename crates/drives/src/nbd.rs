@@ -1,15 +1,13 @@
 //! `nbd`: a drive that is an export of an NBD server.
 //!
-//! Hardware queues belong to I/O threads, and each has connections of its own. There is one queue
-//! with one connection unless the server says that a flush covers all connections (`multi-conn`);
-//! then there is a queue for each thread. If the server accepts fewer connections, queues without a
-//! connection send their requests through queues that have one (`siblings.rs`). After a connection
-//! is lost, the drive reconnects (`reconnect=`) and sends the requests in flight again. That is
-//! safe because the block layer never has two overlapping writes in flight whose order matters, so
-//! a write that is sent twice overwrites nothing that was acknowledged after it. Writes that a
-//! server acknowledged and lost before a flush, because it ended, are lost, as with a disk that
-//! loses power. This file owns the state that all queues share. Kernel counterpart:
-//! drivers/block/nbd.c.
+//! Each I/O thread has a hardware queue with connections of its own if the server says that a flush
+//! covers all connections (`multi-conn`); otherwise there is one queue with one connection. Queues
+//! without a connection send their requests through queues that have one (`siblings.rs`). After a
+//! connection is lost, the drive reconnects and sends the requests in flight again. That is safe
+//! because the block layer never has two overlapping writes in flight whose order matters, so a
+//! write that is sent twice overwrites nothing that was acknowledged after it. A server that ends
+//! may lose acknowledged writes that no flush covers, as a disk that loses power does. Kernel
+//! counterpart: drivers/block/nbd.c.
 
 mod backoff;
 mod dial;
@@ -63,14 +61,12 @@ use status_line::in_sectors;
 use terms::{check, connections_of, notes, promised};
 use trouble::ConnectFailure;
 
-/// Maximum length of a read or write, in sectors.
 const MAX_SECTORS: u32 = 2048;
 /// Maximum length of a request made by merging reads or writes, in sectors.
 const MERGE_SECTORS: u32 = 512;
 /// Maximum length of a discard or write-zeroes, in sectors. Servers that implement them by writing
 /// must finish within the request timeout.
 const MAX_RANGE_SECTORS: u32 = 64 << 11;
-/// Maximum number of connections of a drive.
 const CONNECTIONS_MAX: u64 = 64;
 /// Time limit for the connections that are made while a drive is opened.
 const START: Duration = Duration::from_secs(10);
@@ -122,7 +118,6 @@ impl NbdConfig {
         }
     }
 
-    /// Returns the server's address, with the TLS configuration loaded.
     fn target(&self) -> Result<Target, Error> {
         let tls = match &self.tls {
             None => None,
@@ -142,7 +137,6 @@ impl NbdConfig {
         Ok(Target { uri: self.uri.clone(), text: self.text.clone(), tls, cancel })
     }
 
-    /// Returns true if a drive on this export rejects writes.
     fn is_read_only(&self, session: &ClientSession) -> bool {
         self.read_only || session.flags.contains(TransmissionFlags::READ_ONLY)
     }
@@ -304,13 +298,12 @@ impl DriveSettings for NbdConfig {
     }
 }
 
-/// Asks the server about the export without starting to use it.
 fn look(config: &NbdConfig) -> Result<Opened, Error> {
     let Connected { session, identity, .. } = ask(config)?;
     check(config, &session)?;
     connections_of(config, &session)?;
     let (block, read_only) = (session.block_min.max(512), config.is_read_only(&session));
-    let driver = NullDriver::stand_in(session.size_bytes, block, read_only);
+    let driver = NullDriver { read_only, ..NullDriver::stand_in(session.size_bytes, block) };
     let notes = notes(config, &session);
     Ok(Opened { notes, identity: Some(identity), ..Opened::plain(driver) })
 }

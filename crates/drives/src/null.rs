@@ -1,9 +1,8 @@
 //! `null`: completes requests at once or after a fixed time; keeps no data.
 //!
-//! A null drive measures the block layer alone (\[MQ\] point 6). The drive has as many hardware
-//! queues as asked for, and any thread may run them. With `delay`, a request completes that long
-//! after it was queued, as on a device with this latency and no limit except its tags. Kernel
-//! counterpart: drivers/block/null_blk.
+//! A null drive measures the block layer alone (\[MQ\] point 6). With `delay`, a request completes
+//! that long after it was queued, as on a device with this latency and no limit except its tags.
+//! Kernel counterpart: drivers/block/null_blk.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -18,7 +17,6 @@ use millrace_machine::{Machine, Topology, nanoseconds};
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "null",
     keys: "size delay queues depth block",
@@ -61,13 +59,11 @@ impl Default for NullDriver {
 impl NullDriver {
     /// Returns a stand-in for a drive that a dry run only looked at. Its queue is as small as
     /// possible, because a dry run may have 10,000 drives.
-    pub(crate) fn stand_in(size_bytes: u64, block_size: u32, read_only: bool) -> NullDriver {
-        let (queues, depth) = (1, 1);
-        NullDriver { size_bytes, block_size, read_only, queues, depth, ..NullDriver::default() }
+    pub(crate) fn stand_in(size_bytes: u64, block_size: u32) -> NullDriver {
+        NullDriver { size_bytes, block_size, queues: 1, depth: 1, ..NullDriver::default() }
     }
 }
 
-/// Parses the settings of a spec.
 pub(crate) fn settings_of(spec: &Spec) -> Result<NullDriver, SpecError> {
     let default = NullDriver::default();
     Ok(NullDriver {
@@ -139,7 +135,6 @@ impl<M: Machine> Driver<M> for NullDriver {
     }
 }
 
-/// Queue that completes requests at the next poll.
 #[derive(Debug)]
 struct NullQueue {
     done: Box<[Tag]>,

@@ -1,9 +1,7 @@
 //! `open`: makes a driver from a drive's spec, by the driver's row in `crate::DRIVERS`.
 //!
-//! This file defines the form of a row, and the trait for settings whose values are all checked.
-//! Opening also collects remarks for the user and the identity of the drive's data. The binary
-//! calls it for each drive of its configuration before anything is served, and drivers that wrap
-//! other drives call it. An error names the driver, the key and the value, or the path.
+//! Opening also collects remarks for the user and the identity of the drive's data. Drivers that
+//! wrap other drives call it, too. An error names the driver, the key and the value, or the path.
 
 use std::path::PathBuf;
 
@@ -33,12 +31,9 @@ pub(crate) struct DriverRow {
     pub settings: fn(&Spec) -> Result<Box<dyn DriveSettings>, SpecError>,
 }
 
-/// Settings of a drive, with all values checked.
 pub(crate) trait DriveSettings {
-    /// Implements [`open_with`].
     fn open(self: Box<Self>, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError>;
 
-    /// Implements [`file_place`].
     fn file_place(&self) -> Option<DataPlace> {
         None
     }
@@ -113,7 +108,6 @@ pub fn file_place(spec: &Spec) -> Result<Option<DataPlace>, SpecError> {
     Ok(settings_of(spec)?.file_place())
 }
 
-/// Parses the settings of a spec's drive.
 pub(crate) fn settings_of(spec: &Spec) -> Result<Box<dyn DriveSettings>, SpecError> {
     // The keys are checked again, because the spec's fields are public and may have been changed.
     let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;

@@ -1,13 +1,9 @@
 //! `rbd`: a drive in an image of a Ceph cluster, through librbd.
 //!
-//! Hardware queues belong to I/O threads, like those of file drives. All of them use one image
-//! handle, which has the exclusive lock. This file owns the connection, the image and the lock.
-//! Completed writes may be in librbd's cache until a flush. librbd has no FUA for vectored writes,
-//! so the block layer flushes after such a write. It calls `rbd/open.rs` once, `rbd/queue.rs` for
-//! each I/O, `rbd/map.rs` for holes, and `rbd/control.rs` for everything that waits for the
-//! cluster: checking whether the image is still the one that was opened, and closing it. Results of
-//! librbd, which no fuzzer can reach, are checked in `rbd/image.rs` and `rbd/queue.rs`. Kernel
-//! counterpart: drivers/block/rbd.c.
+//! Each I/O thread has a hardware queue. All queues use one image handle, which has the exclusive
+//! lock. Completed writes may be in librbd's cache until a flush. librbd has no FUA for vectored
+//! writes, so the block layer flushes after such a write. The drive's control thread makes all
+//! calls that wait for the cluster. Kernel counterpart: drivers/block/rbd.c.
 
 mod cluster;
 mod control;
@@ -44,7 +40,6 @@ pub use name::ImageName;
 use queue::RbdQueue;
 pub(crate) use settings::ROW;
 
-/// Maximum length of a read or write, in sectors.
 const MAX_SECTORS: u32 = 8192;
 /// Maximum number of objects in a discard, because librbd starts an operation for each of them at
 /// once.
@@ -114,7 +109,6 @@ static HELD: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 struct HeldImage((u64, u64));
 
 impl HeldImage {
-    /// Adds an image to the list. Returns `None` if it is there already.
     fn take(identity: (u64, u64)) -> Option<HeldImage> {
         let mut all = lock_unpoisoned(&HELD);
         if all.contains(&identity) {
@@ -124,7 +118,6 @@ impl HeldImage {
         Some(HeldImage(identity))
     }
 
-    /// Returns true if the image is in the list.
     fn has(identity: (u64, u64)) -> bool {
         lock_unpoisoned(&HELD).contains(&identity)
     }
@@ -152,7 +145,6 @@ impl OpenImage {
         OpenImage { image: Some(Box::new(image)), held, control: OnceLock::new() }
     }
 
-    /// Sets the thread that closes the image.
     fn close_on(&self, control: &Sender<ControlOrder>) {
         self.control.get_or_init(|| control.clone());
     }
@@ -178,7 +170,6 @@ impl Drop for OpenImage {
     }
 }
 
-/// State that all queues of a drive share.
 pub(crate) struct RbdState {
     image: OpenImage,
     object_bytes: u64,
@@ -248,13 +239,11 @@ impl RbdState {
         !self.known.is_locked && !self.has_written.load(Ordering::Relaxed)
     }
 
-    /// Returns true if some or all I/O is refused.
     fn is_limited(&self) -> bool {
         // Relaxed: see `refusal`.
         self.limit_bytes.load(Ordering::Relaxed) < u64::MAX
     }
 
-    /// Returns true if all I/O is refused.
     fn has_failed(&self) -> bool {
         // Relaxed: see `refusal`.
         self.limit_bytes.load(Ordering::Relaxed) == 0
@@ -330,7 +319,6 @@ fn behind_the_end(op: Op) -> Status {
     }
 }
 
-/// Properties of an image that were read when it was opened.
 struct ImageFacts {
     size_bytes: u64,
     object_bytes: u64,

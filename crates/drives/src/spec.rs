@@ -1,11 +1,9 @@
 //! `Spec`: a drive as users write it: `driver:key=value,key=value`, or `driver@controller:...`.
 //!
-//! Plain data and its text form; `open.rs` creates drives from it. A value that contains commas
-//! stands in parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. A plain
-//! path is a `file` drive, and an NBD URL is an `nbd` drive. `from_pairs` takes the keys of a
-//! configuration file one by one. The binary and tests call this. Invariant: a `Spec` names a
-//! driver of the table `crate::DRIVERS` and only keys of that driver, each once; values are checked
-//! when the drive is opened.
+//! A value that contains commas stands in parentheses, so specs nest:
+//! `fault:drive=(file:path=/x/d0,size=4g),every=100`. A plain path is a `file` drive, and an NBD
+//! URL is an `nbd` drive. Invariant: a `Spec` names a driver of the table `crate::DRIVERS` and only
+//! keys of that driver, each once; values are checked when the drive is opened.
 
 mod keys;
 
@@ -40,37 +38,28 @@ pub struct Spec {
 #[non_exhaustive]
 #[allow(missing_docs)] // The messages explain the fields.
 pub enum SpecError {
-    /// The text does not have the form `driver:key=value,...`.
     #[error("drive spec `{spec}`: {what}; write driver:key=value,key=value")]
     Syntax { spec: String, what: String },
-    /// No such driver.
     #[error("{}", unknown_word("driver", driver, &drivers().collect::<Vec<_>>()))]
     UnknownDriver { driver: String },
-    /// The driver does not have this key.
     #[error("driver {driver} has no key `{key}`{}; it has {}", hint_of(key, nearest), list(driver))]
     UnknownKey { driver: String, key: String, nearest: Option<&'static str> },
-    /// A key is given twice.
     #[error("driver {driver}: key `{key}` is given twice; remove one of them")]
     DuplicateKey { driver: String, key: String },
-    /// A required key is missing.
     #[error("driver {driver} needs {key}=...")]
     MissingKey { driver: String, key: &'static str },
-    /// The value is not valid for the key.
     #[error("driver {driver}: {key}={value} is invalid; {expected}")]
     InvalidValue { driver: String, key: String, value: String, expected: String },
-    /// The text of a controller is invalid.
     #[error(
         "controller `{spec}`: {what}; write NAME:tags=N, and perhaps \
          sharing=queue|drive|controller and node=N"
     )]
     Controller { spec: String, what: String },
-    /// A drive names a controller that does not exist.
     #[error(
         "there is no controller `{name}`{}",
         if known.is_empty() { "; name it first".into() } else { format!("; there are: {known}") }
     )]
     UnknownController { name: String, known: String },
-    /// The drive itself cannot be opened.
     #[error(transparent)]
     Open(#[from] millrace_block::Error),
 }

@@ -1,21 +1,31 @@
-//! `ExtentList`: builds the answers of `Driver::extents`.
+//! `SectorExtents`: builds the answers of `Driver::extents`.
+//!
+//! The drivers of files, memory, NBD servers and Ceph images find holes in different ways.
 
 use millrace_block::{Extent, Sector};
 
-/// Maximum number of extents in an answer.
 const EXTENTS_MAX: usize = 1024;
 
 /// Extents that cover a range of sectors from its start. Equal neighbours are joined.
-pub(crate) struct ExtentList {
+pub(crate) struct SectorExtents {
     pub(crate) extents: Vec<Extent>,
     /// First sector that no extent covers yet.
     pub(crate) at: Sector,
     end: Sector,
 }
 
-impl ExtentList {
-    pub(crate) fn new(sector: Sector, nr_sectors: u64) -> ExtentList {
-        ExtentList { extents: Vec::new(), at: sector, end: sector + nr_sectors }
+#[derive(Clone, Copy)]
+pub(crate) struct ExtentState {
+    pub(crate) hole: bool,
+    pub(crate) zero: bool,
+}
+
+pub(crate) const HOLE: ExtentState = ExtentState { hole: true, zero: true };
+pub(crate) const DATA: ExtentState = ExtentState { hole: false, zero: false };
+
+impl SectorExtents {
+    pub(crate) fn new(sector: Sector, nr_sectors: u64) -> SectorExtents {
+        SectorExtents { extents: Vec::new(), at: sector, end: sector + nr_sectors }
     }
 
     /// Returns true if the list covers the range or is too long for more extents.
@@ -24,13 +34,14 @@ impl ExtentList {
     }
 
     /// Covers the sectors from `at` up to `upto`, or up to the end of the range.
-    pub(crate) fn cover(&mut self, upto: Sector, hole: bool, zero: bool) {
+    pub(crate) fn cover(&mut self, upto: Sector, state: ExtentState) {
         let upto = upto.min(self.end);
         if upto <= self.at {
             return;
         }
         let nr_sectors = upto - self.at;
         self.at = upto;
+        let ExtentState { hole, zero } = state;
         match self.extents.last_mut() {
             Some(last) if (last.hole, last.zero) == (hole, zero) => last.nr_sectors += nr_sectors,
             _ => self.extents.push(Extent { nr_sectors, hole, zero }),

@@ -1,10 +1,8 @@
 //! `Mapping`: a large range of memory that costs nothing until it is written.
 //!
-//! The memory is an anonymous mapping without reservation. The system provides a page at the first
-//! write; `clear` returns whole pages to the system and zeroes the partial pages at both ends.
-//! `ram` and `fault` use it. Copies are raw: if several threads use a range at once, it holds a
-//! mixture of their bytes, as a disk would, and no reference to the memory is ever made. Invariant:
-//! every access is checked to lie inside the mapping.
+//! The memory is an anonymous mapping without reservation. Copies are raw, and no reference to the
+//! memory is ever made: if several threads use a range at once, it holds a mixture of their bytes,
+//! as a disk would. Invariant: every access is checked to lie inside the mapping.
 #![allow(unsafe_code)]
 
 use millrace_block::{Error, ErrorKind, Op, Request};
@@ -21,10 +19,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len_bytes` bytes.
-    ///
-    /// # Errors
-    /// `System` if there is not enough address space.
+    /// Maps `len_bytes` bytes. Returns an error if there is not enough address space.
     pub(crate) fn new(len_bytes: u64) -> Result<Mapping, Error> {
         let whole = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let region = Region::map_sparse(whole).map_err(|error| {
@@ -102,7 +97,6 @@ impl Mapping {
         }
     }
 
-    /// Overwrites a range with zeroes.
     pub(crate) fn zero(&self, offset: u64, len_bytes: u64) {
         let start = self.at(offset, len_bytes);
         // SAFETY: checked to lie inside.

@@ -1,6 +1,6 @@
 //! Hardware queues that belong to I/O threads: how many a drive has, and which thread opens one.
 //!
-//! Common code of the file, NBD and Ceph drivers.
+//! The file, NBD and Ceph drivers share this code.
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
@@ -14,10 +14,8 @@ pub(crate) fn hw_queues(count: u16, depth: u32) -> HwQueues {
     HwQueues { count: count.max(1), depth, kind, tags }
 }
 
-/// Returns the calling I/O thread, which opens queue `index` of the drive on `store`.
-///
-/// # Errors
-/// `NotSupported` if the calling thread is not an I/O thread.
+/// Returns the calling I/O thread, which opens queue `index` of a drive. Returns an error if the
+/// calling thread is not an I/O thread. `store` names the drive in the error.
 pub(crate) fn opener(store: impl Display, index: u16) -> Result<Current, Error> {
     millrace_runtime::current().ok_or_else(|| {
         let text =

@@ -1,9 +1,9 @@
 //! Copies a request's data to and from a driver's own memory, so that the driver needs no unsafe
 //! code.
 //!
-//! Intended for drivers that keep the data themselves, such as those that programs add. Call these
-//! functions from `DriverQueue::queue_rq`, where the request's memory is valid. Copies go through
-//! raw pointers, because a guest may change its memory meanwhile.
+//! Drivers that keep the data themselves call these functions from `DriverQueue::queue_rq`, where
+//! the request's memory is valid. Copies go through raw pointers, because a guest may change its
+//! memory meanwhile.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

@@ -1,15 +1,14 @@
 //! `SparseStore`: sparse content of a drive that keeps its data in memory.
 //!
 //! The store consists of a mapping, and a bit for each 64 KiB granule that tells whether it was
-//! ever written, for `extents`. The bit is set after the data are written, and cleared before they
-//! are dropped, so a granule with data always has its bit. All queues of a drive use it at the same
-//! time. The content is lost at the end of the process.
+//! ever written. The bit is set after the data are written, and cleared before they are dropped, so
+//! a granule with data always has its bit. All queues of a drive use the store at the same time.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_block::{Error, Extent, Op, OpFlags, Request, Sector};
 use millrace_machine::Machine;
 
-use crate::common::extents::ExtentList;
+use crate::common::extents::{DATA, HOLE, SectorExtents};
 use crate::common::mapping::Mapping;
 
 const GRANULE_SHIFT: u32 = 16;
@@ -22,10 +21,7 @@ pub(crate) struct SparseStore {
 }
 
 impl SparseStore {
-    /// Creates a store of `size_bytes` zero bytes.
-    ///
-    /// # Errors
-    /// `System` if there is not enough address space.
+    /// Creates a store of zeroes. Returns an error if there is not enough address space.
     pub(crate) fn new(size_bytes: u64) -> Result<SparseStore, Error> {
         let granules = size_bytes.div_ceil(1 << GRANULE_SHIFT);
         let written = (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
@@ -66,7 +62,6 @@ impl SparseStore {
         self.data.clear(offset, len_bytes);
     }
 
-    /// Executes a request at once.
     pub(crate) fn run<M: Machine>(&self, rq: &Request<M>) {
         let (offset, len_bytes) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
         match rq.op() {
@@ -84,13 +79,13 @@ impl SparseStore {
         }
     }
 
-    /// Returns which parts of a range were written; at most the first 1,024 extents.
+    /// Returns the holes and data of a range, or of its beginning.
     pub(crate) fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        let mut list = ExtentList::new(sector, nr_sectors);
+        let mut list = SectorExtents::new(sector, nr_sectors);
         while !list.is_full() {
             let granule = list.at >> (GRANULE_SHIFT - 9);
-            let hole = !self.is_written(granule);
-            list.cover((granule + 1) << (GRANULE_SHIFT - 9), hole, hole);
+            let state = if self.is_written(granule) { DATA } else { HOLE };
+            list.cover((granule + 1) << (GRANULE_SHIFT - 9), state);
         }
         list.extents
     }

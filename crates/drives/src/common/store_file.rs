@@ -2,8 +2,7 @@
 //!
 //! Opening a named pipe waits for its other end, and opening a tape may rewind it. Therefore
 //! everything is opened with `O_NONBLOCK` and checked before it is used. The flag is removed from
-//! the files that are kept, because io_uring would return EAGAIN on them. All code that opens a
-//! drive's file, or a lock file beside a socket, uses this.
+//! the files that are kept, because io_uring would return EAGAIN on them.
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -38,9 +37,6 @@ fn other_kind() -> io::Error {
 }
 
 /// Removes a flag of open(2) from an open file.
-///
-/// # Errors
-/// Returns the system's error.
 pub(crate) fn clear_flag(file: &File, flag: OFlags) -> io::Result<()> {
     let flags = fcntl_getfl(file)?;
     Ok(fcntl_setfl(file, flags - flag)?)

@@ -1,11 +1,9 @@
 //! Parses and prints sizes, byte rates, counts and times. The whole project uses this one grammar.
 //!
-//! Pure functions. Drive specs, configuration files, flags and control verbs all use them. An error
-//! says which rule the text breaks and shows a valid text; callers prepend the key and the value.
-//! `size_text`, `count_text` and `time_text` print texts that the functions here parse back to the
-//! same number. fio's job files have a grammar of their own, in the laboratory.
+//! An error says which rule the text breaks and shows a valid text; callers prepend the key and the
+//! value. `size_text`, `count_text` and `time_text` print texts that parse back to the same number.
+//! fio's job files have a grammar of their own, in the laboratory.
 
-/// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Words that describe one kind of number in error messages.
@@ -13,7 +11,6 @@ struct Quantity {
     form: &'static str,
     /// Description of a number without a fraction, as in "a whole number of bytes".
     whole: &'static str,
-    /// Unit of a whole number.
     unit: &'static str,
     /// A large number that every key of this kind accepts, shown as an example.
     large: &'static str,
@@ -158,7 +155,7 @@ pub fn time_text(time_ns: u64) -> String {
     text(time_ns, &UNITS_OF_TIMES)
 }
 
-/// Returns a number in the largest unit that divides it.
+/// Prints a number in the largest unit that divides it.
 fn text(number: u64, units: &[(&str, u64)]) -> String {
     let fits = |(_, unit): &&(&str, u64)| number > 0 && number.is_multiple_of(*unit);
     let unit = units.iter().find(fits);
@@ -179,7 +176,6 @@ fn unit_bytes(unit: &str) -> Option<u64> {
     }
 }
 
-/// Splits a text before the first character that is neither a digit nor a point.
 fn number_and_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     text.split_at(end)

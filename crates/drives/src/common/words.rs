@@ -1,9 +1,8 @@
-//! Names of the values of settings, as users write them and as reports show them. Also finds the
-//! known name that is nearest to a misspelt one.
+//! Names of the values of settings, and the known name that is nearest to a misspelt one.
 //!
 //! There is one table for each setting, used for configuration files, the command line, specs and
-//! reports. The names of [`Serving`] are defined with that type, because the block layer's own
-//! messages use them.
+//! reports. The names of [`Serving`] are defined with that type, because messages of the block
+//! layer use them.
 
 use millrace_block::baseline::{Inside, Stack};
 use millrace_block::{Priority, SchedulerKind, Serving, Sharing, Spread, Stamp, TraceStamp};

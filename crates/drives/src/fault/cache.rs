@@ -1,12 +1,11 @@
 //! `Cache`: simulates a drive with a volatile write cache whose power can be cut.
 //!
-//! The cache has two images of the drive, `current`, which reads see, and `durable`, which survives
-//! a power cut, and the set of dirty sectors, in which they may differ. A write changes the current
-//! image; a flush copies all dirty sectors to the durable image; a FUA write copies its own. A
-//! power cut keeps, for each dirty sector, one of the two versions at random. If a dirty sector is
-//! written again, its old content may be made durable first, as when a real cache evicts it, so any
-//! version since the last flush can survive. One lock protects everything, because this is for
-//! tests; the images are sparse. `fault`'s queues use it.
+//! The cache has two images of the drive: `current`, which reads see, and `durable`, which survives
+//! a power cut. The images may differ in the dirty sectors. A write changes the current image; a
+//! flush copies all dirty sectors to the durable image; a FUA write copies its own. A power cut
+//! keeps one of the two versions of each dirty sector, at random. If a dirty sector is written
+//! again, its old content may be made durable first, as when a real cache evicts it, so any version
+//! since the last flush can survive.
 use std::collections::HashSet;
 use std::sync::Mutex;
 
@@ -16,7 +15,6 @@ use millrace_random::SplitMix64;
 
 use crate::common::mapping::Mapping;
 
-/// A simulated drive with a volatile write cache.
 pub(crate) struct Cache {
     images: Mutex<Images>,
 }
@@ -27,15 +25,11 @@ struct Images {
     dirty: HashSet<Sector>,
     /// Random numbers that decide about early evictions.
     random: SplitMix64,
-    /// Number of power cuts so far.
     cuts: u64,
 }
 
 impl Cache {
     /// Creates a drive of `nr_sectors` zero sectors.
-    ///
-    /// # Errors
-    /// `System` if there is not enough address space for two images.
     pub(crate) fn new(nr_sectors: Sector, seed: u64) -> Result<Cache, Error> {
         let images = Images {
             durable: Mapping::new(nr_sectors << 9)?,
@@ -59,7 +53,6 @@ impl Cache {
         images.cuts
     }
 
-    /// Returns the number of power cuts so far.
     pub(crate) fn cuts(&self) -> u64 {
         lock_unpoisoned(&self.images).cuts
     }

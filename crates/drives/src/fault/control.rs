@@ -1,9 +1,8 @@
 //! `FaultControl`: the faults of a `fault` drive, set at the start or at run time.
 //!
-//! The drive's queues share it and ask it for a verdict on every request. A test, or a server that
-//! got a signal, uses it to change the faults. A global list has the controls of all existing fault
-//! drives. Lock order: the list, then a drive's rules; the cache's lock is taken alone. All
-//! randomness comes from the seed, so a run can be repeated.
+//! The drive's queues ask it for a verdict on every request. A global list has the controls of all
+//! existing fault drives. Lock order: the list, then a drive's rules; the cache's lock is taken
+//! alone. All randomness comes from the seed, so a run can be repeated.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -84,7 +83,6 @@ impl FaultRule {
     }
 }
 
-/// Faults to inject into one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Verdict {
     pub(crate) fails: Option<Status>,
@@ -109,7 +107,6 @@ struct RuleSet {
     random: SplitMix64,
 }
 
-/// State of a fault drive.
 pub(crate) struct FaultState {
     name: Mutex<String>,
     rules: Mutex<RuleSet>,
@@ -217,7 +214,6 @@ impl FaultState {
         self.releases.load(Ordering::SeqCst)
     }
 
-    /// Applies every rule to a request.
     pub(crate) fn verdict(&self, op: Op, sectors: Range<Sector>) -> Verdict {
         let mut verdict = Verdict::default();
         let RuleSet { list, random } = &mut *lock_unpoisoned(&self.rules);

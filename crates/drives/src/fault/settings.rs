@@ -1,8 +1,7 @@
-//! Parses a drive spec into the settings of a fault drive, and defines the driver's row in the
-//! driver table.
+//! Settings of a fault drive, parsed from a spec, and the driver's row in the driver table.
 //!
-//! Also parses the settings of the wrapped drive. Opens nothing. `crate::open` calls this. Errors
-//! name the key and its value.
+//! The settings of the wrapped drive are parsed, too; nothing is opened. Errors name the key and
+//! its value.
 
 use std::str::FromStr;
 
@@ -14,7 +13,6 @@ use crate::common::values::byte_range;
 use crate::open::{self, DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "fault",
     keys: "drive name error-rate every status op range latency stuck dead volatile fua seed",
@@ -37,7 +35,6 @@ const OPS: [(&str, Option<Op>); 6] = [
     ("any", None),
 ];
 
-/// Settings of a fault drive, and of the drive inside it.
 struct FaultSettings {
     config: FaultConfig,
     dead: bool,

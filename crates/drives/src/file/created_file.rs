@@ -1,8 +1,7 @@
 //! `CreatedFile`: a drive's file that was created by opening the drive, and is removed again if the
 //! drive cannot be opened.
 //!
-//! `CreatedFile` owns only the path and the file's identity (device and inode): no other file is
-//! ever removed. open.rs uses it.
+//! Device and inode identify the file: no other file is ever removed.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -18,9 +17,6 @@ pub(super) struct CreatedFile {
 
 impl CreatedFile {
     /// Creates an empty file that only its user may read. Returns `None` if the file exists.
-    ///
-    /// # Errors
-    /// Returns the system's error.
     pub(super) fn at(path: &Path) -> io::Result<Option<CreatedFile>> {
         // The file is created without O_DIRECT, because a refused O_DIRECT would leave the created
         // file behind.

@@ -1,11 +1,10 @@
 //! Locks on a drive's file, so that no one else serves the file meanwhile.
 //!
 //! There are two kinds: flock, which other instances of this program take, and the byte locks that
-//! QEMU takes on the images of its virtual machines, so that neither program opens what the other
-//! one writes. open.rs takes them before anything is changed; they last as long as the file is
-//! open. A list of the files that this process has locked makes a second drive on the same file
-//! fail at once instead of waiting in vain. Source: QEMU's block/file-posix.c
-//! (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`) and docs/system/images.
+//! QEMU takes on disk images, so that neither program opens what the other one writes. Both last as
+//! long as the file is open. A list of the files that this process has locked makes a second drive
+//! on the same file fail at once. Source: block/file-posix.c of QEMU (`RAW_LOCK_PERM_BASE`,
+//! `RAW_LOCK_SHARED_BASE`) and docs/system/images.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -29,7 +28,6 @@ use crate::common::procfs::flock_holder;
 
 /// Time for which another process may keep a file locked.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Time between two attempts to lock a file.
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// Offsets of QEMU's lock bytes: a program that performs an operation on the image locks a byte
@@ -61,11 +59,8 @@ impl Drop for HeldFileLock {
     }
 }
 
-/// Locks the open file: exclusively, or shared with other readers.
-///
-/// # Errors
-/// `Busy` if a drive of this process has locked it, or if another process keeps it locked for three
-/// seconds, or as long as a dry run waits.
+/// Locks the open file: exclusively, or shared with other readers. Returns `Busy` if a drive of
+/// this process has locked the file, or if another process keeps it locked for three seconds.
 pub(super) fn lock(
     file: &File,
     config: &FileConfig,
@@ -119,7 +114,6 @@ impl FileAccess {
     }
 }
 
-/// Kind of a lock that another process holds.
 #[derive(Clone, Copy)]
 enum HeldLock {
     Flock,
@@ -158,7 +152,6 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
     Ok(None)
 }
 
-/// Returns a lock of one byte, of this kind.
 fn byte_lock(byte: i64, kind: libc::c_int) -> libc::flock {
     // SAFETY: all-zero bytes are a lock from the start of the file, of no process.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -168,8 +161,8 @@ fn byte_lock(byte: i64, kind: libc::c_int) -> libc::flock {
     lock
 }
 
-/// Takes a shared lock on a byte. Returns false if another process has it exclusively. On a file
-/// system without such locks, no process can hold one.
+/// Takes a shared lock on a byte. Returns false if another process has locked it exclusively.
+/// Returns true on a file system without such locks.
 fn share(file: &File, byte: i64) -> io::Result<bool> {
     let lock = byte_lock(byte, libc::F_RDLCK);
     // SAFETY: the lock is a live local, which the kernel reads.
@@ -184,7 +177,6 @@ fn share(file: &File, byte: i64) -> io::Result<bool> {
     }
 }
 
-/// Returns true if another process has locked a byte.
 fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
     let mut lock = byte_lock(byte, libc::F_WRLCK);
     // SAFETY: the lock is a live local, which the kernel fills.
@@ -219,7 +211,6 @@ fn text(path: &Path, file: &File, found: HeldLock) -> String {
     }
 }
 
-/// Returns the message for a file that another drive of this process uses.
 fn used_here(path: &Path) -> String {
     let path = path.display();
     format!("{path}: another drive of this process uses this file; name another file")

@@ -1,12 +1,9 @@
-//! Opens a file drive: creates or extends the file, locks it, chooses direct I/O and the engine,
-//! and checks sizes.
+//! Opens a file drive: creates or extends the file, locks it, chooses direct I/O, and checks sizes.
 //!
-//! Runs once for each drive, on the thread that sets drives up. The order matters. The lock is
-//! taken before anything is changed, so a drive in use elsewhere is not touched. A created or
-//! extended file is made durable together with its directory entry, because later flushes sync only
-//! data. If the opening fails, a file that this created is removed again (created_file.rs). A dry
-//! run reads a file only, and has an unnamed one in place of a file that would be created.
-//! `FileDriver::open` calls this; it calls `probe.rs` and `format.rs`. Every error names the path.
+//! The lock is taken before anything is changed, so a drive in use elsewhere is not touched. A
+//! created or extended file is made durable together with its directory entry, because later
+//! flushes sync only data. If the opening fails, a created file is removed again. A dry run uses an
+//! unnamed file in place of a file that would be created. Every error names the path.
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -32,10 +29,8 @@ use crate::null::NullDriver;
 use crate::open::{DriveSettings, OpenOptions as DriveOptions, Opened};
 use crate::spec::SpecError;
 
-/// Size of the shared buffer of zeroes, in bytes.
 const ZEROES_BYTES: usize = 64 << 10;
 
-/// A drive's file that was opened and locked, and its properties.
 struct OpenedFile {
     file: File,
     created: Option<CreatedFile>,
@@ -45,7 +40,6 @@ struct OpenedFile {
     notes: Vec<String>,
 }
 
-/// Opens, locks and extends the file of a drive.
 fn open_store_of(config: &FileConfig, dry_run: Option<&DryRun>) -> Result<OpenedFile, Error> {
     let mut notes = Vec::new();
     check_engine(config, &mut notes)?;
@@ -67,7 +61,6 @@ fn open_store_of(config: &FileConfig, dry_run: Option<&DryRun>) -> Result<Opened
     Ok(OpenedFile { file, created, held, geometry, align, notes })
 }
 
-/// Implements [`FileDriver::open`].
 pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let OpenedFile { file, created, held, geometry, align, notes } = open_store_of(&config, None)?;
     advise(&file, config.advice).map_err(|error| system(&config.path, "fadvise", &error))?;
@@ -107,7 +100,6 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     Ok(FileDriver { config, shared, share, dma_alignment, notes, warnings })
 }
 
-/// Returns the buffer of zeroes that all drives share.
 fn zeroes() -> &'static Buffer {
     static ZEROES: OnceLock<Buffer> = OnceLock::new();
     ZEROES.get_or_init(|| Buffer::new(ZEROES_BYTES))
@@ -161,7 +153,6 @@ impl DriveSettings for FileConfig {
     }
 }
 
-/// Opens and closes the file for a dry run.
 fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
     let (size_bytes, block) = match (open_store_of(config, Some(dry_run)), config.size_bytes) {
@@ -180,7 +171,8 @@ fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
         }
         (Err(error), _) => return Err(error),
     };
-    let driver = NullDriver::stand_in(size_bytes, block, config.read_only);
+    let read_only = config.read_only;
+    let driver = NullDriver { read_only, ..NullDriver::stand_in(size_bytes, block) };
     let identity = config.file_place().map(|place| place.identity);
     Ok(Opened { notes, warnings, identity, ..Opened::plain(driver) })
 }
@@ -299,7 +291,6 @@ fn is_for_devices(path: &Path) -> bool {
     folder.is_some_and(|folder| folder.starts_with("/dev") && !folder.starts_with("/dev/shm"))
 }
 
-/// Returns true if the file's directory exists.
 fn has_folder(config: &FileConfig) -> bool {
     let folder = config.path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.is_none_or(Path::is_dir)
@@ -338,7 +329,6 @@ fn geometry_of(
     Ok(geometry)
 }
 
-/// Returns the size that the drive must have.
 fn size_of(
     geometry: &Geometry,
     config: &FileConfig,
@@ -392,7 +382,6 @@ fn too_full(file: &File, config: &FileConfig, size_bytes: u64) -> Option<String>
     ))
 }
 
-/// Extends the file sparsely, and makes the new size and the directory entry durable.
 fn extend(file: &File, config: &FileConfig, size_bytes: u64) -> io::Result<()> {
     file.set_len(size_bytes)?;
     file.sync_all()?;
@@ -408,7 +397,6 @@ fn extend_unnamed(file: &File, size_bytes: u64) -> io::Result<()> {
     if file.metadata()?.nlink() == 0 { file.set_len(size_bytes) } else { Ok(()) }
 }
 
-/// Passes the expected access pattern to the page cache.
 fn advise(file: &File, advice: Advice) -> io::Result<()> {
     let advice = match advice {
         Advice::Normal => return Ok(()),

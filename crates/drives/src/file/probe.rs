@@ -1,9 +1,8 @@
 //! Probes a file or block device: size, alignment, direct I/O, discard.
 //!
-//! Runs when a file drive is opened, and again for its size when it may have grown; never on the
-//! path of an I/O. Alignment comes from statx (STATX_DIOALIGN, Linux 6.1) or from trial reads;
-//! properties of devices come from the BLK* ioctls and sysfs. `file.rs` calls this. Kernel
-//! counterpart: bdev_limits and `struct kstat`.
+//! Alignment comes from statx (STATX_DIOALIGN, Linux 6.1) or from trial reads; properties of
+//! devices come from the BLK* ioctls and sysfs. Kernel counterparts: bdev_limits and `struct
+//! kstat`.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -36,13 +35,10 @@ const MERGE_BYTES: u64 = 128 << 10;
 /// Alignment that direct I/O requires, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirectAlign {
-    /// Alignment of memory addresses.
     pub(crate) memory: u32,
-    /// Alignment of offsets and lengths.
     pub(crate) offset: u32,
 }
 
-/// Properties of a file or block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) is_block: bool,
@@ -64,11 +60,7 @@ pub(crate) struct Geometry {
     pub(crate) identity: (u64, u64),
 }
 
-/// Reads the size, limits and identity of an open file or block device. Leaves out the alignment
-/// for direct I/O.
-///
-/// # Errors
-/// Returns an error if `file` is neither a regular file nor a block device, or cannot be queried.
+/// Reads the size, limits and identity of an open file or block device.
 pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
     let meta = file.metadata()?;
     if meta.file_type().is_block_device() {
@@ -117,8 +109,7 @@ fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
 }
 
 /// Returns the maximum length of merged requests for a device, or for the device below a file
-/// system, according to its queue. File systems without a single block device (overlays, networks)
-/// get the default.
+/// system. File systems without a single block device (overlays, networks) get the default.
 fn merge_bytes_of(dev: u64) -> u32 {
     /// Device of the last lookup, its result, and the time of the lookup.
     static LAST: Mutex<Option<(u64, u32, Instant)>> = Mutex::new(None);
@@ -146,7 +137,6 @@ fn merge_bytes(optimal: u64, longest: u64) -> u32 {
     u32::try_from(wanted.min(most)).unwrap_or(u32::MAX)
 }
 
-/// Reads a number from the device by ioctl.
 fn ask<T: Default>(file: &File, request: u64) -> io::Result<T> {
     let mut value = T::default();
     // SAFETY: the requests of this file write one number of the type that their callers name.
@@ -169,7 +159,6 @@ fn queue_number(rdev: u64, name: &str) -> Option<u64> {
     })
 }
 
-/// Reads a path below the sysfs directory of the device, or of the disk that it is a partition of.
 fn of_disk<T>(rdev: u64, place: &str, read: impl Fn(String) -> Option<T>) -> Option<T> {
     let (major, minor) = (libc::major(rdev), libc::minor(rdev));
     ["", "../"].iter().find_map(|up| read(format!("/sys/dev/block/{major}:{minor}/{up}{place}")))
@@ -183,7 +172,6 @@ pub(crate) fn direct_align(file: &File) -> Option<DirectAlign> {
     }
 }
 
-/// Returns the alignment that statx reports, or `None` if the kernel or file system reports none.
 fn statx_align(file: &File) -> Option<DirectAlign> {
     let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let is_known = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
@@ -212,12 +200,10 @@ pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
     fallocate(file, FallocateFlags::from_bits_retain(mode as u32), behind, 4096).is_ok()
 }
 
-/// Returns the free space of a file's file system, in bytes.
 pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     fstatvfs(file).ok().map(|found| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// Next data of a file after an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextData {
     /// Data start at this offset, which may be after a hole.
@@ -228,9 +214,6 @@ pub(crate) enum NextData {
 }
 
 /// Finds the next data of a file from `offset` on.
-///
-/// # Errors
-/// Returns the system's error.
 pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<NextData> {
     match seek(file, SeekFrom::Data(offset)) {
         Err(Errno::NXIO) => Ok(NextData::End(seek(file, SeekFrom::End(0))?)),
@@ -239,9 +222,6 @@ pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<NextData> {
 }
 
 /// Returns the end of the data that lie at `offset`.
-///
-/// # Errors
-/// Returns the system's error.
 pub(crate) fn data_end(file: &File, offset: u64) -> io::Result<u64> {
     Ok(seek(file, SeekFrom::Hole(offset))?)
 }

@@ -1,7 +1,6 @@
-//! Parses a drive spec into the settings of a file drive, and defines the driver's row in the
-//! driver table.
+//! Settings of a file drive, parsed from a spec, and the driver's row in the driver table.
 //!
-//! Opens nothing. `crate::open` calls this. Errors name the key and its value.
+//! Nothing is opened. Errors name the key and its value.
 
 use millrace_block::QueueKind;
 
@@ -10,7 +9,6 @@ use crate::common::values::switch;
 use crate::open::DriverRow;
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "file",
     keys: "path size grow direct aio advice depth lock read-only",

@@ -1,16 +1,15 @@
 //! `ModelController`: a number of tags and a link that several simulated drives share.
 //!
-//! The controller stands for an AHCI controller, an SCU, or an HBA of \[FALCON\]'s test bed. Each
-//! drive holds a `ControllerPort`, through which it takes and returns tags. Tags are shared fairly:
-//! while a drive waits for its first tags, drives above an equal share get none. A spec refers to a
-//! controller by its name, which exists as long as a drive uses it. The model's queues call this.
-//! The mutexes here are the last in the lock order and never held during a call.
+//! The controller stands for an AHCI controller, an SCU, or an HBA of \[FALCON\]'s test bed. Tags
+//! are shared fairly: while a drive waits for its first tags, drives above an equal share get none.
+//! A spec refers to a controller by its name, which exists as long as a drive uses it. The mutexes
+//! here are the last in the lock order and never held during a call.
 
 use millrace_machine::lock_unpoisoned;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::io::ModelIo;
-use super::link::{BookedTransfer, Link};
+use super::link::{BookedTransfer, DuplexLink};
 
 /// A controller that several simulated drives are attached to.
 #[derive(Debug)]
@@ -19,7 +18,7 @@ pub struct ModelController {
     pub(crate) limits: ControllerLimits,
     command_free_ns: Mutex<u64>,
     ports: Mutex<PortTable>,
-    link: Mutex<Link>,
+    link: Mutex<DuplexLink>,
 }
 
 /// Limits of a controller; 0 means no limit.
@@ -50,7 +49,6 @@ impl ControllerOptions {
         }
     }
 }
-/// Tags in use, in total and by each drive.
 #[derive(Debug, Default)]
 struct PortTable {
     in_flight: u32,
@@ -81,14 +79,12 @@ impl ModelController {
             limits,
             command_free_ns: Mutex::new(0),
             ports: Mutex::default(),
-            link: Mutex::new(Link::new(limits.bytes_per_s, limits.bytes_per_s)),
+            link: Mutex::new(DuplexLink::new(limits.bytes_per_s, limits.bytes_per_s)),
         })
     }
     /// Returns the controller with this name that another drive uses, or creates one. Limits that
-    /// are not given are those of the existing one.
-    ///
-    /// # Errors
-    /// Returns the existing controller if its limits differ.
+    /// `asked` leaves out are those of the existing controller. Returns the existing one as an
+    /// error if its limits differ.
     pub(crate) fn named(name: &str, asked: ControllerOptions) -> Result<Arc<Self>, Arc<Self>> {
         let mut named = lock_unpoisoned(&NAMED);
         named.retain(|controller| controller.strong_count() > 0);

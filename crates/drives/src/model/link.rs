@@ -1,7 +1,6 @@
-//! `LinkDirection`: one direction of a link, which carries one transfer after the other.
+//! `DuplexLink`: a link that carries one transfer at a time in each direction.
 //!
-//! Pure arithmetic on virtual time. timing.rs books transfers here, and so does a controller that
-//! several drives share.
+//! Timing books transfers here in virtual time, and so does a controller that several drives share.
 
 use super::io::{ModelIo, ModelIoKind};
 
@@ -31,16 +30,16 @@ impl LinkDirection {
 
 /// A link, which carries one transfer at a time in each direction.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct DuplexLink {
     to_host: LinkDirection,
     from_host: LinkDirection,
 }
 
-impl Link {
+impl DuplexLink {
     /// Creates an idle link with these bandwidths in bytes per second; 0 means no limit.
-    pub(crate) fn new(to_host: u64, from_host: u64) -> Link {
+    pub(crate) fn new(to_host: u64, from_host: u64) -> DuplexLink {
         let (to_host, from_host) = (LinkDirection::new(to_host), LinkDirection::new(from_host));
-        Link { to_host, from_host }
+        DuplexLink { to_host, from_host }
     }
 
     /// Books the transfer of an I/O's data, if it has any.
@@ -55,7 +54,6 @@ impl Link {
     }
 }
 
-/// A transfer that is booked on a link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BookedTransfer {
     transfer_ns: u64,

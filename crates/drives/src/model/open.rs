@@ -1,7 +1,6 @@
 //! Parses a spec into the settings of a simulated drive.
 //!
-//! The settings are those of a preset, or the defaults, with single keys overridden. `open` and
-//! `open_on` call this. An unknown preset gets an error that suggests the nearest known one.
+//! The settings are those of a preset, or the defaults, with single keys overridden.
 
 use millrace_block::{Error, ErrorKind, QueueKind};
 
@@ -15,7 +14,6 @@ use crate::common::words::nearest;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "model",
     keys: "preset size block queues depth data units page read write latency read-command \
@@ -37,7 +35,6 @@ impl DriveSettings for ModelConfig {
     }
 }
 
-/// Parses and checks the settings of a spec.
 pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
     let base = base_of(spec)?;
     let contents = [("none", ModelContents::None), ("ram", ModelContents::Ram)];

@@ -1,9 +1,9 @@
 //! `ModelQueue`: a hardware queue of a simulated SSD.
 //!
-//! The queue owns the requests submitted since the last commit, and a heap of completion times,
-//! both with room for every tag, so nothing is allocated for each I/O. Data are copied when a
-//! request is submitted; its time begins at the commit. If two requests complete at the same time,
-//! the one submitted first is completed first. The block layer calls this under the serve lock.
+//! The queue has the requests submitted since the last commit, and a heap of completion times, both
+//! with room for every tag. Data are copied when a request is submitted; its time begins at the
+//! commit. Of two requests that complete at the same time, the one submitted first is completed
+//! first.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,7 +19,6 @@ use super::ModelState;
 use super::io::{ModelIo, ModelIoKind};
 use crate::common::outcomes::completion_data;
 
-/// A hardware queue of a simulated SSD.
 #[derive(Debug)]
 pub(super) struct ModelQueue {
     shared: Arc<ModelState>,
@@ -32,7 +31,6 @@ pub(super) struct ModelQueue {
 }
 
 impl ModelQueue {
-    /// Creates an idle queue for `depth` tags.
     pub(super) fn new(shared: Arc<ModelState>, depth: u32) -> ModelQueue {
         let depth = depth as usize;
         let (staged, busy) = (Vec::with_capacity(depth), BinaryHeap::with_capacity(depth));
@@ -73,7 +71,6 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
         Dispatch::Queued
     }
 
-    /// Returns how long the request took in the drive.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         completion_data(moment, format_args!("took {} ns", self.service_ns[tag.0 as usize]))
     }

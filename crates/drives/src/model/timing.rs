@@ -1,9 +1,8 @@
-//! `Timing`: computes when an I/O of a simulated SSD completes; pure arithmetic on virtual time.
+//! `Timing`: computes when an I/O of a simulated SSD completes, in virtual time.
 //!
-//! `Timing` holds the times until which the command processor, the units, both directions of the
-//! link, and the write buffer are occupied. There is one call for each I/O, in order of submission,
-//! with its time; a call with a slightly earlier time is treated as late. It uses no clock and no
-//! machine, and allocates nothing after `new`; the same calls give the same times.
+//! `Timing` has the times until which the command processor, the units, both directions of the
+//! link, and the write buffer are occupied. One call for each I/O, in order of submission, books
+//! its time. Equal sequences of calls give equal times.
 //!
 //! A transfer is booked on the link when the I/O is submitted, although its data come later. So the
 //! link never exceeds its rate, and an I/O on a slow unit does not hold up the link for others.
@@ -14,7 +13,7 @@ use millrace_random::{SplitMix64, mixed};
 use super::config::ModelTiming;
 use super::controller::ModelController;
 use super::io::{ModelIo, ModelIoKind};
-use super::link::{BookedTransfer, Link};
+use super::link::{BookedTransfer, DuplexLink};
 use super::rotating::RotatingDisk;
 
 /// Size of the blocks that a drive maps, in sectors: 4 KiB.
@@ -26,7 +25,7 @@ pub struct Timing {
     config: ModelTiming,
     units_free_ns: Box<[u64]>,
     command_free_ns: u64,
-    link: Link,
+    link: DuplexLink,
     /// Time at which the units will have written all buffered data.
     drained_ns: u64,
     random: SplitMix64,
@@ -40,7 +39,7 @@ impl Timing {
         Timing {
             units_free_ns: vec![0; config.units.clamp(1, ModelTiming::UNITS_MAX) as usize].into(),
             command_free_ns: 0,
-            link: Link::new(config.read_bytes_per_s, config.write_bytes_per_s),
+            link: DuplexLink::new(config.read_bytes_per_s, config.write_bytes_per_s),
             drained_ns: 0,
             random: SplitMix64::new(config.seed),
             disk: config.disk.map(RotatingDisk::new),

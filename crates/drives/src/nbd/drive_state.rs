@@ -1,9 +1,4 @@
-//! `NbdState`: the state that all queues of an NBD drive share, and the conditions that every
-//! connection must meet.
-//!
-//! The state has the properties that the first connection established, the counts of how often the
-//! drive grew and lost a connection, the writes that a lost server may have lost, and log lines
-//! until somebody takes them. `nbd.rs` creates it; links and reconnecting threads use it.
+//! `NbdState`: the state that all queues of an NBD drive share.
 //!
 //! Invariant: connections of one generation lead to the same server process. After a loss, the
 //! address may lead to a new process (restarted, or a standby), which lacks the writes that the old
@@ -30,27 +25,21 @@ use super::unflushed::UnflushedWrites;
 
 /// Reason of a flush failure that the drive itself causes after a reconnect.
 const FLUSH_TROUBLE: &str = "the drive reconnected to its server after writes that no flush covers";
-/// Setting that causes this failure.
 const FLUSH_ERROR: &str = "on-server-restart = \"flush-error\"";
 
-/// Maximum number of log lines that wait to be taken.
 const NEWS_MAX: usize = 64;
 
 /// Properties that the drive has reported to the block layer, so that every later connection must
 /// have them.
 #[derive(Debug)]
 pub(crate) struct Promise {
-    /// The URI as the user wrote it.
     pub(crate) text: String,
-    /// Features of the export that the drive uses.
     pub(crate) flags: TransmissionFlags,
-    /// True if the drive rejects writes.
     pub(crate) read_only: bool,
     /// Minimum alignment, in bytes.
     pub(crate) block_min: u32,
     /// Maximum length of a read or write, in bytes.
     pub(crate) payload_max: u32,
-    /// Current size of the drive, in bytes.
     pub(crate) size_bytes: AtomicU64,
 }
 
@@ -69,10 +58,7 @@ impl Promise {
         }
     }
 
-    /// Checks that a connection has all these properties.
-    ///
-    /// # Errors
-    /// Returns a text that says which property is missing.
+    /// Checks that a connection has all these properties. The error says which one is missing.
     pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
         // Relaxed: the size only grows, and a connection that knows a smaller size is replaced.
         let has = self.size_bytes.load(Ordering::Relaxed);
@@ -115,15 +101,12 @@ fn lacking(had: TransmissionFlags, has: TransmissionFlags) -> String {
     lacks.map(|(_, word)| *word).collect::<Vec<_>>().join(", no ")
 }
 
-/// Reason for which a connection is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LossCause {
-    /// A request was not answered within its timeout.
     Silence,
     Other,
 }
 
-/// A lost connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionLoss<'a> {
     pub(crate) cause: LossCause,
@@ -148,7 +131,6 @@ pub(crate) struct Durability {
     pub(crate) stopping: AtomicBool,
 }
 
-/// Log lines and states to report to the user.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     news: Mutex<VecDeque<String>>,
@@ -158,7 +140,6 @@ pub(crate) struct Reports {
     futility: Mutex<LogLimit>,
 }
 
-/// State that all queues of a drive share.
 pub(crate) struct NbdState {
     pub(crate) target: Target,
     pub(crate) promise: Promise,
@@ -231,7 +212,6 @@ impl NbdState {
         backoff.is_logged().then(|| backoff.short())
     }
 
-    /// Returns how long to wait before the next connection attempt.
     pub(crate) fn pause(&self) -> Duration {
         lock_unpoisoned(&self.backoff).pause(Instant::now())
     }
@@ -249,26 +229,22 @@ impl NbdState {
         self.note_certificate(connected);
     }
 
-    /// Records the certificate that the server presented.
     pub(crate) fn note_certificate(&self, connected: &Connected) {
         if let Some(session) = connected.wire.session() {
             lock_unpoisoned(&self.reports.certificate).connected(session);
         }
     }
 
-    /// Records a failed connection attempt.
     pub(crate) fn failed_to_connect(&self, why: &str, how: ConnectFailure) {
         let (up, _) = self.siblings.connections();
         let line = lock_unpoisoned(&self.reports.trouble).failed(why, how, (up, Instant::now()));
         line.into_iter().for_each(|line| self.say(line));
     }
 
-    /// Returns why connections are missing, or `None` if none is.
     pub(crate) fn trouble(&self) -> Option<String> {
         lock_unpoisoned(&self.reports.trouble).text(self.siblings.connections())
     }
 
-    /// Returns the log lines that have not been taken yet.
     pub(crate) fn take_news(&self) -> Vec<String> {
         let mut news: Vec<String> = lock_unpoisoned(&self.reports.news).drain(..).collect();
         news.extend(lock_unpoisoned(&self.reports.trouble).missing(self.siblings.connections()));
@@ -349,12 +325,10 @@ impl NbdState {
         true
     }
 
-    /// Returns true if the last generation ended because the server did not answer.
     pub(crate) fn was_silent(&self) -> bool {
         lock_unpoisoned(&self.backoff).was_silent
     }
 
-    /// Returns true if the export has changed in a way that makes the drive unusable.
     pub(crate) fn is_dead(&self) -> bool {
         // Relaxed: no other memory access depends on this flag, and it is never reset.
         self.dead.load(Ordering::Relaxed)

@@ -1,9 +1,8 @@
 //! `Flight`: one request to an NBD server, from preparation to completion.
 //!
-//! Each tag has one, preallocated with a list of memory segments (`pieces.rs`). `queue.rs` fills it
-//! in; `link.rs` sends it and receives the answer. A request that is sent again starts with its
-//! first byte. Invariant: while a flight is `Idle` or `Waiting`, no operation of the reactor uses
-//! its memory.
+//! Each tag has one, preallocated with a list of memory segments. A request that is sent again
+//! starts with its first byte. Invariant: while a flight is `Idle` or `Waiting`, no operation of
+//! the reactor uses its memory.
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -15,7 +14,6 @@ use millrace_nbd::wire::CMD_FLAG_FUA;
 use super::siblings::{Forwarded, GivenBack, NbdRequest, Origin};
 use crate::common::pieces;
 
-/// State of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FlightState {
     /// The tag is free.
@@ -31,7 +29,6 @@ pub(crate) enum FlightState {
     Forwarded,
 }
 
-/// One request to the server.
 pub(crate) struct Flight {
     pub(crate) state: FlightState,
     pub(crate) request: NbdRequest,
@@ -39,7 +36,6 @@ pub(crate) struct Flight {
     pub(crate) link: usize,
     /// Result, if the answer arrived while the send was still in progress.
     pub(crate) answered: Option<Status>,
-    /// True if the request's timeout has passed.
     pub(crate) expired: bool,
     /// True if the connection that carried the request was given up because the server did not
     /// answer for too long.
@@ -51,7 +47,6 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Creates the flight of a free tag.
     pub(crate) fn new() -> Flight {
         let request = NbdRequest { memory: pieces::list(), ..NbdRequest::EMPTY };
         Flight { request, ..Flight::guest() }
@@ -82,13 +77,11 @@ impl Flight {
         (self.state, self.request) = (FlightState::Waiting, forwarded.request);
     }
 
-    /// Fills in a request that another queue has forwarded.
     pub(crate) fn fill_from(&mut self, Forwarded { origin, request }: Forwarded) {
         (self.state, self.origin, self.request) = (FlightState::Waiting, Some(origin), request);
         (self.answered, self.expired, self.silence) = (None, false, false);
     }
 
-    /// Returns true if this is the forwarded request with this number.
     pub(crate) fn is_forwarding(&self, id: u64) -> bool {
         self.origin.is_some_and(|origin| origin.id == id)
     }
@@ -126,7 +119,6 @@ impl Flight {
         pieces::take(&mut request.memory, rq);
     }
 
-    /// Returns true if this link sends or has sent the request.
     pub(crate) fn is_sent_by(&self, link: usize) -> bool {
         self.link == link && matches!(self.state, FlightState::Sending | FlightState::Sent)
     }
@@ -169,7 +161,6 @@ impl Flight {
         });
     }
 
-    /// Copies received bytes into the request's memory, starting at byte `at`.
     pub(crate) fn copy_in(&mut self, at: u64, bytes: &[u8]) {
         let mut from = bytes;
         self.for_part(at, bytes.len() as u64, |start, len| {
@@ -181,7 +172,6 @@ impl Flight {
         });
     }
 
-    /// Zeroes `len` bytes of the request's memory, starting at byte `at`.
     pub(crate) fn zero(&mut self, at: u64, len: u64) {
         self.for_part(at, len, |start, len| {
             // SAFETY: memory of a read that is in flight, which nobody else touches.

@@ -1,10 +1,9 @@
 //! `Inbound`: the receiving side of a connection, from received bytes to answers.
 //!
-//! `Inbound` owns the receive buffer and the single receive operation in flight. Headers and small
-//! payloads are received into the buffer. The payload of a longer read is received straight into
-//! the request's memory, and the bytes after it into the buffer, in the same operation. `link.rs`
-//! calls this; `Answers` of the protocol crate interprets the bytes. Invariant: the operation uses
-//! the memory of the read whose payload is incomplete, and no other request's.
+//! There is a single receive operation in flight. Headers and small payloads are received into a
+//! buffer. The payload of a longer read is received straight into the request's memory, and the
+//! bytes after it into the buffer, in the same operation. Invariant: the operation uses the memory
+//! of the read whose payload is incomplete, and no other request's.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -27,7 +26,6 @@ const HEADER_BYTES: usize = 512;
 /// Reads of at least this many bytes count as long.
 pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
 
-/// The receiving side of a connection.
 pub(crate) struct Inbound {
     buffer: Box<[u8]>,
     start: usize,
@@ -43,7 +41,6 @@ pub(crate) struct Inbound {
 pub(crate) type EndedRequest = (u32, Option<Errno>);
 
 impl Inbound {
-    /// Creates the receiving side of a connection that is not open yet.
     pub(crate) fn new() -> Inbound {
         // SAFETY: msghdr is a plain structure for which zero is valid.
         let msg = unsafe { std::mem::zeroed() };
@@ -58,12 +55,10 @@ impl Inbound {
         }
     }
 
-    /// Returns true if a receive operation is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// Resets the state for a new connection.
     pub(crate) fn reset(&mut self) {
         assert!(!self.busy, "a connection is reset only after its receive operation has ended");
         (self.start, self.end, self.direct) = (0, 0, 0);
@@ -118,23 +113,18 @@ impl Inbound {
         &mut self.buffer[self.end..]
     }
 
-    /// Records that the operation received this many bytes of ciphertext.
     pub(crate) fn received_sealed(&mut self, bytes: usize, session: &mut Session) {
         self.busy = false;
         session.received(bytes);
     }
 
     /// Decrypts received data into the buffer. Returns false if there was none.
-    ///
-    /// # Errors
-    /// Returns the error that ended the TLS session.
     pub(crate) fn unseal(&mut self, session: &mut Session) -> Result<bool, secure::Error> {
         let bytes = session.read(self.room())?;
         self.end += bytes;
         Ok(bytes > 0)
     }
 
-    /// Records that the operation received this many bytes.
     pub(crate) fn received(&mut self, bytes: usize, answers: &mut Answers) {
         self.busy = false;
         let direct = self.direct.min(bytes as u64);
@@ -150,10 +140,8 @@ impl Inbound {
         (self.busy, self.direct) = (false, 0);
     }
 
-    /// Processes received bytes up to the next completed request.
-    ///
-    /// # Errors
-    /// Returns an error if the server broke the protocol.
+    /// Processes received bytes up to the next completed request. Returns an error if the server
+    /// broke the protocol.
     pub(crate) fn next(
         &mut self,
         answers: &mut Answers,

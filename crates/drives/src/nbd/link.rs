@@ -1,15 +1,10 @@
 //! `NbdLink`: one connection of a queue, through connecting, loss and reconnecting.
 //!
-//! A link owns the socket with its two operations (`inbound.rs`, `outbound.rs`) and the
-//! reconnecting thread (`redial.rs`). `queue.rs` calls it on the queue's thread, with the state
-//! that all links of the queue share. A lost connection is first shut down, so that both operations
-//! end. Only then do its requests return to the waiting list, to be sent by whichever link is up. A
-//! lost connection ends its generation (`drive_state.rs`): all other connections are given up, too.
-//! Invariant: no operation uses a request's memory after the request has left the link.
-//!
-//! States: `Up`; `Closing`, lost, with operations still in flight; `Away`, reconnecting; `Late`,
-//! reconnecting after the time limit, so that requests fail; `Dead`, the export has changed so that
-//! the drive is unusable.
+//! A link has a socket with its two operations (`inbound.rs`, `outbound.rs`) and a reconnecting
+//! thread (`redial.rs`). A lost connection is first shut down, so that both operations end. Only
+//! then do its requests return to the waiting list, to be sent by whichever link is up. The loss
+//! ends a generation (`drive_state.rs`): all other connections are given up, too. Invariant: no
+//! operation uses a request's memory after the request has left the link.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -33,7 +28,6 @@ use super::redial::{Outcome, Patience, Redial};
 use super::secure::Session;
 use super::trouble::{ConnectFailure, NOT_SHARED};
 
-/// State of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkState {
     Up,
@@ -43,17 +37,13 @@ pub(crate) enum LinkState {
     Dead,
 }
 
-/// Position of a link in its drive.
 pub(crate) struct LinkPlace {
-    /// Index of its queue.
     pub(crate) queue: usize,
-    /// Index of the link in its queue.
     pub(crate) number: usize,
     /// Name of the connection in messages, or `None` if the drive has only one.
     pub(crate) name: Option<String>,
 }
 
-/// One connection of a queue.
 pub(crate) struct NbdLink {
     place: LinkPlace,
     pub(crate) state: LinkState,
@@ -62,7 +52,6 @@ pub(crate) struct NbdLink {
     style: ReplyStyle,
     /// Epoch of the drive's size that this connection knows.
     epoch: u32,
-    /// Generation of this connection.
     generation: u32,
     answers: Answers,
     inbound: Inbound,
@@ -74,11 +63,9 @@ pub(crate) struct NbdLink {
     fruitless: Option<Deadline<Native>>,
     /// True if a non-durable write was acknowledged in the bytes received last.
     has_written: bool,
-    /// Time at which the current connection was made.
     since: Instant,
 }
 
-/// The connection that will replace this one.
 #[derive(Default)]
 struct NextConnection {
     /// The new connection, which is used once the old one is closed.
@@ -123,7 +110,6 @@ impl NbdLink {
         (self.place.number as u64) << 1 | sends
     }
 
-    /// Returns true if the link has a connection.
     pub(crate) fn is_up(&self) -> bool {
         self.state == LinkState::Up
     }
@@ -136,12 +122,10 @@ impl NbdLink {
             && !self.is_over(shared)
     }
 
-    /// Returns true if the generation of this link's connection has ended.
     fn is_over(&self, shared: &NbdState) -> bool {
         self.generation != shared.generation()
     }
 
-    /// Returns true if the drive has grown since this connection was made.
     fn is_outdated(&self, shared: &NbdState) -> bool {
         // Acquire pairs with the Release in `revalidate`: requests for the new size come later.
         self.epoch != shared.epoch.load(Ordering::Acquire)
@@ -177,7 +161,6 @@ impl NbdLink {
         }
     }
 
-    /// Handles the end of the send operation.
     pub(crate) fn sent(&mut self, result: i32, context: &mut LinkContext<'_>) {
         if result <= 0 || self.state != LinkState::Up {
             self.outbound.broken();
@@ -200,7 +183,6 @@ impl NbdLink {
         }
     }
 
-    /// Handles the end of the receive operation.
     pub(crate) fn received(&mut self, result: i32, context: &mut LinkContext<'_>) {
         if result <= 0 || self.state != LinkState::Up {
             self.inbound.broken();
@@ -251,7 +233,6 @@ impl NbdLink {
         Ok(())
     }
 
-    /// Processes the received answers.
     fn answered(&mut self, context: &mut LinkContext<'_>) -> Result<(), String> {
         loop {
             match self.inbound.next(&mut self.answers, context.flights) {
@@ -311,7 +292,6 @@ impl NbdLink {
         self.fall(context.shared);
     }
 
-    /// Shuts down the open connection.
     fn fall(&mut self, shared: &NbdState) {
         self.state = LinkState::Closing;
         shared.siblings.connection_down(self.place.queue, self.generation);
@@ -439,7 +419,6 @@ impl NbdLink {
         }
     }
 
-    /// Starts to reconnect.
     fn seek(&mut self, context: &mut LinkContext<'_>) {
         if context.shared.is_dead() {
             self.state = LinkState::Dead;

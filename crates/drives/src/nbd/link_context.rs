@@ -1,8 +1,6 @@
-//! `LinkContext`: state that all links of a queue share, lent to one link at a time. Also has texts
-//! for errors of operations.
+//! `LinkContext`: state that all links of a queue share, lent to one link at a time.
 //!
-//! The queue owns this state. `queue.rs` creates the context for each pass over the links;
-//! `link.rs` uses it.
+//! The queue owns this state and creates the context for each pass over its links.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +11,6 @@ use super::NbdState;
 use super::flight::Flight;
 use super::ring::Ring;
 
-/// State shared by all links of a queue.
 pub(crate) struct LinkContext<'a> {
     pub(crate) shared: &'a Arc<NbdState>,
     pub(crate) ring: &'a Ring,
@@ -24,7 +21,6 @@ pub(crate) struct LinkContext<'a> {
     pub(crate) done: &'a mut Vec<(Tag, Status)>,
 }
 
-/// Returns why an operation ended the connection, as text.
 pub(crate) fn errno_text(result: i32) -> String {
     match result {
         0 => "the server hung up".to_owned(),

@@ -1,8 +1,7 @@
 //! `Outbound`: the sending side of a connection, which sends many requests in one operation.
 //!
-//! `Outbound` owns the headers of the requests being sent, and the single send operation in flight;
-//! payload is sent straight from the requests' memory. `link.rs` calls this. Invariant: the memory
-//! of a request in `batch` does not change until `sent` has returned the request.
+//! Headers are sent from a buffer, and payload straight from the requests' memory. Invariant: the
+//! memory of a request in `batch` does not change until `sent` has returned the request.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -20,7 +19,6 @@ use super::secure::{self, Session};
 use super::siblings::NbdRequest;
 use crate::common::pieces::PIECES_MAX;
 
-/// Maximum number of requests in one send.
 const REQUESTS_MAX: usize = 256;
 /// Maximum number of memory segments in one send, which is the kernel's limit.
 const IOV_MAX: usize = 1024;
@@ -28,7 +26,6 @@ const IOV_MAX: usize = 1024;
 /// requests wait for its end.
 const PAYLOAD_MAX: u64 = 1 << 20;
 
-/// The sending side of a connection.
 pub(crate) struct Outbound {
     headers: Box<[[u8; EXTENDED_REQUEST_BYTES]]>,
     iov: Vec<iovec>,
@@ -41,7 +38,6 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    /// Creates the sending side of a connection that is not open yet.
     pub(crate) fn new() -> Outbound {
         // SAFETY: msghdr is a plain structure for which zero is valid.
         let msg = unsafe { std::mem::zeroed() };
@@ -55,7 +51,6 @@ impl Outbound {
         }
     }
 
-    /// Returns true if a send operation is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
     }
@@ -97,9 +92,6 @@ impl Outbound {
 
     /// Starts to send the rest of the batch as ciphertext, together with other output of the TLS
     /// session.
-    ///
-    /// # Errors
-    /// Returns the error that ended the TLS session.
     pub(crate) fn send_sealed(
         &mut self,
         (ring, fd, user_data): (&Ring, RawFd, u64),
@@ -169,7 +161,6 @@ impl Outbound {
         self.first == self.iov.len()
     }
 
-    /// Removes the bytes that were sent from the segments.
     fn advance(&mut self, bytes: usize) {
         let mut bytes = bytes;
         while let Some(piece) = self.iov.get_mut(self.first) {
@@ -184,7 +175,6 @@ impl Outbound {
         }
     }
 
-    /// Records that the operation failed.
     pub(crate) fn broken(&mut self) {
         self.busy = false;
     }

@@ -1,11 +1,9 @@
 //! `NbdQueue`: hardware queue of an NBD drive, with its requests and its links to the server.
 //!
-//! A queue is opened on its I/O thread and used only there. Requests wait in a list. In
-//! `commit_rqs`, each link whose last send has ended takes its share in one send, which the
-//! thread's next turn submits. Answers arrive through an inbox. The block layer calls this under
-//! the serve lock; it calls `link.rs`. Invariant: a tag is completed only when no operation uses
-//! its memory. A queue that is dropped ends its operations, or leaks the memory that they may still
-//! use.
+//! Requests wait in a list. In `commit_rqs`, each link whose last send has ended takes its share in
+//! one send, which the thread's next turn submits. Invariant: a tag is completed only when no
+//! operation uses its memory. A queue that is dropped ends its operations, or leaks the memory that
+//! they may still use.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -40,28 +38,22 @@ const DRAIN_TURN_NS: u64 = 10_000_000;
 
 /// Flights for requests of other queues. They come after those of the queue's own tags.
 struct GuestFlights {
-    /// Maximum number of guest flights.
     max: usize,
-    /// Indexes of the free guest flights.
     free: Vec<u32>,
 }
 
-/// A hardware queue of an NBD drive.
 pub(crate) struct NbdQueue {
     shared: Arc<NbdState>,
-    /// Index of the queue in the drive.
     number: usize,
     ring: ThreadBound<Ring>,
     links: Vec<NbdLink>,
     /// One flight for each tag, then those for requests of other queues.
     flights: Vec<Flight>,
-    /// Number of tags.
     depth: usize,
     guests: GuestFlights,
     /// True if other queues have sent messages.
     has_mail: Arc<AtomicBool>,
     mail: Vec<QueueMessage>,
-    /// Requests of other queues that must be returned to them.
     returns: Vec<GivenBack>,
     waiting: VecDeque<u32>,
     done: Vec<(Tag, Status)>,
@@ -107,14 +99,12 @@ impl NbdQueue {
         queue
     }
 
-    /// Calls `each` with each link.
     fn with_links(&mut self, mut each: impl FnMut(&mut NbdLink, &mut LinkContext<'_>)) {
         let NbdQueue { shared, ring, links, flights, waiting, done, .. } = self;
         let mut context = LinkContext { shared, ring: ring.get(), flights, waiting, done };
         links.iter_mut().for_each(|link| each(link, &mut context));
     }
 
-    /// Returns the NBD command and flags for a request.
     fn command_of(&self, rq: &Request<Native>) -> (Command, u16) {
         let forces = self.shared.write_through || rq.flags().has(OpFlags::FUA);
         let has_fua = self.shared.promise.flags.contains(TransmissionFlags::FUA);
@@ -179,7 +169,6 @@ impl NbdQueue {
         }
     }
 
-    /// Takes this queue's share of the forwarded requests.
     fn take_guests(&mut self) {
         let used = self.flights.len() - self.depth - self.guests.free.len();
         for request in self.shared.siblings.take_share(self.guests.max - used) {
@@ -192,7 +181,6 @@ impl NbdQueue {
         }
     }
 
-    /// Forwards the waiting requests of this queue, and returns those of other queues.
     #[cold]
     fn forward(&mut self) {
         self.dismiss_guests();
@@ -203,7 +191,6 @@ impl NbdQueue {
         });
     }
 
-    /// Returns the waiting requests of other queues to them.
     fn dismiss_guests(&mut self) {
         if self.flights.len() == self.depth {
             return;
@@ -226,7 +213,6 @@ impl NbdQueue {
         }
     }
 
-    /// Processes the messages from other queues.
     fn read_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.mail);
         self.shared.siblings.take_mail(self.number, &self.has_mail, &mut mail);
@@ -329,7 +315,6 @@ impl NbdQueue {
         }
     }
 
-    /// Processes the reactor's completions and advances the links.
     fn progress(&mut self) {
         let NbdQueue { shared, ring, links, flights, waiting, done, inbox, .. } = self;
         let ring = ring.get();

@@ -1,10 +1,9 @@
 //! `Redial`: reconnects a link to its server, on a thread of its own.
 //!
-//! A link that has lost its server starts a thread, handles other work meanwhile, and is woken when
-//! there is news: a new connection; the time limit has passed (the thread keeps trying for later
-//! requests); or the export has changed. This type passes the news between the two. The thread ends
-//! when it has a connection, or when the link no longer needs one. `link.rs` calls this; it calls
-//! `dial.rs`.
+//! A link that has lost its server starts a thread, and is woken when there is news: a new
+//! connection; the time limit has passed (the thread keeps trying for later requests); or the
+//! export has changed. The thread ends when it has a connection, or when the link no longer needs
+//! one.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -17,20 +16,16 @@ use super::dial::{Connected, Purpose, failure_of};
 use super::trouble::{ConnectFailure, NOT_SHARED};
 use crate::common::owner_queues::wake_up;
 
-/// Time limit of one attempt.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(5);
 /// Pause after the first attempt; doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Maximum pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Maximum pause while other connections are up. In that case the server accepts no more
 /// connections, and may log each attempt.
 const PAUSE_SHORT_MAX: Duration = Duration::from_secs(30);
 
-/// News for a link from its reconnecting thread.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// A new connection was made.
     Connected(Connected),
     /// The time limit for reconnecting has passed. Another outcome may follow.
     Late(String),
@@ -56,22 +51,18 @@ struct RedialState {
     wish: u64,
 }
 
-/// State shared by a link and its reconnecting thread.
 #[derive(Debug)]
 pub(crate) struct Redial {
     state: Mutex<RedialState>,
     changed: Condvar,
-    /// Eventfd that wakes the link's I/O thread.
     wake: Arc<OwnedFd>,
 }
 
 impl Redial {
-    /// Creates the state of a link whose I/O thread is woken by `wake`.
     pub(crate) fn new(wake: Arc<OwnedFd>) -> Redial {
         Redial { state: Mutex::default(), changed: Condvar::new(), wake }
     }
 
-    /// Starts a thread that reconnects.
     pub(crate) fn ask(self: &Arc<Self>, shared: &Arc<NbdState>, patience: Patience) {
         let wish = self.forget();
         let (mine, shared) = (Arc::clone(self), Arc::clone(shared));

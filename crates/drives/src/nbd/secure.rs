@@ -1,8 +1,6 @@
-//! TLS for NBD drives: loads its files and re-exports the types of millrace-tls that connections
-//! use.
+//! TLS for NBD drives: loads its files, and names the types of millrace-tls that connections use.
 //!
-//! Without the feature `tls`, a drive that asks for TLS is refused. `settings.rs` and `nbd.rs` call
-//! this.
+//! Without the feature `tls`, a drive that asks for TLS is refused.
 
 mod expiry;
 
@@ -11,10 +9,7 @@ pub(crate) use millrace_tls::{ClientConfig, Error, REFUSAL, Session};
 
 use super::{NbdTls, TlsIdentity};
 
-/// Loads the TLS files of a drive.
-///
-/// # Errors
-/// Returns an error if the files are unusable, or [`REFUSAL`] if TLS is not compiled in.
+/// Loads the TLS files of a drive. Returns [`REFUSAL`] if TLS is not compiled in.
 pub(crate) fn load(tls: &NbdTls) -> Result<ClientConfig, Error> {
     let own = |files: &TlsIdentity| millrace_tls::Identity {
         certificate: files.certificate.clone(),

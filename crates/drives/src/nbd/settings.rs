@@ -1,8 +1,6 @@
-//! Parses a drive spec into the settings of an NBD drive, and defines the driver's row in the
-//! driver table.
+//! Settings of an NBD drive, parsed from a spec, and the driver's row in the driver table.
 //!
-//! `crate::open` calls this. It reads no file and contacts no server. Errors name the key and its
-//! value.
+//! No file is read and no server is contacted. Errors name the key and its value.
 
 use millrace_block::QueueKind;
 use std::time::Duration;
@@ -11,7 +9,6 @@ use super::{CONNECTIONS_MAX, NbdConfig, NbdTls, OnServerRestart, TlsIdentity, se
 use crate::open::DriverRow;
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "nbd",
     keys: "uri connections depth reconnect write-through on-server-restart read-only \
@@ -22,7 +19,6 @@ pub(crate) const ROW: DriverRow = DriverRow {
     settings: |spec| Ok(Box::new(config_of(spec)?)),
 };
 
-/// Parses and checks the settings of a spec.
 fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     let Some(text) = spec.get("uri") else { return Err(spec.missing("uri")) };
     // The protocol crate parses only URIs without TLS, so `nbds:` is replaced by `nbd:` before the
@@ -46,10 +42,8 @@ fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     })
 }
 
-/// Names of the TLS keys.
 const TLS_KEYS: [&str; 4] = ["tls-ca", "tls-certificate", "tls-key", "tls-hostname"];
 
-/// Returns an error if TLS is not compiled in.
 fn refuse_tls(spec: &Spec, key: &str) -> Result<(), SpecError> {
     secure::REFUSAL.map_or(Ok(()), |why| Err(spec.invalid(key, why)))
 }

@@ -1,19 +1,17 @@
 //! `SiblingQueues`: tracks which queues of a drive have a connection, and passes on requests that
 //! one queue sends for another.
 //!
-//! A server may accept fewer connections than the drive has queues, from the start or after a
-//! restart. A queue without a connection forwards its requests through `SiblingQueues`. A queue
-//! with a connection takes them, sends them like its own, and returns them answered, or unsent if
-//! its connection is lost. Each request keeps its tag in its own queue all the time; only its
-//! memory list moves. `queue.rs` calls this and, for the number of connections, `link.rs`. This
-//! file also decides which connections may be open at the same time, because without `multi-conn` a
-//! flush covers only its own connection.
+//! A server may accept fewer connections than the drive has queues. A queue with a connection takes
+//! requests that others have forwarded, sends them like its own, and returns them answered, or
+//! unsent if its connection is lost. Each request keeps its tag in its own queue. This file also
+//! decides which connections may be open at the same time, because without `multi-conn` a flush
+//! covers only its own connection.
 //!
 //! Invariants: a forwarded request is in exactly one place: in `pending`, in a queue with a
 //! connection, or in the mailbox of its own queue. A queue takes its requests in `pending` back as
 //! soon as no connection is up; the loss of the last one wakes all threads. A connection that must
 //! be the only one is admitted when all others are closed, including those of earlier generations,
-//! and then excludes others while it is open. Lock order: `state` is taken alone, once for a batch.
+//! and then excludes others while it is open.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -68,7 +66,6 @@ impl NbdRequest {
     };
 }
 
-/// A request that a queue has forwarded.
 #[derive(Debug)]
 pub(crate) struct Forwarded {
     pub(crate) origin: Origin,
@@ -87,7 +84,6 @@ pub(crate) struct GivenBack {
     pub(crate) request: NbdRequest,
 }
 
-/// Message to a queue.
 #[derive(Debug)]
 pub(crate) enum QueueMessage {
     GivenBack(GivenBack),
@@ -105,7 +101,6 @@ pub(crate) enum ConnectionSharing {
     Alone,
 }
 
-/// Connections and forwarded requests of all queues.
 #[derive(Debug, Default)]
 pub(crate) struct SiblingQueues {
     /// Number of connections of the current generation that are up.
@@ -121,7 +116,6 @@ pub(crate) struct SiblingQueues {
 struct SiblingState {
     queues: Vec<QueueState>,
     pending: VecDeque<Forwarded>,
-    /// Number of the last forwarding.
     last_id: u64,
     /// Generation whose connections count in `up`.
     generation: u32,
@@ -140,7 +134,6 @@ impl SiblingState {
     }
 }
 
-/// State of one queue that other queues use.
 #[derive(Debug, Default)]
 struct QueueState {
     /// Wakes the queue's thread; `None` while the queue is not open.
@@ -218,7 +211,6 @@ impl SiblingQueues {
         state.admits(sharing, state.open().saturating_sub(own))
     }
 
-    /// Returns true if the open connection must be the only one.
     pub(crate) fn is_sole(&self) -> bool {
         lock_unpoisoned(&self.state).is_sole
     }
@@ -268,7 +260,6 @@ impl SiblingQueues {
         }
     }
 
-    /// Returns true if any queue has a connection that is up.
     pub(crate) fn has_connection(&self) -> bool {
         self.up.load(Ordering::Relaxed) > 0
     }
@@ -278,7 +269,6 @@ impl SiblingQueues {
         (self.up.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed))
     }
 
-    /// Returns true if requests wait for a queue with a connection.
     pub(crate) fn has_pending(&self) -> bool {
         self.pending.load(Ordering::Relaxed) > 0
     }
@@ -294,7 +284,6 @@ impl SiblingQueues {
         state.queues.iter().filter(|one| one.up > 0).for_each(QueueState::wake);
     }
 
-    /// Takes back the forwarded requests of a queue that no queue has taken.
     pub(crate) fn take_back(&self, queue: usize) -> Vec<Forwarded> {
         let mut state = lock_unpoisoned(&self.state);
         let pending = std::mem::take(&mut state.pending);
@@ -315,7 +304,6 @@ impl SiblingQueues {
         taken
     }
 
-    /// Returns requests to their queues.
     pub(crate) fn give_back(&self, requests: impl Iterator<Item = GivenBack>) {
         let mut state = lock_unpoisoned(&self.state);
         let mut woken = vec![false; state.queues.len()];

@@ -2,8 +2,7 @@
 //! TLS.
 //!
 //! A `TimedConnection` is used while a connection is negotiated, and for single queries.
-//! Afterwards, the socket and the TLS session go to a link, which uses them with its ring.
-//! `dial.rs` and `status_line.rs` call this; it calls the TLS crate.
+//! Afterwards, the socket and the TLS session go to a link.
 use millrace_machine::{Deadline, Native};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
@@ -15,14 +14,12 @@ use std::time::Duration;
 use super::secure::Session;
 use crate::common::cancel::{Cancel, LOOK};
 
-/// A socket, with the flag that cancels waits for it.
 #[derive(Debug)]
 struct CancellableSocket {
     socket: OwnedFd,
     cancel: Cancel,
 }
 
-/// A socket with blocking calls, and its TLS session if TLS is used.
 #[derive(Debug)]
 pub(crate) struct TimedConnection {
     stream: CancellableSocket,
@@ -35,15 +32,11 @@ impl TimedConnection {
         TimedConnection { stream: CancellableSocket { socket, cancel }, tls: None }
     }
 
-    /// Returns the TLS session, if there is one.
     pub(crate) fn session(&self) -> Option<&Session> {
         self.tls.as_deref()
     }
 
     /// Starts TLS. Returns after the server's certificate was verified.
-    ///
-    /// # Errors
-    /// Returns the error of the TLS session or the socket.
     pub(crate) fn secure(
         &mut self,
         mut session: Session,
@@ -67,9 +60,6 @@ impl TimedConnection {
     }
 
     /// Sends all bytes.
-    ///
-    /// # Errors
-    /// Returns the error of the socket; `TimedOut` or `WouldBlock` if it takes too long.
     pub(crate) fn say(&mut self, bytes: &[u8], deadline: &mut Deadline<Native>) -> io::Result<()> {
         let Some(session) = &mut self.tls else {
             return self.stream.write_all(bytes, deadline);
@@ -85,9 +75,6 @@ impl TimedConnection {
     }
 
     /// Receives some bytes. Returns 0 at the end of the stream.
-    ///
-    /// # Errors
-    /// Returns the error of the socket; `TimedOut` or `WouldBlock` if nothing arrives.
     pub(crate) fn hear(
         &mut self,
         into: &mut [u8],
@@ -104,11 +91,7 @@ impl TimedConnection {
         }
     }
 
-    /// Returns the socket, in blocking mode without timeouts, and the TLS session, for use with a
-    /// ring.
-    ///
-    /// # Errors
-    /// Returns an error if the system refuses a socket option.
+    /// Returns the socket, in blocking mode without timeouts, and the TLS session.
     pub(crate) fn into_parts(self) -> io::Result<(OwnedFd, Option<Box<Session>>)> {
         self.stream.set_timeout(None)?;
         self.stream.prepare()?;
@@ -116,16 +99,12 @@ impl TimedConnection {
     }
 }
 
-/// Returns how long to wait before the next look at the deadline.
-///
-/// # Errors
-/// `TimedOut` if the deadline has passed.
+/// Returns the maximum time to wait before the deadline is checked again.
 fn slice(deadline: &mut Deadline<Native>) -> io::Result<Duration> {
     deadline.slice().ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
 impl CancellableSocket {
-    /// Sends the TLS session's output.
     fn send(&mut self, session: &mut Session, deadline: &mut Deadline<Native>) -> io::Result<()> {
         let bytes = session.output().len();
         self.write_all(session.output(), deadline)?;
@@ -133,7 +112,6 @@ impl CancellableSocket {
         Ok(())
     }
 
-    /// Receives input for the TLS session.
     fn receive(
         &mut self,
         session: &mut Session,

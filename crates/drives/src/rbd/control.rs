@@ -1,14 +1,12 @@
 //! `ControlThread`: a thread of each Ceph drive, for all calls that may wait for the cluster.
 //!
-//! The control thread checks the image while the drive is open, answers queries about holes, and
-//! closes the image at the end, so that closing needs no new thread. A check opens the image again
-//! by its id and compares it with the open one, because librbd returns wrong data otherwise: the
-//! current data of the image for a removed snapshot, zeroes for a removed image, and the parent's
-//! data for a clone that was flattened while it was open without a watch. The image is checked at
-//! every change that librbd reports (the author of the change waits for the check), and every few
-//! seconds. rbd.rs and map.rs call this; the thread ends with its drive. Invariant: the thread
-//! keeps no reference to the image after `ControlThread::end_looks`, so closing the drive closes
-//! the image.
+//! The thread checks the image while the drive is open, answers queries about holes, and closes the
+//! image at the end. A check opens the image again by its id and compares it with the open one,
+//! because librbd returns wrong data otherwise: the current data of the image for a removed
+//! snapshot, zeroes for a removed image, and the parent's data for a clone that was flattened while
+//! it was open without a watch. The image is checked at every change that librbd reports, and every
+//! few seconds. Invariant: the thread keeps no reference to the image after
+//! `ControlThread::end_looks`, so closing the drive closes the image.
 
 use std::io;
 use std::ops::Range;
@@ -41,15 +39,11 @@ static PATIENCE: Mutex<Duration> = Mutex::new(CLOSE_PATIENCE);
 /// Byte ranges with data, in order; `None` if unknown.
 pub(super) type Data = Option<Vec<Range<u64>>>;
 
-/// Orders to the control thread.
 pub(super) enum ControlOrder {
-    /// Check the image, and return its size in bytes.
     Look(Sender<Result<u64, Error>>),
-    /// Return the ranges of the image that hold data.
     Data(Range<u64>, Sender<Data>),
     /// Drop the reference to the image, so that no check begins any more.
     EndLooks(Sender<()>),
-    /// Close the image.
     Close(Box<RbdImage>, Option<HeldImage>, Sender<()>),
 }
 
@@ -65,11 +59,9 @@ pub(crate) struct KnownImage {
     pub(crate) is_locked: bool,
 }
 
-/// Sends orders to the control thread.
 pub(super) struct ControlThread(Sender<ControlOrder>);
 
 impl ControlThread {
-    /// Starts the thread for an open image.
     pub(super) fn start(shared: &Arc<RbdState>) -> ControlThread {
         let (sender, orders) = mpsc::channel();
         let theirs = Arc::downgrade(shared);
@@ -132,7 +124,6 @@ fn wait_for_look(orders: &Sender<ControlOrder>) {
     }
 }
 
-/// Body of the control thread.
 fn run(mut shared: Weak<RbdState>, orders: &Receiver<ControlOrder>, period: Duration) {
     loop {
         // Sending an answer fails if its receiver is gone, which is no error.
@@ -169,7 +160,6 @@ fn closed() -> Error {
     Error::new(ErrorKind::System, "the drive is closed")
 }
 
-/// State of an image in the cluster at the time of a check.
 struct CurrentImage {
     size_bytes: u64,
     overlap_bytes: u64,
@@ -198,10 +188,8 @@ fn gone_or(error: io::Error, what: &'static str) -> LookError {
 }
 
 impl RbdState {
-    /// Compares the image in the cluster with the open one. Returns its size in bytes.
-    ///
-    /// # Errors
-    /// Returns an error if the cluster does not answer, or if the drive must not go on.
+    /// Compares the image in the cluster with the open one. Returns its size in bytes. Returns an
+    /// error if the cluster does not answer, or if the drive must not go on.
     fn look(&self) -> Result<u64, Error> {
         let error = |text: &str| Error::new(ErrorKind::System, format!("{}: {text}", self.name));
         if self.has_failed() {

@@ -1,10 +1,10 @@
 //! `HoleMap`: finds the parts of an image that hold data, without waiting long for the answer.
 //!
 //! The answer comes from the image's object map (`fast-diff`), and the cluster may take any time.
-//! The caller is an I/O thread with other work. So the drive's control thread asks the cluster, and
-//! a range that is not answered within a fifth of a second counts as data until the answer arrives.
-//! `Driver::extents` calls this. Only whole objects are queried, because versions of librbd before
-//! 1.17 answer wrongly otherwise, and also with parents or striping (Ceph issues 53784 and 53897).
+//! The caller is an I/O thread with other work. So the control thread asks the cluster, and a range
+//! that is not answered within a fifth of a second counts as data until the answer arrives. Only
+//! whole objects are queried, because versions of librbd before 1.17 answer wrongly otherwise, and
+//! also with parents or striping (Ceph issues 53784 and 53897).
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -16,9 +16,8 @@ use millrace_machine::lock_unpoisoned;
 
 use super::RbdState;
 use super::control::{ControlThread, Data};
-use crate::common::extents::{ExtentList, all_data};
+use crate::common::extents::{DATA, HOLE, SectorExtents, all_data};
 
-/// Maximum time to wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Feature bit `RBD_FEATURE_FAST_DIFF`.
@@ -34,7 +33,6 @@ pub(crate) struct HoleMap {
 }
 
 impl HoleMap {
-    /// Returns the allocation of a range of sectors.
     pub(super) fn extents(
         &self,
         control: &ControlThread,
@@ -83,15 +81,14 @@ impl RbdState {
     }
 }
 
-/// Converts data ranges to extents of whole sectors: holes and data.
 fn extents_of(range: &Range<u64>, data: &[Range<u64>]) -> Vec<Extent> {
-    let mut list = ExtentList::new(range.start >> 9, (range.end - range.start) >> 9);
+    let mut list = SectorExtents::new(range.start >> 9, (range.end - range.start) >> 9);
     for piece in data {
         // The image's last object may end inside a sector. The drive has whole sectors only.
-        list.cover(piece.start >> 9, true, true);
-        list.cover(piece.end.div_ceil(512), false, false);
+        list.cover(piece.start >> 9, HOLE);
+        list.cover(piece.end.div_ceil(512), DATA);
     }
-    list.cover(range.end >> 9, true, true);
+    list.cover(range.end >> 9, HOLE);
     list.extents
 }
 

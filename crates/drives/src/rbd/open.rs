@@ -5,8 +5,7 @@
 //! thread still opens afterwards is closed again. The lock of a live client is never taken away,
 //! although librbd would do so. The lock of a dead client is taken once the cluster has forgotten
 //! the client (`osd_client_watch_timeout`, 30 s); librbd then puts that client on the cluster's
-//! block list. `RbdDriver::open` and `--check` call this; it calls cluster.rs and image.rs. Every
-//! error names the image.
+//! block list.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -28,7 +27,6 @@ use crate::open::Opened;
 
 /// Size to which librbd rounds discards unless configured otherwise, in bytes.
 const DISCARD_BYTES: u64 = 64 << 10;
-/// Pause between two checks of the lock's owner.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Additional time after the limit, in which the cluster may report why it failed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -78,12 +76,10 @@ fn within<T: Send + 'static>(
     Err(Error::new(ErrorKind::System, text))
 }
 
-/// Implements `RbdDriver::open`.
 pub(super) fn open(config: RbdConfig) -> Result<RbdDriver, Error> {
     open_by(library::functions()?, config)
 }
 
-/// Opens a drive with this function table.
 pub(super) fn open_by(
     functions: &'static library::Functions,
     config: RbdConfig,
@@ -127,7 +123,7 @@ pub(super) fn look(
             return Err(busy(&theirs, &in_use(&owner)));
         }
         let warnings = warnings(&image, &theirs)?;
-        let driver = NullDriver::stand_in(size_bytes, 512, read_only);
+        let driver = NullDriver { read_only, ..NullDriver::stand_in(size_bytes, 512) };
         Ok(Opened { identity: Some(identity), warnings, ..Opened::plain(driver) })
     })
 }
@@ -326,11 +322,8 @@ fn in_use(owner: &str) -> String {
     )
 }
 
-/// Returns the current size of an image that may have been resized.
-///
-/// # Errors
-/// Returns an error if the cluster does not answer, or if an image without a watch has changed its
-/// size: librbd notices that only with a watch.
+/// Returns the current size of an image that may have been resized. librbd notices a new size only
+/// with a watch, so the change is an error for an image without one.
 pub(super) fn size_now(
     config: &RbdConfig,
     shared: &RbdState,

@@ -1,17 +1,12 @@
 //! `RbdQueue`: hardware queue of a Ceph image, on one I/O thread.
 //!
-//! A queue is opened on its thread and used only there. A request becomes one asynchronous call of
-//! librbd on the request's own memory. librbd's thread puts the result into the queue's inbox and,
-//! if that was empty, writes the eventfd that ends the I/O thread's turn. All queues share one
-//! image handle, because the exclusive lock belongs to a handle. Each queue has its own inbox,
-//! because `rbd_set_image_notification` supports only one for each handle, and writes its eventfd
-//! for every completion. librbd cannot cancel I/O, so a request that has timed out keeps its memory
-//! until librbd completes it. Results of librbd are checked here, and tested with a replaced
-//! function table: a negative number is an errno; a read must return all its bytes; any other
-//! result that is not plain success is an I/O error; a completion that does not belong to its tag
-//! is dropped. Lock order: the inbox's lock is the only lock, and nothing is called under it.
-//! Invariant: memory and slots stay in place until every completion was taken; a queue that is
-//! dropped earlier leaks them.
+//! A request becomes one asynchronous call of librbd on the request's own memory. A thread of
+//! librbd puts the result into the queue's inbox and wakes the I/O thread. Each queue has its own
+//! inbox, because `rbd_set_image_notification` supports only one for each handle, and writes its
+//! eventfd for every completion. librbd cannot cancel I/O, so a request that has timed out keeps
+//! its memory until librbd completes it. A read must return all its bytes; a completion that does
+//! not belong to its tag is dropped. Invariant: memory and slots stay in place until every
+//! completion was taken; a queue that is dropped earlier leaks them.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -34,7 +29,6 @@ use crate::common::outcomes::{Outcome, Outcomes, completion_data};
 use crate::common::owner_queues::wake_up;
 use crate::common::pieces;
 
-/// Result of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct QueueOutcome {
     tag: u32,
@@ -43,7 +37,6 @@ struct QueueOutcome {
     result: ssize_t,
 }
 
-/// Results for one queue.
 struct OutcomeInbox {
     done: Mutex<Vec<QueueOutcome>>,
     wake: Arc<OwnedFd>,
@@ -61,7 +54,6 @@ impl OutcomeInbox {
     }
 }
 
-/// Data that a completion needs to find its queue.
 struct CompletionSlot {
     functions: &'static Functions,
     inbox: Arc<OutcomeInbox>,
@@ -87,18 +79,15 @@ unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
     inbox.push(QueueOutcome { tag, completion: completion.addr(), result });
 }
 
-/// Request of one tag.
 struct Flight {
     /// Address of the completion; 0 while the tag is free.
     completion: usize,
     op: Op,
     len: u64,
     memory: Vec<iovec>,
-    /// Last result of librbd.
     result: ssize_t,
 }
 
-/// A hardware queue of a Ceph image.
 pub(crate) struct RbdQueue {
     shared: Arc<RbdState>,
     inbox: Arc<OutcomeInbox>,
@@ -129,7 +118,6 @@ impl RbdQueue {
         }
     }
 
-    /// Passes a request to librbd.
     fn begin(&mut self, rq: &Request<Native>) -> Result<(), Status> {
         let index = rq.tag().0 as usize;
         let (at, len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
@@ -194,13 +182,11 @@ impl RbdQueue {
 }
 
 impl Flight {
-    /// Creates the flight of a free tag.
     fn new() -> Flight {
         let memory = pieces::list();
         Flight { completion: 0, op: Op::Flush, len: 0, memory, result: 0 }
     }
 
-    /// Fills in a request's length and memory. Adjacent segments are joined.
     fn fill(&mut self, rq: &Request<Native>) {
         self.len = u64::from(rq.nr_sectors()) << 9;
         self.op = rq.op();
@@ -246,7 +232,6 @@ impl DriverQueue<Native> for RbdQueue {
         Dispatch::Queued
     }
 
-    /// Returns the result of librbd.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         completion_data(moment, format_args!("= {}", self.flights[tag.0 as usize].result))
     }

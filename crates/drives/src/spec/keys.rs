@@ -1,7 +1,6 @@
 //! Parses and checks the values of a spec's keys; errors name the driver and the key, with a hint.
 //!
-//! The functions parse kinds of values that several drivers have. `None` means that the spec does
-//! not give the key. Drivers call them for their own keys.
+//! `None` means that the spec does not give the key.
 
 use super::{Spec, SpecError};
 use crate::common::units::{size_bytes, time_ns};
