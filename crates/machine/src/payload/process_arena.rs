@@ -29,16 +29,17 @@ fn handed_out() -> &'static Mutex<HandedOut> {
 /// Allocates `len_bytes` of zeroed memory, or returns null.
 pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
     let mut out = lock_unpoisoned(handed_out());
-    let start = match len_bytes <= REGION_BYTES {
-        true => out.short(len_bytes),
-        false => out.long(len_bytes),
-    };
-    drop(out);
-    let Some((start, is_fresh)) = start else { return ptr::null_mut() };
-    if !is_fresh {
-        // SAFETY: at least so long, and nobody else's.
-        unsafe { ptr::write_bytes(start.as_ptr(), 0, len_bytes) };
+    if len_bytes > REGION_BYTES {
+        // The system has zeroed a new region.
+        let Ok(region) = Region::map(len_bytes) else { return ptr::null_mut() };
+        let start = region.start();
+        out.regions.insert(start.as_ptr().addr(), region);
+        return start.as_ptr();
     }
+    let Some(start) = out.take(len_bytes) else { return ptr::null_mut() };
+    drop(out);
+    // SAFETY: at least so long, and nobody else's.
+    unsafe { ptr::write_bytes(start.as_ptr(), 0, len_bytes) };
     start.as_ptr()
 }
 
@@ -61,9 +62,8 @@ pub(super) unsafe fn dealloc(start: *mut u8, len_bytes: usize) {
 }
 
 impl HandedOut {
-    /// Allocates a buffer of up to 2 MiB. Returns it with true if it is known to be zeroed;
-    /// otherwise it may hold data of its last user.
-    fn short(&mut self, len_bytes: usize) -> Option<(NonNull<u8>, bool)> {
+    /// Takes a buffer of up to 2 MiB, which may hold data of its last user.
+    fn take(&mut self, len_bytes: usize) -> Option<NonNull<u8>> {
         let order = order_of(len_bytes)?;
         let buffer = match self.arena.take(order) {
             Some(buffer) => buffer,
@@ -74,15 +74,7 @@ impl HandedOut {
         };
         let start = buffer.start();
         self.buffers.insert(start.as_ptr().addr(), buffer);
-        Some((start, false))
-    }
-
-    /// Maps a longer buffer, which the system has zeroed.
-    fn long(&mut self, len_bytes: usize) -> Option<(NonNull<u8>, bool)> {
-        let region = Region::map(len_bytes).ok()?;
-        let start = region.start();
-        self.regions.insert(start.as_ptr().addr(), region);
-        Some((start, true))
+        Some(start)
     }
 }
 
