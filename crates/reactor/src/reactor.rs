@@ -220,15 +220,6 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Runs a turn that does not wait. Returns the number of completions.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Reactor::turn`].
-    pub fn turn_now(&self) -> Result<usize, io::Error> {
-        self.turn(Wait::No)
-    }
-
     /// Runs a turn like [`Reactor::turn`], for code without access to the reactor itself, such as a
     /// channel that waits or is being dropped.
     ///
