@@ -10,17 +10,16 @@
 //! counterpart: drivers/block/nbd.c.
 
 mod backoff;
+mod certificate_watch;
 mod dial;
 mod drive_state;
 mod flight;
 mod inbound;
 mod link;
-mod link_context;
 mod outbound;
 mod queue;
 mod redial;
 mod ring;
-mod secure;
 mod settings;
 mod siblings;
 mod status_line;
@@ -29,7 +28,6 @@ mod trouble;
 mod unflushed;
 mod wire;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,6 +38,8 @@ use millrace_block::{
 use millrace_machine::{Native, Topology, lock_unpoisoned};
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
+use millrace_tls::ClientConfig;
+pub use millrace_tls::{ClientFiles, Identity as TlsIdentity};
 
 use crate::common::cancel::Cancel;
 use crate::common::extents::all_data;
@@ -122,7 +122,7 @@ impl NbdConfig {
         let tls = match &self.tls {
             None => None,
             Some(tls) => {
-                let config = secure::load(tls).map_err(|error| {
+                let config = ClientConfig::load(&tls.files).map_err(|error| {
                     self.error(ErrorKind::InvalidSetting, &format!("TLS: {error}"))
                 })?;
                 let host = match (&tls.hostname, &self.uri.address) {
@@ -161,22 +161,11 @@ pub enum OnServerRestart {
 /// TLS files, and the name that the server's certificate must have.
 #[derive(Debug, Clone)]
 pub struct NbdTls {
-    /// PEM file with the CA certificates that the server's certificate may be signed by.
-    pub ca: PathBuf,
-    /// Certificate and key, for servers that ask for client certificates.
-    pub identity: Option<TlsIdentity>,
+    /// Certificate files.
+    pub files: ClientFiles,
     /// Expected name in the server's certificate. `None` stands for the host of the URI, or
     /// `localhost` for a Unix socket.
     pub hostname: Option<String>,
-}
-
-/// Paths of a certificate and its key, in PEM format.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsIdentity {
-    /// The certificate, followed by the intermediate CA certificates that the server does not know.
-    pub certificate: PathBuf,
-    /// The certificate's private key.
-    pub key: PathBuf,
 }
 
 /// A drive on an NBD server.

@@ -40,9 +40,6 @@ const TIME: Quantity = Quantity {
 
 /// Parses a size in bytes: `4096`, `1.5g`, `64KiB`, `10MB`. `k`, `m`, `g`, `t` and `p` are powers
 /// of 1024, as are `KiB` to `PiB`; `kB` to `PB` are powers of 1000.
-///
-/// # Errors
-/// Returns the rule that the text breaks, and a valid text.
 pub fn size_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = number_and_unit(text.trim());
     match unit_bytes(unit) {
@@ -61,18 +58,12 @@ pub fn size_bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a rate in bytes per second: a size, optionally followed by `/s`.
-///
-/// # Errors
-/// Returns the rule that the text breaks, and a valid text.
 pub fn rate_bytes_per_s(text: &str) -> Result<u64, String> {
     let text = text.trim();
     size_bytes(text.strip_suffix("/s").unwrap_or(text))
 }
 
 /// Parses a count, such as I/Os per second: `500`, `20k`, `1.5m`. `k` and `m` are powers of 1000.
-///
-/// # Errors
-/// Returns the rule that the text breaks, and a valid text.
 pub fn count(text: &str) -> Result<u64, String> {
     let (digits, unit) = number_and_unit(text.trim());
     let power = match unit {
@@ -86,9 +77,6 @@ pub fn count(text: &str) -> Result<u64, String> {
 
 /// Parses a time in nanoseconds: `250ns`, `1.5s`, `1m30s`, `2h`. The unit is required, except for
 /// 0.
-///
-/// # Errors
-/// Returns the rule that the text breaks, and a valid text.
 pub fn time_ns(text: &str) -> Result<u64, String> {
     let (text, ns) = (text.trim(), time_or_seconds_ns(text)?);
     match text != "0" && is_number(text) {
@@ -99,9 +87,6 @@ pub fn time_ns(text: &str) -> Result<u64, String> {
 
 /// Parses a time from the command line and returns it in nanoseconds. A number without a unit is in
 /// seconds.
-///
-/// # Errors
-/// Returns the rule that the text breaks, and a valid text.
 pub fn time_or_seconds_ns(text: &str) -> Result<u64, String> {
     let mut rest = text.trim();
     if is_number(rest) {

@@ -19,8 +19,8 @@ use millrace_machine::{Deadline, Native};
 use millrace_nbd::client::{Address, ClientHandshake, ClientProgress, ClientSession, NbdUri};
 use millrace_nbd::wire::REP_ERR_TLS_REQD;
 use millrace_nbd::{ProtocolError, ReplyStyle};
+use millrace_tls::{ClientConfig, Session};
 
-use super::secure::{ClientConfig, Session};
 use super::trouble::ConnectFailure;
 use super::wire::TimedConnection;
 use crate::common::cancel::Cancel;

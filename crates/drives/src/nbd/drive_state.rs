@@ -16,8 +16,8 @@ use millrace_nbd::client::ClientSession;
 
 use super::OnServerRestart;
 use super::backoff::{LogLimit, ReconnectBackoff};
+use super::certificate_watch::CertificateWatch;
 use super::dial::{Connected, Target};
-use super::secure::CertificateWatch;
 use super::siblings::{ConnectionSharing, SiblingQueues};
 use super::status_line::StatusLine;
 use super::trouble::{ConnectFailure, ReconnectTrouble};

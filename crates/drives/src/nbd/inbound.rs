@@ -12,10 +12,10 @@ use libc::{iovec, msghdr};
 use millrace_nbd::client::{Answer, AnswerError, Answers};
 use millrace_nbd::{Command, Errno};
 use millrace_reactor::Op;
+use millrace_tls::Session;
 
 use super::flight::Flight;
 use super::ring::Ring;
-use super::secure::{self, Session};
 use crate::common::pieces::PIECES_MAX;
 
 /// Size of the buffer in bytes; longer than the longest message without payload.
@@ -119,7 +119,7 @@ impl Inbound {
     }
 
     /// Decrypts received data into the buffer. Returns false if there was none.
-    pub(crate) fn unseal(&mut self, session: &mut Session) -> Result<bool, secure::Error> {
+    pub(crate) fn unseal(&mut self, session: &mut Session) -> Result<bool, millrace_tls::Error> {
         let bytes = session.read(self.room())?;
         self.end += bytes;
         Ok(bytes > 0)

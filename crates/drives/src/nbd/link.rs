@@ -7,6 +7,7 @@
 //! operation uses a request's memory after the request has left the link.
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,16 +17,16 @@ use millrace_block::{Status, Tag};
 use millrace_machine::{Deadline, Native};
 use millrace_nbd::client::Answers;
 use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
+use millrace_tls::Session;
 
 use super::NbdState;
 use super::dial::Connected;
 use super::drive_state::{ConnectionLoss, LossCause};
-use super::flight::FlightState;
+use super::flight::{Flight, FlightState};
 use super::inbound::Inbound;
-use super::link_context::{LinkContext, errno_text};
 use super::outbound::Outbound;
 use super::redial::{Outcome, Patience, Redial};
-use super::secure::Session;
+use super::ring::Ring;
 use super::trouble::{ConnectFailure, NOT_SHARED};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +65,17 @@ pub(crate) struct NbdLink {
     /// True if a non-durable write was acknowledged in the bytes received last.
     has_written: bool,
     since: Instant,
+}
+
+/// State that all links of a queue share, lent to one link at a time.
+pub(crate) struct LinkContext<'a> {
+    pub(crate) shared: &'a Arc<NbdState>,
+    pub(crate) ring: &'a Ring,
+    pub(crate) flights: &'a mut [Flight],
+    /// Indexes of the requests that wait for a link.
+    pub(crate) waiting: &'a mut VecDeque<u32>,
+    /// Completed requests.
+    pub(crate) done: &'a mut Vec<(Tag, Status)>,
 }
 
 #[derive(Default)]
@@ -545,5 +557,12 @@ impl NbdLink {
             self.fall(shared);
         }
         self.state = LinkState::Closing;
+    }
+}
+
+fn errno_text(result: i32) -> String {
+    match result {
+        0 => "the server hung up".to_owned(),
+        _ => std::io::Error::from_raw_os_error(-result).to_string(),
     }
 }

@@ -12,10 +12,10 @@ use millrace_nbd::client::Answers;
 use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
 use millrace_nbd::{Command, ReplyStyle, Request, encode_request};
 use millrace_reactor::Op;
+use millrace_tls::Session;
 
 use super::flight::{Flight, FlightState};
 use super::ring::Ring;
-use super::secure::{self, Session};
 use super::siblings::NbdRequest;
 use crate::common::pieces::PIECES_MAX;
 
@@ -96,7 +96,7 @@ impl Outbound {
         &mut self,
         (ring, fd, user_data): (&Ring, RawFd, u64),
         session: &mut Session,
-    ) -> Result<(), secure::Error> {
+    ) -> Result<(), millrace_tls::Error> {
         while let Some(piece) = self.iov.get(self.first) {
             // SAFETY: a header of this value's, or memory of a write that is in flight.
             let plain = unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) };

@@ -5,7 +5,7 @@
 use millrace_block::QueueKind;
 use std::time::Duration;
 
-use super::{CONNECTIONS_MAX, NbdConfig, NbdTls, OnServerRestart, TlsIdentity, secure};
+use super::{CONNECTIONS_MAX, ClientFiles, NbdConfig, NbdTls, OnServerRestart, TlsIdentity};
 use crate::open::DriverRow;
 use crate::spec::{Spec, SpecError};
 
@@ -45,7 +45,7 @@ fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
 const TLS_KEYS: [&str; 4] = ["tls-ca", "tls-certificate", "tls-key", "tls-hostname"];
 
 fn refuse_tls(spec: &Spec, key: &str) -> Result<(), SpecError> {
-    secure::REFUSAL.map_or(Ok(()), |why| Err(spec.invalid(key, why)))
+    millrace_tls::REFUSAL.map_or(Ok(()), |why| Err(spec.invalid(key, why)))
 }
 
 /// Parses the TLS keys of a spec whose URI asks for TLS.
@@ -60,7 +60,8 @@ fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
         (Some(_), None) => return Err(spec.missing("tls-key")),
         (None, Some(_)) => return Err(spec.missing("tls-certificate")),
     };
-    Ok(NbdTls { ca: ca.into(), identity, hostname: spec.get("tls-hostname").map(Into::into) })
+    let files = ClientFiles { ca: ca.into(), identity };
+    Ok(NbdTls { files, hostname: spec.get("tls-hostname").map(Into::into) })
 }
 
 /// Refuses TLS keys without a TLS URI, because the data would be sent in plaintext.

@@ -4,6 +4,7 @@
 //! A `TimedConnection` is used while a connection is negotiated, and for single queries.
 //! Afterwards, the socket and the TLS session go to a link.
 use millrace_machine::{Deadline, Native};
+use millrace_tls::Session;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SendFlags, send};
@@ -11,7 +12,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use super::secure::Session;
 use crate::common::cancel::{Cancel, LOOK};
 
 #[derive(Debug)]
