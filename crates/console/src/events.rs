@@ -20,11 +20,8 @@ const BAR_EVERY: Duration = Duration::from_millis(100);
 
 /// Passes each event of a reader to `each` until the trace ends or `each` returns `Stop`, and shows
 /// the progress in `bar`. Only verbs that print nothing meanwhile may show a bar, because the bar
-/// would break up lines on the same terminal.
-///
-/// # Errors
-/// Fails if the trace cannot be read. A trace that can be read in part is reported as damaged
-/// instead.
+/// would break up lines on the same terminal. A trace that can be read in part is reported as
+/// damaged, not as an error.
 pub fn for_each_event(
     reader: &mut Reader,
     (bar, label): (ProgressBar, &str),

@@ -2,8 +2,7 @@
 //! columns.
 //!
 //! clap wraps the text after the help at the width of the terminal, without regard to columns.
-//! Wrapped at 80 columns here, every line fits on a terminal, in a pipe and on a manual page. Pure
-//! functions; each program's cli.rs calls them.
+//! Wrapped at 80 columns here, every line fits on a terminal, in a pipe and on a manual page.
 
 use clap::Command;
 
@@ -27,7 +26,6 @@ pub fn wrap_after_help(command: Command) -> Command {
     command
 }
 
-/// Wraps each paragraph, example and table row of a text.
 fn wrapped_text(text: &str) -> String {
     let mut rows: Vec<String> = Vec::new();
     for line in text.lines() {

@@ -13,13 +13,8 @@ use millrace_console::visible;
 use crate::config::group;
 use crate::views::report::Report;
 
-/// Comment above the printed groups.
 const GROUPS: &str = "# These replace all [[group]] sections of the configuration:\n\n";
 
-/// Returns the lines, with comments that say where they belong.
-///
-/// # Errors
-/// Fails if the daemon has settings that this program does not know.
 pub fn lines(report: &Report) -> Result<String> {
     let (mut text, mut schedulers) = (String::new(), String::new());
     // Groups with a / in their names belong to single clients, and exist only while the client is

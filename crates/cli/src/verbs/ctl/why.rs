@@ -11,9 +11,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use millrace_console::{Grid, Side, say, visible};
+use millrace_console::{Grid, Side, visible};
 use serde::Serialize;
-use serde_json::json;
 
 use super::Daemon;
 use crate::verbs::stat::groups::{self, GroupRow};
@@ -51,7 +50,6 @@ group is shown with the average of the drive's I/Os. Of the requests in a socket
 one is known, so the true back pressure may be higher.
 ";
 
-/// Arguments of `ctl why`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct WhyArgs {
@@ -60,29 +58,20 @@ pub struct WhyArgs {
     /// Time to observe, such as 2 (seconds) or 500ms
     #[arg(value_parser = interval, default_value = "2")]
     seconds: Duration,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Explanation of a volume's latency.
 #[derive(Debug, Serialize)]
 struct VolumeExplanation {
     volume: String,
     seconds: f64,
-    /// Summary sentence for people.
     says: String,
     groups: Vec<Explained>,
-    /// Texts about latency targets that cannot be kept, and about other causes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
 
-/// Observes for a while, and prints the explanation.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached, or has no such volume or export.
-pub fn run(args: &WhyArgs) -> Result<ExitCode> {
-    let mut client = args.daemon.connect.client()?;
+pub fn run(daemon: &Daemon, args: &WhyArgs) -> Result<ExitCode> {
+    let mut client = daemon.connect.client()?;
     let before = client.ask(&STATS, &StatsQuery::ALL)?;
     let volume = volume_of(&before, &args.name)?;
     std::thread::sleep(args.seconds);
@@ -92,11 +81,7 @@ pub fn run(args: &WhyArgs) -> Result<ExitCode> {
         let (export, volume) = (visible(&args.name), visible(&volume));
         why.says = format!("Export {export} belongs to volume {volume}. {}", why.says);
     }
-    match args.daemon.json {
-        true => say(&format!("{}\n", json!(why))),
-        false => say(&text(&why)),
-    }
-    Ok(ExitCode::SUCCESS)
+    daemon.print(&why, || text(&why))
 }
 
 /// Returns the volume of this name, or of the export of this name.
@@ -154,7 +139,6 @@ const MUCH_PERCENT: f64 = 20.0;
 /// Mean number of I/Os in flight below which a client is said to pause, rather than to wait.
 const IDLE: f64 = 0.8;
 
-/// Returns the summary sentence about a group among all groups.
 fn sentence(
     (group, all): (&Explained, &[Explained]),
     row: Option<&GroupRow>,
@@ -244,7 +228,6 @@ fn pauses(group: &Explained) -> Option<String> {
     })
 }
 
-/// Says how long the I/Os of a group have waited, if none completed.
 fn so_far(group: &Explained) -> String {
     let waited = time(group.waiting_ms);
     match group.waiting {
@@ -256,7 +239,6 @@ fn so_far(group: &Explained) -> String {
     }
 }
 
-/// Lists in parentheses which of these groups have latency targets.
 fn targets(here: &[Explained], now: &Report) -> String {
     let of = |group: &GroupState| {
         let target = group.settings.get("latency-target")?;
@@ -267,7 +249,6 @@ fn targets(here: &[Explained], now: &Report) -> String {
     if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
 }
 
-/// Formats the explanation: the sentence, a row for each group, a line for each warning.
 fn text(why: &VolumeExplanation) -> String {
     let warnings: String =
         why.warnings.iter().map(|warning| format!("\n{}\n", visible(warning))).collect();
@@ -300,12 +281,10 @@ fn mean(group: &Explained) -> String {
     }
 }
 
-/// Formats a cause with its share of the time.
 fn part(group: &Explained, cause: &LatencyCause) -> String {
     format!("{:.0} % {}", cause.percent, reason(group, cause))
 }
 
-/// Returns the name of a cause. If the cause is the limits, adds which limits.
 fn reason(group: &Explained, cause: &LatencyCause) -> String {
     match cause.reason == "limit" && !group.limits.is_empty() {
         true => format!("limit ({})", visible(&group.limits.join(", "))),
@@ -313,7 +292,6 @@ fn reason(group: &Explained, cause: &LatencyCause) -> String {
     }
 }
 
-/// Formats milliseconds in a suitable unit.
 fn time(ms: f64) -> String {
     match ms {
         ..=0.0 => "-".to_owned(),

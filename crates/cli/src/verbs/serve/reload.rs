@@ -29,10 +29,8 @@ use crate::views::reload_report::{
 use crate::views::requests::RemovalOptions;
 use crate::views::{AddSection, Refusal, Reload, RemoveSection};
 
-/// Name that messages use for a configuration that was changed at runtime.
 const RUNNING: &str = "running configuration";
 
-/// Configuration of a daemon: as it was started, and as it is served now.
 #[derive(Debug)]
 pub struct ConfigReloader {
     running: Mutex<RunningText>,
@@ -44,25 +42,19 @@ pub struct ConfigReloader {
     fixed: DaemonConfig,
 }
 
-/// Settings from flags of the start, which override every configuration.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StartFlags {
-    /// Value of `--threads`.
     pub threads: Option<u16>,
-    /// Value of `--backend`.
     pub backend: Option<Backend>,
-    /// Value of `--metrics`.
     pub metrics: Option<SocketAddr>,
 }
 
 /// Text of the served configuration, without changes by `ctl set`.
 #[derive(Debug, Clone)]
 struct RunningText {
-    /// File of the configuration, if it has one.
     file: Option<PathBuf>,
     /// Text of that file when the daemon read it.
     as_read: Option<String>,
-    /// Directory from which its relative paths start.
     base: PathBuf,
     text: String,
 }
@@ -82,8 +74,6 @@ fn differing(one: &DaemonConfig, other: &DaemonConfig) -> Vec<&'static str> {
 }
 
 impl ConfigReloader {
-    /// Takes the configuration of a daemon that serves `plan`. `flags` override every
-    /// configuration.
     pub fn new(source: &Source, plan: &ServePlan, flags: StartFlags) -> ConfigReloader {
         let running = RunningText::of(source);
         let (running, base) = (Mutex::new(running), source.base.clone());
@@ -114,7 +104,6 @@ impl ConfigReloader {
         Ok(source)
     }
 
-    /// Parses a configuration, and applies the flags of the start.
     fn plan(&self, name: &str, text: &str, base: &Path) -> Result<ServePlan, Refusal> {
         let plan = config::load(name, text, base);
         let mut plan = plan.map_err(|problems| Refusal::new("bad-config", problems.to_string()))?;
@@ -136,10 +125,6 @@ impl ConfigReloader {
     }
 
     /// Makes the daemon serve another configuration, or changes nothing.
-    ///
-    /// # Errors
-    /// Returns `refused` if the configuration cannot be served or a client still uses a removed
-    /// export, and `busy` during a trace recording.
     fn take(
         &self,
         daemon: &LiveDaemon,
@@ -164,13 +149,13 @@ impl ConfigReloader {
         adopt_spelling(&mut plan.config, &served);
         let plan = &*plan;
         let difference = ConfigDifference::new(&served, &server.with_open_files(&plan.config));
-        if !difference.removed_volumes.is_empty() && daemon.recording().is_active() {
+        if !difference.removed_volumes.is_empty() && daemon.recording.is_active() {
             let text =
                 "a trace is being recorded, which keeps drives open: end the recording first";
             return Err(Refusal::new("busy", text));
         }
         let metrics = self.prepare_metrics(plan, daemon)?;
-        let marks = daemon.marks();
+        let marks = &daemon.marks;
         let options = ReloadOptions {
             dry_run: asked.dry_run,
             disconnect: asked.disconnect,
@@ -206,7 +191,7 @@ impl ConfigReloader {
                 if let Some(bound) = &bound {
                     say(&view_sockets::describe_metrics(bound.real()));
                 }
-                daemon.metrics().replace(bound);
+                daemon.metrics.replace(bound);
             }
             warnings::on_plan(plan, self.flags.metrics);
             log(&report, &reloaded.notes);
@@ -215,14 +200,12 @@ impl ConfigReloader {
         Ok(report)
     }
 
-    /// Returns the address of metrics in a plan, or that of the flag.
     fn metrics_of(&self, plan: &ServePlan) -> Option<SocketAddr> {
         view_sockets::metrics(plan, self.flags.metrics).map(|(address, ..)| address)
     }
 
-    /// Returns the change to a plan's address of metrics, if there is one.
     fn metrics_change(&self, plan: &ServePlan, daemon: &LiveDaemon) -> Option<ReloadChange> {
-        let (before, now) = (daemon.metrics().address(), self.metrics_of(plan));
+        let (before, now) = (daemon.metrics.address(), self.metrics_of(plan));
         (before != now).then(|| metrics_change(before, now))
     }
 
@@ -232,11 +215,11 @@ impl ConfigReloader {
         plan: &ServePlan,
         daemon: &LiveDaemon,
     ) -> Result<Option<Option<BoundAddress>>, Refusal> {
-        if self.metrics_of(plan) == daemon.metrics().address() {
+        if self.metrics_of(plan) == daemon.metrics.address() {
             return Ok(None);
         }
         let port = |address: Option<SocketAddr>| address.map(|address| address.port());
-        let is_same_port = port(self.metrics_of(plan)) == port(daemon.metrics().address());
+        let is_same_port = port(self.metrics_of(plan)) == port(daemon.metrics.address());
         let bound = view_sockets::bind_metrics(plan, self.flags.metrics);
         bound.map(Some).map_err(|problems| {
             let hint = match is_same_port {
@@ -270,12 +253,11 @@ impl ConfigReloader {
         changes.retain(|one| one.section != "listener" && !is_open_file(&one.name));
         let exports = changes.iter_mut().filter(|change| change.section == "export");
         exports.for_each(|export| export.detail.clear());
-        let (in_file, now) = (self.metrics_of(&plan), daemon.metrics().address());
+        let (in_file, now) = (self.metrics_of(&plan), daemon.metrics.address());
         changes.extend((in_file != now).then(|| metrics_change(in_file, now)));
         Ok(changes)
     }
 
-    /// Makes the daemon serve an edited version of its configuration.
     fn take_text(
         &self,
         daemon: &LiveDaemon,
@@ -455,7 +437,6 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     }
 }
 
-/// Returns the path of a socket with its directory in canonical form.
 fn place_of_socket(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
@@ -477,7 +458,6 @@ fn log(report: &ReloadReport, notes: &[String]) {
     notes.iter().for_each(|text| tracing::info!("{text}"));
 }
 
-/// Formats a difference as lines: parts that are added, removed, or changed.
 fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     let ConfigDifference { added_volumes, removed_volumes, added_groups, removed_groups, .. } =
         difference;
@@ -526,7 +506,6 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     lines
 }
 
-/// Formats a change of the metrics address as a line.
 fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> ReloadChange {
     let word = |address: Option<SocketAddr>| {
         address.map_or_else(|| "none".to_owned(), |address| address.to_string())

@@ -17,7 +17,6 @@ use millrace_exports::{socket_holder, socket_refusal};
 
 /// Longest time that a check waits for locks that other processes hold.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two attempts at a lock.
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// Deadline for waiting for other processes. A killed process holds its locks for some time, and a
@@ -28,17 +27,14 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Allows one second from now on, for all waits together.
     pub fn new() -> Patience {
         Patience { until: Instant::now() + PATIENCE }
     }
 
-    /// Returns the deadline of all waits.
     pub fn until(self) -> Instant {
         self.until
     }
 
-    /// Allows no wait.
     pub fn none() -> Patience {
         Patience { until: Instant::now() }
     }
@@ -69,7 +65,6 @@ pub fn tcp(address: SocketAddr, patience: Patience) -> Option<String> {
     patience.wait_for(in_use).or_else(refused).map(|error| no_tcp(&error))
 }
 
-/// Returns the remedy for an error of listening at a TCP address.
 pub fn no_tcp(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "in use by another server; choose another port".to_owned(),

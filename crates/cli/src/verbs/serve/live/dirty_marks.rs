@@ -4,8 +4,7 @@
 //! it. The file has a line for each write-back cache: `clean "v"` until its first write is about to
 //! be acknowledged from memory, then `dirty "v"` until a clean stop. The word is overwritten in
 //! place, so that setting a mark needs no free space; every other change replaces the file. A line
-//! `lost  "v"` is the mark of an earlier daemon that is not acknowledged yet. Without a directory
-//! nothing is written. `serve` creates it before it serves; `--check` reads it.
+//! `lost  "v"` is the mark of an earlier daemon that is not acknowledged yet.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -25,7 +24,6 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use crate::views::Refusal;
 
 const FILE: &str = "caches";
-/// First line of the file with the marks.
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
 /// Number of attempts at a lock that another process holds. The next constant is the time between
 /// two attempts.
@@ -34,7 +32,6 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// Maximum length of the file that is read, in bytes: enough for a hundred thousand volumes.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// State of a cache in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CacheMark {
     /// The cache has acknowledged no write from memory.
@@ -82,7 +79,6 @@ impl Drop for MarkFile {
 }
 
 impl MarkFile {
-    /// Returns true if the file at the path is this one, and everything was written to it.
     fn is_kept(&self) -> bool {
         self.is_current && is_at(&self.file, &self.path)
     }
@@ -165,10 +161,6 @@ impl MarkFile {
 impl DirtyMarks {
     /// Locks the directory, if one is configured, takes over the marks of an earlier daemon, and
     /// prepares marks for these volumes.
-    ///
-    /// # Errors
-    /// Fails with a text if the directory is missing, used by another daemon, full or not writable,
-    /// or if the file cannot be parsed.
     pub fn open<'a>(
         folder: Option<&Path>,
         volumes: impl Iterator<Item = &'a str>,
@@ -184,15 +176,12 @@ impl DirtyMarks {
         Ok(DirtyMarks(Some(Mutex::new(marks))))
     }
 
-    /// Returns the volumes whose caches were dirty when an earlier daemon died, until they are
-    /// acknowledged.
     pub fn lost(&self) -> Vec<String> {
         let Some(marks) = self.lock() else { return Vec::new() };
         let is_lost = |(_, mark): &&(String, CacheMark)| *mark == CacheMark::Lost;
         marks.volumes.iter().filter(is_lost).map(|(volume, _)| volume.clone()).collect()
     }
 
-    /// Prepares marks for further volumes.
     pub fn add<'a>(&self, volumes: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
         let Some(mut marks) = self.lock() else { return Ok(()) };
         let before = marks.volumes.len();
@@ -225,7 +214,6 @@ impl DirtyMarks {
         }
     }
 
-    /// Returns true if a directory for the marks is configured.
     fn is_kept(&self) -> bool {
         self.0.is_some()
     }
@@ -260,17 +248,12 @@ impl DirtyMarks {
         }
     }
 
-    /// Checks that the file is still in place with all marks, and repairs it if necessary.
     pub fn look(&self) {
         if let Some(mut marks) = self.lock() {
             marks.look();
         }
     }
 
-    /// Removes the mark that an earlier daemon left for a volume.
-    ///
-    /// # Errors
-    /// Returns `bad-request` if there is no such mark, and `io` if the file cannot be written.
     pub fn acknowledge(&self, volume: &str) -> Result<(), Refusal> {
         let unknown = || {
             let lost: Vec<String> = self.lost().iter().map(|name| format!("{name:?}")).collect();
@@ -296,7 +279,6 @@ impl DirtyMarks {
         })
     }
 
-    /// Removes the marks at the end of the daemon, except those of volumes with lost data.
     pub fn settle(&self, is_lost: impl Fn(&str) -> bool) {
         if let Some(mut marks) = self.lock() {
             marks.settle(is_lost);
@@ -308,7 +290,6 @@ impl DirtyMarks {
     }
 }
 
-/// Returns the warning about a volume whose cache an earlier daemon left dirty.
 pub fn warning(volume: &str) -> String {
     let dashes = if volume.starts_with('-') { "-- " } else { "" };
     format!(
@@ -334,7 +315,6 @@ pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(earlier(&folder.join(FILE))?.into_iter().map(|(volume, _)| volume).collect())
 }
 
-/// Opens the directory and locks it for this process.
 fn locked(path: &Path) -> anyhow::Result<File> {
     let shown = path.display();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -372,7 +352,6 @@ fn locked(path: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// Reads the marks of an earlier daemon.
 fn earlier(path: &Path) -> anyhow::Result<Vec<(String, CacheMark)>> {
     let shown = path.display();
     let mut options = File::options();
@@ -407,12 +386,10 @@ fn earlier(path: &Path) -> anyhow::Result<Vec<(String, CacheMark)>> {
     Ok(found)
 }
 
-/// Formats a line of the file.
 fn line(volume: &str, mark: CacheMark) -> String {
     format!("{} {}\n", mark.word(), serde_json::Value::from(volume))
 }
 
-/// Replaces the file durably and atomically.
 fn replace(path: &Path, folder: &File, volumes: &[(String, CacheMark)]) -> anyhow::Result<File> {
     let new = path.with_extension("new");
     let write = || -> io::Result<File> {
@@ -431,7 +408,6 @@ fn replace(path: &Path, folder: &File, volumes: &[(String, CacheMark)]) -> anyho
     })
 }
 
-/// Returns true if the path leads to this file or directory.
 fn is_at(file: &File, path: &Path) -> bool {
     let place = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let [open, there] = [file.metadata(), fs::metadata(path)].map(|meta| meta.ok().map(place));
@@ -458,7 +434,6 @@ fn advice(kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// Makes the caches of new volumes mark them before they become dirty for the first time.
 pub fn mark_caches(more: &millrace::MoreVolumes, marks: &Arc<DirtyMarks>) -> Result<(), String> {
     let caches = || more.caches.iter().map(|(cache, _)| cache);
     marks.add(caches().map(|cache| cache.below().name())).map_err(|error| format!("{error:#}"))?;

@@ -18,7 +18,6 @@ const LAZY: f64 = 0.5;
 /// Reading of a volume, drive or group: name, I/Os per second, I/Os in flight.
 pub type Reading = (String, u32, u32);
 
-/// Samples and series of the last hour.
 #[derive(Debug, Default)]
 pub struct SampleRing {
     samples: VecDeque<Sample>,
@@ -28,7 +27,6 @@ pub struct SampleRing {
 }
 
 impl SampleRing {
-    /// Adds a second: its totals, and readings of volumes, drives and groups.
     pub fn push(&mut self, sample: Sample, [volumes, drives, groups]: [Vec<Reading>; 3]) {
         push_back(&mut self.samples, sample);
         self.volumes.push(volumes);
@@ -54,7 +52,6 @@ fn push_back<T>(ring: &mut VecDeque<T>, one: T) {
     ring.push_back(one);
 }
 
-/// Series of the busiest names of one kind.
 #[derive(Debug, Default)]
 struct BusiestSeries {
     series: Vec<(String, VecDeque<(u32, u32)>)>,
