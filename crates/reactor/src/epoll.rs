@@ -77,16 +77,16 @@ impl Epoll {
     }
 
     pub(crate) fn turn(&mut self, hub: &mut ReactorState, wait: Wait) -> io::Result<()> {
-        let before = hub.table.delivered();
+        let before = hub.table.delivered;
         self.start_pushed(hub);
         self.reap(hub);
-        let has_news = hub.table.delivered() > 0;
+        let has_news = hub.table.delivered > 0;
         let wait = if has_news { Wait::No } else { wait };
         let waits = self.spin.is_on() && wait != Wait::No;
         if waits && self.spin.start(sys::now_ns(), ReactorState::wait_ns(wait)) {
             self.look(hub)?;
         }
-        let done = self.woken || hub.table.delivered() > 0;
+        let done = self.woken || hub.table.delivered > 0;
         let limit_ns = if done { Some(0) } else { self.limit_ns(hub, wait) };
         let sleep = if limit_ns == Some(0) { None } else { hub.prepare_sleep(limit_ns) };
         if let Some(limit_ns) = sleep {
@@ -99,15 +99,15 @@ impl Epoll {
         }
         self.reap(hub);
         if waits {
-            self.spin.end(sys::now_ns(), hub.table.moved_bytes());
+            self.spin.end(sys::now_ns(), hub.table.moved_bytes);
         }
         self.woken = false;
-        hub.counters.cqes += hub.table.delivered().saturating_sub(before) as u64;
+        hub.counters.cqes += hub.table.delivered.saturating_sub(before) as u64;
         Ok(())
     }
 
     fn peek(&mut self, hub: &mut ReactorState) -> io::Result<()> {
-        if self.waiters.len() == 0 { Ok(()) } else { self.wait(hub, Some(0)) }
+        if self.waiters.waiting == 0 { Ok(()) } else { self.wait(hub, Some(0)) }
     }
 
     fn reap(&mut self, hub: &mut ReactorState) {
@@ -129,7 +129,7 @@ impl Epoll {
         loop {
             self.wait(hub, Some(0))?;
             self.reap(hub);
-            if self.woken || hub.table.delivered() > 0 || !self.spin.go_on() {
+            if self.woken || hub.table.delivered > 0 || !self.spin.go_on() {
                 return Ok(());
             }
         }
@@ -331,7 +331,7 @@ impl Epoll {
         for key in keys {
             self.cancel(hub, key);
         }
-        while hub.pool.outstanding() > 0 {
+        while hub.pool.outstanding > 0 {
             let Some(slice) = limit.slice() else { return };
             hub.table.take_delivered();
             if self.turn(hub, Wait::Until(sys::now_ns() + slice.as_nanos() as u64)).is_err() {

@@ -127,7 +127,8 @@ pub fn take_thread_refusal() -> Option<String> {
 
 pub(crate) struct Pool {
     inbox: u32,
-    outstanding: usize,
+    /// Number of submitted jobs whose results were not collected.
+    pub(crate) outstanding: usize,
     jobs: Vec<PoolJob>,
     scratch: Vec<(OperationKey, i32)>,
 }
@@ -176,11 +177,6 @@ impl Pool {
         let found = lock().cancel(share.0, self.inbox, key);
         self.outstanding -= usize::from(found);
         found
-    }
-
-    /// Returns the number of submitted jobs whose results were not collected.
-    pub(crate) fn outstanding(&self) -> usize {
-        self.outstanding
     }
 
     pub(crate) fn collect(&mut self, mut each: impl FnMut(OperationKey, i32)) {

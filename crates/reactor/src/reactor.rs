@@ -139,7 +139,7 @@ impl Reactor {
             None => Engine::Epoll(Box::new(Epoll::new(&config, &hub)?)),
         };
         let (backend, features) = match &engine {
-            Engine::Uring(uring) => (Backend::Uring, uring.features()),
+            Engine::Uring(uring) => (Backend::Uring, uring.features),
             _ => (Backend::Epoll, Features::default()),
         };
         let wake = Arc::clone(&hub.wake);
@@ -358,7 +358,7 @@ impl Handle {
     /// Returns the kernel's error if it refused to register a piece of a lent region, once for each
     /// region.
     pub fn take_refusal(&self) -> Option<io::Error> {
-        self.with_tables(|tables, _| tables.take_refusal())?
+        self.with_tables(|tables, _| tables.lent.take_refusal())?
     }
 
     /// Returns the index of the registered region that contains the whole range. O(log n), except
@@ -371,7 +371,7 @@ impl Handle {
     /// supports vectored I/O on registered buffers (Linux 6.15).
     pub fn fixed_vector(&self, pieces: &[libc::iovec]) -> Option<u16> {
         self.with_tables(|tables, ring| {
-            if !tables.takes_vectors() {
+            if !tables.takes_vectors {
                 return None;
             }
             let mut all = pieces

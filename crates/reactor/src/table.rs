@@ -68,8 +68,11 @@ pub(crate) struct Table {
     free_slots: Vec<u32>,
     inboxes: Vec<CompletionInbox>,
     free_sources: Vec<u16>,
-    delivered: usize,
-    moved_bytes: u64,
+    /// Number of completions put into inboxes since the last `take_delivered`.
+    pub(crate) delivered: usize,
+    /// Sum of the positive results of all delivered operations, which approximates the bytes moved.
+    /// Wraps.
+    pub(crate) moved_bytes: u64,
 }
 
 impl Default for Table {
@@ -208,17 +211,6 @@ impl Table {
         self.slots.len()
     }
 
-    /// Returns the number of completions put into inboxes since the last `take_delivered`.
-    pub(crate) fn delivered(&self) -> usize {
-        self.delivered
-    }
-
-    /// Returns the sum of the positive results of all delivered operations, which approximates the
-    /// bytes moved. Wraps.
-    pub(crate) fn moved_bytes(&self) -> u64 {
-        self.moved_bytes
-    }
-
     pub(crate) fn take_delivered(&mut self) -> usize {
         std::mem::take(&mut self.delivered)
     }
@@ -237,7 +229,7 @@ mod tests {
         let second = table.open();
         assert_ne!(first, second);
         table.complete(key, 0, 0);
-        assert_eq!(table.delivered(), 0);
+        assert_eq!(table.delivered, 0);
         assert_eq!(table.open(), first);
     }
 

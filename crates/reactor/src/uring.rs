@@ -10,7 +10,6 @@
 #![allow(unsafe_code)]
 
 mod probe;
-mod regions;
 mod sqe;
 pub(crate) mod tables;
 
@@ -47,7 +46,7 @@ pub(crate) struct Uring {
     ring: ManuallyDrop<IoUring>,
     enter_fd: RawFd,
     enter_flags: EnterFlags,
-    features: Features,
+    pub(crate) features: Features,
     config: Config,
     spin: BusyPoll,
     wake: WakeRead,
@@ -132,10 +131,6 @@ impl Uring {
             workers: 0,
             has_worker: None,
         })
-    }
-
-    pub(crate) fn features(&self) -> Features {
-        self.features
     }
 
     /// Raises the limit of kernel threads by the number of operations that may block at the same
@@ -323,7 +318,7 @@ impl Uring {
         }
         self.reap(hub);
         if waits {
-            self.spin.end(sys::now_ns(), hub.table.moved_bytes());
+            self.spin.end(sys::now_ns(), hub.table.moved_bytes);
         }
         self.wake.seen = false;
         Ok(())
@@ -337,11 +332,11 @@ impl Uring {
         let short = queue.len() < self.config.submit_batch as usize;
         let calm = !queue.taskrun() && !queue.cq_overflow();
         drop(queue);
-        short && calm && !self.queued.held_back && hub.table.delivered() > 0
+        short && calm && !self.queued.held_back && hub.table.delivered > 0
     }
 
     fn has_news(&self, hub: &ReactorState) -> bool {
-        self.wake.seen || hub.table.delivered() > 0
+        self.wake.seen || hub.table.delivered > 0
     }
 
     fn reap(&mut self, hub: &mut ReactorState) {

@@ -35,14 +35,11 @@ impl Default for Descriptor {
 #[derive(Default)]
 pub(crate) struct Waiters {
     descriptors: HashMap<RawFd, Descriptor>,
-    waiting: usize,
+    /// Number of operations that wait.
+    pub(crate) waiting: usize,
 }
 
 impl Waiters {
-    pub(crate) fn len(&self) -> usize {
-        self.waiting
-    }
-
     /// Returns true if an operation already waits in this direction, so that a new one must wait
     /// after it.
     pub(crate) fn has(&self, fd: RawFd, direction: Direction) -> bool {

@@ -10,16 +10,16 @@ use crate::config::Features;
 use crate::lent::{AddressRange, LentLookup, LentRegions};
 use crate::op::FileRef;
 use crate::uring::probe::BUFFER_SLOTS;
-use crate::uring::regions::RegisteredRegions;
 use io_uring::Submitter;
 use std::io;
 use std::os::fd::RawFd;
 
 pub(crate) struct Tables {
     free_files: Vec<u32>,
-    regions: RegisteredRegions,
-    lent: LentRegions,
-    takes_vectors: bool,
+    free_buffers: Vec<u16>,
+    pub(crate) lent: LentRegions,
+    /// True if the ring supports vectored I/O on registered buffers.
+    pub(crate) takes_vectors: bool,
 }
 
 impl Tables {
@@ -28,7 +28,7 @@ impl Tables {
         let buffer_slots = if features.registered_buffers { BUFFER_SLOTS } else { 0 };
         Tables {
             free_files: (0..file_slots).rev().collect(),
-            regions: RegisteredRegions::new(buffer_slots),
+            free_buffers: (0..buffer_slots).rev().collect(),
             lent: LentRegions::default(),
             takes_vectors: features.registered_vectors,
         }
@@ -64,9 +64,10 @@ impl Tables {
         if ptr.is_null() || len == 0 {
             return None;
         }
+        let region = AddressRange { start: ptr as usize, len };
         // SAFETY: promised by the caller.
-        let index = unsafe { self.put(ring, AddressRange { start: ptr as usize, len }) }.ok()?;
-        self.regions.insert(ptr as usize, len, index);
+        let index = unsafe { self.put(ring, region) }.ok()?;
+        self.lent.insert_registered(region, index);
         Some(index)
     }
 
@@ -76,14 +77,14 @@ impl Tables {
     /// As for `register_buffer`.
     unsafe fn put(&mut self, ring: &Submitter<'_>, region: AddressRange) -> io::Result<u16> {
         let full = || io::Error::other("the ring's table of registered memory is full");
-        let index = self.regions.reserve().ok_or_else(full)?;
+        let index = self.free_buffers.pop().ok_or_else(full)?;
         let list = [libc::iovec { iov_base: region.start as *mut _, iov_len: region.len }];
         // SAFETY: promised by the caller.
         let done = unsafe { ring.register_buffers_update(u32::from(index), &list, None) };
         match done {
             Ok(_) => Ok(index),
             Err(error) => {
-                self.regions.give_back(index);
+                self.free_buffers.push(index);
                 Err(error)
             }
         }
@@ -92,7 +93,7 @@ impl Tables {
     /// # Safety
     /// No operation that names `index` may be in flight.
     pub(crate) unsafe fn unregister_buffer(&mut self, ring: &Submitter<'_>, index: u16) {
-        if self.regions.remove(index) {
+        if self.lent.remove_registered(index) {
             // SAFETY: promised by the caller.
             unsafe { self.clear(ring, index) };
         }
@@ -108,7 +109,7 @@ impl Tables {
         // old one.
         let done = unsafe { ring.register_buffers_update(u32::from(index), &[empty], None) };
         if done.is_ok() {
-            self.regions.give_back(index);
+            self.free_buffers.push(index);
         }
     }
 
@@ -141,15 +142,6 @@ impl Tables {
         }
     }
 
-    pub(crate) fn takes_vectors(&self) -> bool {
-        self.takes_vectors
-    }
-
-    /// Returns the kernel's error if it refused a piece of a lent region, once.
-    pub(crate) fn take_refusal(&mut self) -> Option<io::Error> {
-        self.lent.take_refusal()
-    }
-
     /// Returns the registered region that contains the range. Registers a piece of a lent region if
     /// needed.
     pub(crate) fn fixed_buffer(
@@ -159,9 +151,8 @@ impl Tables {
         len: usize,
     ) -> Option<u16> {
         match self.lent.find(start, len) {
-            LentLookup::Elsewhere => self.regions.find(start, len),
             LentLookup::Index(index) => Some(index),
-            LentLookup::Ordinary => None,
+            LentLookup::Unregisterable => None,
             LentLookup::Unregistered(piece) => {
                 // SAFETY: whoever lent it promised that it stays mapped until it is taken back,
                 // which clears its indexes.
