@@ -407,7 +407,8 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.shared.trouble()
+        let connections = self.shared.siblings.connections();
+        lock_unpoisoned(&self.shared.reports.trouble).text(connections)
     }
 
     fn flush_trouble(&self) -> Option<String> {

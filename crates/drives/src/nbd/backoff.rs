@@ -34,7 +34,7 @@ impl LogLimit {
 
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectBackoff {
-    short: u32,
+    pub(crate) short: u32,
     not_before: Option<Instant>,
     limit: LogLimit,
     /// True if the last connection was lost because its server did not answer.
@@ -57,10 +57,6 @@ impl ReconnectBackoff {
 
     pub(crate) fn pause(&self, now: Instant) -> Duration {
         self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
-    }
-
-    pub(crate) fn short(&self) -> u32 {
-        self.short
     }
 
     /// Records that failing requests were logged, so that the next reconnect must be logged, too.
@@ -104,7 +100,7 @@ mod tests {
             backoff.lost(now, now);
             logged += u32::from(backoff.is_logged());
         }
-        assert_eq!((logged, backoff.short()), (3, 61));
+        assert_eq!((logged, backoff.short), (3, 61));
         backoff.lost(begun, begun + Duration::from_secs(62));
         assert!(backoff.is_logged(), "it lasted");
         backoff.lost(begun, begun);

@@ -166,19 +166,6 @@ pub(crate) struct NbdState {
 }
 
 impl NbdState {
-    /// Counts a queue that begins to wait for the server.
-    #[cold]
-    pub(crate) fn begin_search(&self) {
-        // Relaxed here and below: no other memory access depends on this counter.
-        self.searching.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a queue that no longer waits for the server.
-    #[cold]
-    pub(crate) fn end_search(&self) {
-        self.searching.fetch_sub(1, Ordering::Relaxed);
-    }
-
     /// Returns true if requests fail at once until the server is back, because the time limit has
     /// passed.
     pub(crate) fn is_late(&self) -> bool {
@@ -209,11 +196,7 @@ impl NbdState {
     /// otherwise `None`.
     pub(crate) fn logs_loss(&self) -> Option<u32> {
         let backoff = lock_unpoisoned(&self.backoff);
-        backoff.is_logged().then(|| backoff.short())
-    }
-
-    pub(crate) fn pause(&self) -> Duration {
-        lock_unpoisoned(&self.backoff).pause(Instant::now())
+        backoff.is_logged().then(|| backoff.short)
     }
 
     /// Records that the server has accepted a connection of this generation.
@@ -239,10 +222,6 @@ impl NbdState {
         let (up, _) = self.siblings.connections();
         let line = lock_unpoisoned(&self.reports.trouble).failed(why, how, (up, Instant::now()));
         line.into_iter().for_each(|line| self.say(line));
-    }
-
-    pub(crate) fn trouble(&self) -> Option<String> {
-        lock_unpoisoned(&self.reports.trouble).text(self.siblings.connections())
     }
 
     pub(crate) fn take_news(&self) -> Vec<String> {
@@ -323,10 +302,6 @@ impl NbdState {
         lock_unpoisoned(&self.reports.trouble).lost(loss.why);
         self.siblings.begin_generation(next);
         true
-    }
-
-    pub(crate) fn was_silent(&self) -> bool {
-        lock_unpoisoned(&self.backoff).was_silent
     }
 
     pub(crate) fn is_dead(&self) -> bool {

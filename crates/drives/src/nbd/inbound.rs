@@ -34,7 +34,8 @@ pub(crate) struct Inbound {
     msg: Box<msghdr>,
     /// Number of payload bytes that the operation receives straight into a request's memory.
     direct: u64,
-    busy: bool,
+    /// True while the operation is in flight.
+    pub(crate) is_busy: bool,
 }
 
 /// Index of a completed request, and its error if it failed.
@@ -51,16 +52,12 @@ impl Inbound {
             iov: Vec::with_capacity(PIECES_MAX + 1),
             msg: Box::new(msg),
             direct: 0,
-            busy: false,
+            is_busy: false,
         }
     }
 
-    pub(crate) fn is_busy(&self) -> bool {
-        self.busy
-    }
-
     pub(crate) fn reset(&mut self) {
-        assert!(!self.busy, "a connection is reset only after its receive operation has ended");
+        assert!(!self.is_busy, "a connection is reset only after its receive operation has ended");
         (self.start, self.end, self.direct) = (0, 0, 0);
     }
 
@@ -71,10 +68,10 @@ impl Inbound {
         (answers, tls): (&Answers, Option<&mut Session>),
         flights: &[Flight],
     ) {
-        if self.busy {
+        if self.is_busy {
             return;
         }
-        self.busy = true;
+        self.is_busy = true;
         let op = match (tls, answers.payload()) {
             (Some(session), _) => {
                 let room = session.room();
@@ -114,7 +111,7 @@ impl Inbound {
     }
 
     pub(crate) fn received_sealed(&mut self, bytes: usize, session: &mut Session) {
-        self.busy = false;
+        self.is_busy = false;
         session.received(bytes);
     }
 
@@ -126,7 +123,7 @@ impl Inbound {
     }
 
     pub(crate) fn received(&mut self, bytes: usize, answers: &mut Answers) {
-        self.busy = false;
+        self.is_busy = false;
         let direct = self.direct.min(bytes as u64);
         self.direct = 0;
         if direct > 0 {
@@ -137,7 +134,7 @@ impl Inbound {
 
     /// Records that the operation failed or that the server closed the connection.
     pub(crate) fn broken(&mut self) {
-        (self.busy, self.direct) = (false, 0);
+        (self.is_busy, self.direct) = (false, 0);
     }
 
     /// Processes received bytes up to the next completed request. Returns an error if the server

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Status, Tag};
-use millrace_machine::{Deadline, Native};
+use millrace_machine::{Deadline, Native, lock_unpoisoned};
 use millrace_nbd::client::Answers;
 use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 use millrace_tls::Session;
@@ -129,7 +129,7 @@ impl NbdLink {
     /// Returns true if the link can take requests.
     pub(crate) fn takes(&self, shared: &NbdState) -> bool {
         self.state == LinkState::Up
-            && !self.outbound.is_busy()
+            && !self.outbound.is_busy
             && !self.is_outdated(shared)
             && !self.is_over(shared)
     }
@@ -226,7 +226,7 @@ impl NbdLink {
         if let Err(why) = taken {
             return self.lose(context.shared, &why, LossCause::Other);
         }
-        if self.tls.is_some() && !self.outbound.is_busy() {
+        if self.tls.is_some() && !self.outbound.is_busy {
             // The TLS session may have to send data of its own, such as an alert.
             self.push(context);
         }
@@ -295,7 +295,7 @@ impl NbdLink {
 
     /// Gives the connection up because another one of its generation was lost.
     fn follow(&mut self, context: &mut LinkContext<'_>) {
-        if context.shared.was_silent() {
+        if lock_unpoisoned(&context.shared.backoff).was_silent {
             context
                 .flights
                 .iter_mut()
@@ -359,7 +359,7 @@ impl NbdLink {
             LinkState::Up if self.is_outdated(context.shared) => self.replace(context),
             LinkState::Up | LinkState::Dead => {}
             LinkState::Closing => {
-                if !self.inbound.is_busy() && !self.outbound.is_busy() {
+                if !self.inbound.is_busy && !self.outbound.is_busy {
                     self.closed(context);
                 }
             }
@@ -382,7 +382,7 @@ impl NbdLink {
             let (generation, limit) = (self.next.generation, context.shared.reconnect);
             self.redial.ask(context.shared, Patience { generation, limit, own: 1 });
         }
-        if self.answers.in_flight() > 0 || self.outbound.is_busy() {
+        if self.answers.in_flight() > 0 || self.outbound.is_busy {
             return;
         }
         match self.redial.take() {
@@ -537,7 +537,7 @@ impl NbdLink {
     /// Sends a disconnect request to the server if the socket accepts it without waiting.
     fn take_leave(&self) {
         let Some(socket) = &self.socket else { return };
-        if self.outbound.is_busy() || self.state != LinkState::Up || self.tls.is_some() {
+        if self.outbound.is_busy || self.state != LinkState::Up || self.tls.is_some() {
             return;
         }
         let (command, mut header) = (Command::Disc, [0; 32]);

@@ -34,7 +34,8 @@ pub(crate) struct Outbound {
     msg: Box<msghdr>,
     /// Requests of the send operation in flight.
     batch: Vec<u32>,
-    busy: bool,
+    /// True while the operation is in flight.
+    pub(crate) is_busy: bool,
 }
 
 impl Outbound {
@@ -47,12 +48,8 @@ impl Outbound {
             first: 0,
             msg: Box::new(msg),
             batch: Vec::with_capacity(REQUESTS_MAX),
-            busy: false,
+            is_busy: false,
         }
-    }
-
-    pub(crate) fn is_busy(&self) -> bool {
-        self.busy
     }
 
     /// Takes up to `share` of the waiting requests for link `link`. Call it while no operation is
@@ -64,7 +61,7 @@ impl Outbound {
         answers: &mut Answers,
         flights: &mut [Flight],
     ) {
-        assert!(!self.busy, "a send operation is still in flight");
+        assert!(!self.is_busy, "a send operation is still in flight");
         self.iov.clear();
         self.batch.clear();
         self.first = 0;
@@ -112,7 +109,7 @@ impl Outbound {
         }
         let output = session.output();
         if !output.is_empty() {
-            self.busy = true;
+            self.is_busy = true;
             let (buf, len) = (output.as_ptr(), output.len() as u32);
             let op = Op::Send { fd, buf, len, flags: libc::MSG_WAITALL };
             // SAFETY: the session's output never moves, and the link keeps the session until this
@@ -125,7 +122,7 @@ impl Outbound {
     /// Records that the operation sent this many bytes of ciphertext. Returns true if the batch is
     /// complete.
     pub(crate) fn moved_sealed(&mut self, bytes: usize, session: &mut Session) -> bool {
-        self.busy = false;
+        self.is_busy = false;
         session.sent(bytes);
         self.first == self.iov.len() && session.output().is_empty()
     }
@@ -135,7 +132,7 @@ impl Outbound {
         if self.first == self.iov.len() {
             return;
         }
-        self.busy = true;
+        self.is_busy = true;
         let rest = &mut self.iov[self.first..];
         let flags = libc::MSG_WAITALL;
         let op = match rest {
@@ -156,7 +153,7 @@ impl Outbound {
 
     /// Records that the operation sent this many bytes. Returns true if the batch is complete.
     pub(crate) fn moved(&mut self, bytes: usize) -> bool {
-        self.busy = false;
+        self.is_busy = false;
         self.advance(bytes);
         self.first == self.iov.len()
     }
@@ -176,7 +173,7 @@ impl Outbound {
     }
 
     pub(crate) fn broken(&mut self) {
-        self.busy = false;
+        self.is_busy = false;
     }
 
     /// Returns the requests of the batch, which are completely sent or given up.

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_block::{
@@ -127,9 +127,10 @@ impl NbdQueue {
         if searches != self.searches {
             self.searches = searches;
             match searches {
-                true => self.shared.begin_search(),
-                false => self.shared.end_search(),
-            }
+                // Relaxed here and in `drop`: no other memory access depends on this counter.
+                true => self.shared.searching.fetch_add(1, Ordering::Relaxed),
+                false => self.shared.searching.fetch_sub(1, Ordering::Relaxed),
+            };
         }
     }
 
@@ -408,7 +409,7 @@ impl DriverQueue<Native> for NbdQueue {
 impl Drop for NbdQueue {
     fn drop(&mut self) {
         if self.searches {
-            self.shared.end_search();
+            self.shared.searching.fetch_sub(1, Ordering::Relaxed);
         }
         let NbdQueue { shared, links, .. } = &mut *self;
         links.iter_mut().for_each(|link| link.leave(shared));

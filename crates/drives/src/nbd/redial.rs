@@ -7,7 +7,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_machine::{Deadline, Machine, Native, lock_unpoisoned};
 
@@ -85,7 +85,7 @@ impl Redial {
     }
 
     fn run(&self, shared: &Arc<NbdState>, wish: u64, patience: Patience) {
-        let (mut pause, mut late) = (shared.pause(), false);
+        let (mut pause, mut late) = (lock_unpoisoned(&shared.backoff).pause(Instant::now()), false);
         let mut limit = Deadline::<Native>::after(patience.limit);
         while self.rest(wish, pause) {
             let dial = |it: &mut _| shared.target.dial_until(Purpose::Transmit, it);

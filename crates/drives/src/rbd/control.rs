@@ -68,7 +68,7 @@ impl ControlThread {
         let is_told = {
             let sender = sender.clone();
             // Without update callbacks, the image is checked as often as one without a watch.
-            shared.image.is_watched()
+            shared.image.is_watched
                 && shared.image.on_update(Box::new(move || wait_for_look(&sender))).is_ok()
         };
         let period = if is_told { WATCHED_PERIOD } else { UNWATCHED_PERIOD };
@@ -213,7 +213,7 @@ impl RbdState {
                  feature disable): other clients may write, so all I/O fails; rbd feature enable \
                  gives the lock back",
             );
-        } else if !self.image.is_watched() && overlap_bytes < known.overlap_bytes.min(size_bytes) {
+        } else if !self.image.is_watched && overlap_bytes < known.overlap_bytes.min(size_bytes) {
             self.fail(
                 "the image was flattened, which a user who may only read is not told in time, so \
                  all I/O fails; with the profile rbd for the pool that user would be told",

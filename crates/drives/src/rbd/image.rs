@@ -31,7 +31,8 @@ const EXTENTS_MAX: usize = 4096;
 pub(crate) struct RbdImage {
     pub(crate) cluster: Arc<Cluster>,
     handle: Handle,
-    is_watched: bool,
+    /// True if the image has a watch on its header.
+    pub(crate) is_watched: bool,
     /// Callback for changes of the image; kept until the handle is closed.
     updates: OnceLock<Updates>,
 }
@@ -111,10 +112,6 @@ impl RbdImage {
         checked(unsafe { open(cluster.pool(), id.as_ptr(), &raw mut handle, null()) })?;
         let (cluster, updates) = (Arc::clone(cluster), OnceLock::new());
         Ok(RbdImage { cluster, handle, is_watched: false, updates })
-    }
-
-    pub(crate) fn is_watched(&self) -> bool {
-        self.is_watched
     }
 
     /// Registers a callback for changes of the image. Call it only once.

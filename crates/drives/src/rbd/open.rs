@@ -242,7 +242,7 @@ fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<HeldImage, Error> {
 fn warnings(image: &RbdImage, config: &RbdConfig) -> Result<Vec<String>, Error> {
     let name = &config.image;
     let mut all = Vec::new();
-    if !image.is_watched() {
+    if !image.is_watched {
         all.push(format!(
             "{name}: client.{} may only read, so it cannot keep others from removing this image, \
              and it is checked every {} s only: after it was removed, shrunk or flattened, reads \
@@ -334,7 +334,7 @@ pub(super) fn size_now(
         Err(Error::new(ErrorKind::System, text))
     })?;
     let known = shared.image.size_bytes().map_err(|error| system(config, "its size", &error))?;
-    if now != known && !shared.image.is_watched() {
+    if now != known && !shared.image.is_watched {
         return Err(keeps_its_size(config, now));
     }
     if known >= shared.size_bytes() {
