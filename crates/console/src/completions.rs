@@ -32,7 +32,6 @@ pub fn run(args: &Args, command: Command) -> Result<ExitCode> {
 }
 
 /// Returns the completion script for `shell`.
-#[must_use]
 pub fn script(shell: Shell, mut command: Command) -> String {
     let mut script = Vec::new();
     let name = command.get_name().to_owned();

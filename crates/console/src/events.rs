@@ -68,13 +68,11 @@ impl ReadDamage {
     }
 
     /// Returns a line for each damaged file.
-    #[must_use]
     pub fn lines(&self) -> &[String] {
         &self.0
     }
 
     /// Returns the exit status of a verb that read the trace: 1 if a part was missing, else 0.
-    #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(u8::from(!self.0.is_empty()))
     }
@@ -114,7 +112,6 @@ impl Drop for Progress {
 }
 
 /// Returns true if the program that reads our output, such as `head`, has closed the pipe.
-#[must_use]
 pub fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::BrokenPipe
 }

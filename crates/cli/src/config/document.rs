@@ -412,7 +412,7 @@ impl<'a> KeyValue<'_, 'a> {
         *place = list.into();
     }
 
-    /// Returns the table of `key = { ... }` or `key.... = ...` as a section.
+    /// Returns the table of `key = { ... }` or `key.subkey = ...` as a section.
     pub fn table(self) -> Option<Section<'a>> {
         let (key, title) = (self.key, format!("{} of {}", self.key, self.section.title));
         let DeValue::Table(table) = self.entry.value.get_ref() else {

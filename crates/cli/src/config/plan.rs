@@ -73,7 +73,7 @@ pub struct ListenerPlan {
     pub exports: Vec<usize>,
     pub tls: Option<TlsConfig>,
     pub tls_line: usize,
-    /// Line of the access settings, for a Unix socket.
+    /// Line of the first key about access to the Unix socket, else `line`.
     pub access_line: usize,
 }
 

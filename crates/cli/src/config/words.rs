@@ -126,7 +126,6 @@ pub fn serving(text: &str) -> Result<Serving, String> {
     }
 }
 
-/// Layout of a volume, without the chunk size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutWord {
     Stripe,

@@ -25,7 +25,7 @@ use crate::views::client::{Client, why_not};
 const VARIABLE: &str = "MILLRACE_CONTROL";
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
-/// Time between two checks of [`keep_asking`] for the end.
+/// Time between two checks whether a signal has arrived or the time is over.
 const TURN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, clap::Args)]

@@ -70,7 +70,6 @@ impl CacheCounts {
         }
     }
 
-    #[must_use]
     pub fn since(&self, before: &CacheCounts) -> CacheCounts {
         CacheCounts { stats: self.stats.since(before.stats), ..self.clone() }
     }

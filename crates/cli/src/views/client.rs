@@ -146,7 +146,6 @@ impl Client {
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 
-    /// Returns the value of `ok` in the reply to a verb.
     fn value(&mut self, verb: &str, arguments: &Value) -> anyhow::Result<Value> {
         self.asked += 1;
         let mut request = json!({ "id": self.asked, "verb": verb });

@@ -16,7 +16,7 @@ pub struct GuestThread {
     pub thread: u16,
     #[serde(flatten, with = "counter_json")]
     pub stats: ThreadStats,
-    /// Counters of the queues that it serves or has served.
+    /// Counters of the queues that the thread serves or has served.
     pub queues: Vec<GuestQueue>,
 }
 
@@ -43,7 +43,6 @@ impl GuestThread {
         GuestThread { export, thread, stats: stats.thread, queues }
     }
 
-    #[must_use]
     pub fn since(&self, before: &GuestThread) -> GuestThread {
         let queue = |now: &GuestQueue| {
             let then = before.queues.iter().find(|then| then.queue == now.queue);

@@ -34,7 +34,7 @@ pub struct Sample {
     /// Median latency of clients' I/Os in nanoseconds; 0 if there were none.
     pub p50_ns: u64,
     pub p99_ns: u64,
-    /// Mean time of drives' I/Os in each stage (q2g, g2i, i2d, d2c), in nanoseconds.
+    /// Mean time of the drives' I/Os in each stage (q2g, g2i, i2d, d2c), in nanoseconds.
     pub stage_ns: [u64; 4],
     /// Latency histogram: row and count, for rows with a count.
     pub heat: Vec<(u8, u32)>,

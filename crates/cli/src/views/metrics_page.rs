@@ -18,7 +18,6 @@ pub struct MetricsPage(pub String);
 pub type Labels = Vec<(&'static str, String)>;
 
 impl MetricsPage {
-    /// Begins a family with its HELP and TYPE lines.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }

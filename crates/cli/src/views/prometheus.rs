@@ -16,7 +16,7 @@ type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
 /// Name, help text and counts of a histogram.
 type Timed = (&'static str, &'static str, fn(&OpCounts) -> &TimeHistogram);
 
-/// Stage of an I/O as btt names it, and its times.
+/// Stage of an I/O with its btt name, and its times.
 type Stage = (&'static str, fn(&OpCounts) -> &TimeHistogram);
 
 const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [

@@ -31,7 +31,8 @@ pub struct RunningConfiguration {
 #[serde(default)]
 pub struct UnsavedChanges {
     pub file: Option<String>,
-    /// Differences from that file: `+` is served but not in the file, `-` is only in the file.
+    /// Differences from the configuration file: `+` is served but not in the file, `-` is only
+    /// there.
     pub changes: Vec<ReloadChange>,
     /// Reason why the differences cannot be determined, as text.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -72,7 +72,6 @@ pub struct IdleCounts {
 }
 
 impl IdleCounts {
-    #[must_use]
     pub fn is_none(&self) -> bool {
         *self == IdleCounts::default()
     }
@@ -115,7 +114,7 @@ pub struct Drive {
     pub ops: Vec<OpCounts>,
     /// Counters by hardware queue, for queues that were used.
     pub queues: Vec<Queue>,
-    /// Counters of its driver by name, such as `registered` of file drives: reads and writes with
+    /// Counters of the driver by name, such as `registered` of file drives: reads and writes with
     /// memory registered with the kernel.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub driver: BTreeMap<String, u64>,
@@ -181,7 +180,7 @@ pub struct TimeHistogram {
 pub struct Volume {
     pub name: String,
     pub size_bytes: u64,
-    /// Bytes of its drives that the volume does not use.
+    /// Bytes of the drives that the volume does not use.
     pub unused_bytes: u64,
     pub serving: String,
     pub drives: Vec<String>,

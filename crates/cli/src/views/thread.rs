@@ -50,7 +50,9 @@ impl ViewThread {
             control.socket().set_nonblocking(true)?;
         }
         let (stop, wake) = UnixStream::pair()?;
-        let mut server = ViewLoop::new(sockets, answers);
+        let (sessions, clock) = (Vec::new(), RunningClock::new());
+        let mut server =
+            ViewLoop { sockets, answers, sessions, paused_until: None, told: None, clock };
         let thread = std::thread::Builder::new().name("millrace-views".to_owned());
         let thread = thread.spawn(move || while server.turn(&wake) {})?;
         Ok(ViewThread { stop: Some(stop), thread: Some(thread) })
@@ -77,11 +79,6 @@ struct ViewLoop {
 }
 
 impl ViewLoop {
-    fn new(sockets: Sockets, answers: Arc<dyn Answers>) -> ViewLoop {
-        let (sessions, clock) = (Vec::new(), RunningClock::new());
-        ViewLoop { sockets, answers, sessions, paused_until: None, told: None, clock }
-    }
-
     /// Waits for events and handles them. Returns false when the thread is to end.
     fn turn(&mut self, wake: &UnixStream) -> bool {
         let now = Instant::now();

@@ -31,7 +31,6 @@ once, an NBD client when it connects again.
 Exit status: 0 if the volume has grown or had nothing to grow by, 2 if the daemon refused.
 ";
 
-/// Explanation for a volume that stays unchanged although a drive has grown.
 const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its smallest drive has \
                           grown, in whole chunks\n";
 
@@ -62,7 +61,6 @@ pub struct VolumeGrowth {
 #[serde(default)]
 pub struct DriveNeed {
     pub name: String,
-    /// Current size in bytes.
     pub has_bytes: u64,
     pub needs_bytes: u64,
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use millrace_console::{Grid, Side, visible};
+use millrace_console::{Grid, Side, counted, visible};
 use serde::Serialize;
 
 use super::Daemon;
@@ -126,8 +126,8 @@ fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     });
     let of_volume = now.drives.iter().filter(|drive| drive.volume == volume && drive.in_flight > 0);
     let silent = of_volume.map(|drive| {
-        let ios = if drive.in_flight == 1 { "I/O" } else { "I/Os" };
-        format!("; drive {} has {} {ios} in flight", visible(&drive.name), drive.in_flight)
+        let ios = counted(drive.in_flight as usize, "I/O");
+        format!("; drive {} has {ios} in flight", visible(&drive.name))
     });
     let rest = waits.into_iter().chain(silent).collect::<String>();
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
@@ -191,15 +191,6 @@ fn sentence(
             let of = targets(all, now);
             format!("{name} is delayed to keep the latency targets of other groups{of}: {share}.")
         }
-        "depth" => format!("{name} waits because the drives have enough I/Os in flight: {share}."),
-        "no-tag" => format!("{name} waits for tags, which are all in use: {share}."),
-        "drive-busy" => {
-            format!("{name} waits because the drives accept no more requests: {share}.")
-        }
-        "priority" => {
-            format!("{name} waits because I/Os of higher priority are served first: {share}.")
-        }
-        "order" => format!("{name} waits because the scheduler serves other I/Os first: {share}."),
         "back-pressure" => {
             let behind = group.causes.get(1).filter(|cause| cause.reason != DRIVE);
             let behind = behind.map_or_else(String::new, |cause| {
@@ -210,8 +201,18 @@ fn sentence(
                  sockets or rings: {share}{behind}."
             )
         }
-        "flush" => format!("{name} spends its time on flushes: {share}."),
-        _ => format!("{name} waits in the queues of the block layer: {share}."),
+        other => {
+            let waits = match other {
+                "depth" => "waits because the drives have enough I/Os in flight",
+                "no-tag" => "waits for tags, which are all in use",
+                "drive-busy" => "waits because the drives accept no more requests",
+                "priority" => "waits because I/Os of higher priority are served first",
+                "order" => "waits because the scheduler serves other I/Os first",
+                "flush" => "spends its time on flushes",
+                _ => "waits in the queues of the block layer",
+            };
+            format!("{name} {waits}: {share}.")
+        }
     }
 }
 

@@ -34,7 +34,7 @@ const RUNNING: &str = "running configuration";
 #[derive(Debug)]
 pub struct ConfigReloader {
     running: Mutex<RunningText>,
-    /// Lock of the thread that changes the configuration.
+    /// Held while a thread changes the configuration.
     change: Mutex<()>,
     /// Directory that relative paths started from at the daemon's start.
     base: PathBuf,
@@ -53,7 +53,7 @@ pub struct StartFlags {
 #[derive(Debug, Clone)]
 struct RunningText {
     file: Option<PathBuf>,
-    /// Text of that file when the daemon read it.
+    /// Text of the configuration file when the daemon read it.
     as_read: Option<String>,
     base: PathBuf,
     text: String,
@@ -177,7 +177,7 @@ impl ConfigReloader {
                 other => other.to_string(),
             })
         })?;
-        let metrics_change = self.metrics_change(plan, daemon);
+        let metrics_change = metrics_change(daemon.metrics.address(), self.metrics_of(plan));
         let report = ReloadReport {
             file: plan.file.clone(),
             dry_run: asked.dry_run,
@@ -202,11 +202,6 @@ impl ConfigReloader {
 
     fn metrics_of(&self, plan: &ServePlan) -> Option<SocketAddr> {
         view_sockets::metrics(plan, self.flags.metrics).map(|(address, ..)| address)
-    }
-
-    fn metrics_change(&self, plan: &ServePlan, daemon: &LiveDaemon) -> Option<ReloadChange> {
-        let (before, now) = (daemon.metrics.address(), self.metrics_of(plan));
-        (before != now).then(|| metrics_change(before, now))
     }
 
     /// Binds a plan's address of metrics if it changes; `Some(None)` if the page is removed.
@@ -253,8 +248,7 @@ impl ConfigReloader {
         changes.retain(|one| one.section != "listener" && !is_open_file(&one.name));
         let exports = changes.iter_mut().filter(|change| change.section == "export");
         exports.for_each(|export| export.detail.clear());
-        let (in_file, now) = (self.metrics_of(&plan), daemon.metrics.address());
-        changes.extend((in_file != now).then(|| metrics_change(in_file, now)));
+        changes.extend(metrics_change(self.metrics_of(&plan), daemon.metrics.address()));
         Ok(changes)
     }
 
@@ -395,13 +389,8 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     }
     // Cached, because thousands of exports may share a socket.
     let mut places = HashMap::new();
-    let mut place_of = |path: &Path| match places.get(path) {
-        Some(place) => PathBuf::clone(place),
-        None => {
-            let place = place_of_socket(path);
-            places.insert(path.to_owned(), place.clone());
-            place
-        }
+    let mut place_of = |path: &Path| {
+        places.entry(path.to_owned()).or_insert_with(|| place_of_socket(path)).clone()
     };
     let sockets: HashMap<PathBuf, &PathBuf> = served
         .exports
@@ -459,9 +448,7 @@ fn log(report: &ReloadReport, notes: &[String]) {
 }
 
 fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
-    let ConfigDifference { added_volumes, removed_volumes, added_groups, removed_groups, .. } =
-        difference;
-    let ConfigDifference { added_exports, removed_exports, changed_exports, .. } = difference;
+    let ConfigDifference { added_volumes, removed_volumes, .. } = difference;
     let mut lines = Vec::new();
     let mut add = |change: char, section: &str, names: Vec<String>| {
         lines.extend(names.into_iter().map(|name| ReloadChange::new(change, section, name)));
@@ -474,12 +461,12 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     add('+', "controller", difference.added_controllers.clone());
     add('+', "drive", drives(added_volumes));
     add('+', "volume", names(added_volumes, |one| &one.name));
-    add('+', "group", names(added_groups, |one| &one.name));
+    add('+', "group", names(&difference.added_groups, |one| &one.name));
     add('+', "listener", listens(&difference.added_listeners));
-    add('+', "export", names(added_exports, |one| &one.name));
-    add('-', "export", names(removed_exports, |one| &one.name));
+    add('+', "export", names(&difference.added_exports, |one| &one.name));
+    add('-', "export", names(&difference.removed_exports, |one| &one.name));
     add('-', "listener", listens(&difference.removed_listeners));
-    add('-', "group", names(removed_groups, |one| &one.name));
+    add('-', "group", names(&difference.removed_groups, |one| &one.name));
     add('-', "volume", names(removed_volumes, |one| &one.name));
     add('-', "drive", drives(removed_volumes));
     add('-', "controller", difference.removed_controllers.clone());
@@ -487,7 +474,7 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
         detail: "TLS for its next clients".to_owned(),
         ..ReloadChange::new('~', "listener", listen.to_string())
     }));
-    lines.extend(changed_exports.iter().map(|(before, now)| ReloadChange {
+    lines.extend(difference.changed_exports.iter().map(|(before, now)| ReloadChange {
         detail: export_changes(before, now).join(", "),
         ..ReloadChange::new('~', "export", &now.name)
     }));
@@ -506,12 +493,13 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     lines
 }
 
-fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> ReloadChange {
+fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> Option<ReloadChange> {
     let word = |address: Option<SocketAddr>| {
         address.map_or_else(|| "none".to_owned(), |address| address.to_string())
     };
     let detail = format!("{} -> {}", word(before), word(now));
-    ReloadChange { detail, ..ReloadChange::new('~', "server", "metrics") }
+    let change = ReloadChange { detail, ..ReloadChange::new('~', "server", "metrics") };
+    (before != now).then_some(change)
 }
 
 fn export_changes(before: &ExportConfig, now: &ExportConfig) -> Vec<String> {

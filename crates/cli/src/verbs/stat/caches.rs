@@ -84,7 +84,8 @@ impl CacheRow {
 pub fn rows(report: &Report, before: Option<&Report>) -> Vec<CacheRow> {
     let seconds = report.seconds_since(before);
     let row = |cache: &CacheCounts| {
-        let earlier = before.and_then(|report| find(report, cache)).cloned().unwrap_or_default();
+        let mut earlier = before.into_iter().flat_map(|report| &report.caches);
+        let earlier = earlier.find(|one| one.volume == cache.volume).cloned().unwrap_or_default();
         CacheRow { cache: cache.since(&earlier), seconds }
     };
     report.caches.iter().map(row).collect()
@@ -99,10 +100,6 @@ pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     }
     let named = rows.into_iter().map(|row| (name(&row.cache.volume, NAME_WIDTH, form), row));
     format!("{}\n\n", Grid::of_rows("cache", &COLUMNS, form, named).text())
-}
-
-fn find<'a>(report: &'a Report, like: &CacheCounts) -> Option<&'a CacheCounts> {
-    report.caches.iter().find(|one| one.volume == like.volume)
 }
 
 /// Formats a count without decimals, except that large counts get a letter for thousands or

@@ -50,15 +50,15 @@ pub struct GroupRow {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub weight: u32,
-    /// Share in percent to which its weight entitles the group, among the groups that did I/O.
+    /// Share in percent to which the group's weight entitles it, among the groups that did I/O.
     pub wanted_percent: f64,
     /// Share in percent that the group used of the total cost of I/Os on the drives.
     pub got_percent: f64,
-    /// Share of the latency of its I/Os for which its limits held them, in percent.
+    /// Share of the latency of the group's I/Os for which its limits held them, in percent.
     pub throttled_percent: f64,
     #[serde(flatten)]
     pub at_end: GroupBacklog,
-    /// Time that its I/Os were held, in milliseconds per second, by reason.
+    /// Time that the group's I/Os were held, in milliseconds per second, by reason.
     pub held_ms: BTreeMap<&'static str, f64>,
 }
 
@@ -67,7 +67,7 @@ pub struct GroupBacklog {
     /// Time in milliseconds for which the group's limits are used up in advance.
     pub booked_ms: f64,
     pub waiting: u64,
-    /// Mean time that these I/Os have been held so far, in milliseconds.
+    /// Mean time that the held I/Os have been held so far, in milliseconds.
     pub waiting_ms: f64,
 }
 
@@ -302,7 +302,6 @@ fn of_ended(row: &GroupRow, ms: f64) -> String {
 
 const NAME_WIDTH: usize = 14;
 
-/// Formats the name of a row, cut to `width` characters in the short form.
 pub fn name(name: &str, width: usize, form: Form) -> String {
     match form {
         Form::Short => shortened(&visible(name), width),

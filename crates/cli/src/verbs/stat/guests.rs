@@ -83,8 +83,9 @@ pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     }
     let seconds = report.seconds_since(before);
     let since = |thread: &GuestThread| {
-        let old = before.and_then(|report| find(report, thread)).cloned().unwrap_or_default();
-        thread.since(&old)
+        let is_it = |old: &&GuestThread| old.export == thread.export && old.thread == thread.thread;
+        let old = before.and_then(|report| report.guests.iter().find(is_it));
+        old.map_or_else(|| thread.clone(), |old| thread.since(old))
     };
     let threads: Vec<GuestThread> = report.guests.iter().map(since).collect();
     let is_shown = |queue: &&GuestQueue| queue.in_service || queue.stats.requests > 0;
@@ -100,10 +101,6 @@ pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
         true => "no virtual machine is connected\n".to_owned(),
         false => format!("{}\n\n", Grid::of_rows("guest", &COLUMNS, form, rows).text()),
     }
-}
-
-fn find<'a>(report: &'a Report, like: &GuestThread) -> Option<&'a GuestThread> {
-    report.guests.iter().find(|one| one.export == like.export && one.thread == like.thread)
 }
 
 fn per(count: u64, of: u64) -> String {

@@ -191,17 +191,14 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     }
     let is_alarm = failed > 0 || !failing.is_empty();
     let alarm = if is_alarm { Style::new().fg(Color::Red) } else { Style::new() };
-    let name = |line: String| match (line.strip_prefix("millrace"), line.strip_suffix("HELD")) {
-        (Some(rest), None) => {
-            Line::from(vec![Span::styled("millrace", bold), Span::raw(rest.to_owned())])
-        }
-        (name, Some(rest)) => {
-            let rest = name.map_or(rest, |_| &rest["millrace".len()..]).to_owned();
-            let name = if name.is_some() { "millrace" } else { "" };
-            let held = Span::styled("HELD", bold.fg(Color::Yellow));
-            Line::from(vec![Span::styled(name, bold), Span::raw(rest), held])
-        }
-        (None, None) => Line::raw(line),
+    let name = |line: String| {
+        let (name, rest) = line.split_at(if line.starts_with("millrace") { 8 } else { 0 });
+        let (rest, held) = rest.split_at(rest.strip_suffix("HELD").unwrap_or(rest).len());
+        Line::from(vec![
+            Span::styled(name.to_owned(), bold),
+            Span::raw(rest.to_owned()),
+            Span::styled(held.to_owned(), bold.fg(Color::Yellow)),
+        ])
     };
     let mut all: Vec<Line<'static>> = lines(&first, width).into_iter().map(name).collect();
     all.extend(lines(&second, width).into_iter().map(Line::raw));
@@ -292,7 +289,8 @@ fn table<T: ListedRow>(
     frame.render_widget(Table::new(lines, widths).header(head), area);
 }
 
-/// Returns the sort order that a column's heading stands for. The order may add another column.
+/// Returns the sort order of a column. An order may be the sum of columns, such as reads and
+/// writes.
 fn sorted_by(column: &str) -> Option<SortOrder> {
     let sort = match column {
         "r/s" | "w/s" | "hit/s" | "wr/s" => SortOrder::Ios,

@@ -13,8 +13,8 @@ use crate::views::report::{Drive, OpCounts, OpTotals, Report, Volume};
 
 const DISCARDS: [&str; 2] = ["discard", "write-zeroes"];
 
-/// Minimum number of I/Os for comparing drives. The next constant is the minimum mean latency, in
-/// milliseconds, that counts as slow.
+/// Least number of I/Os of a drive that is compared with others, and least mean latency, in
+/// milliseconds, of one that counts as slow.
 const SLOW_IOS: u64 = 10;
 const SLOW_MS: f64 = 0.5;
 /// Time without a completion, in seconds, from which on a drive is reported.

@@ -8,6 +8,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Instant;
 
 use millrace::{DryOpened, DryRun, Listen, Opened, StartError, Volume};
 use millrace_block::{Layout, SECTOR_SHIFT};
@@ -15,7 +16,7 @@ use millrace_console::{counted, visible};
 
 use super::exposure;
 use super::lost_file;
-use super::probe::{self, Patience};
+use super::probe;
 use super::start_error;
 use super::view_sockets::{client_sockets, control, metrics};
 use super::warnings;
@@ -28,7 +29,7 @@ pub struct Findings {
     pub starts: bool,
     /// A line for each volume whose drives exist.
     pub volumes: String,
-    patience: Patience,
+    deadline: Instant,
 }
 
 /// Examines the drives and sockets of a plan. Logs the warnings and notes that a start would log.
@@ -38,8 +39,8 @@ pub fn measure(
     made: Option<&Path>,
     metrics_flag: Option<SocketAddr>,
 ) -> Findings {
-    let mut found = Findings { starts: true, volumes: String::new(), patience: Patience::new() };
-    let dry_run = DryRun { until: found.patience.until(), new_folder: made.map(Path::to_path_buf) };
+    let mut found = Findings { starts: true, volumes: String::new(), deadline: probe::deadline() };
+    let dry_run = DryRun { until: found.deadline, new_folder: made.map(Path::to_path_buf) };
     match Opened::dry_run(&plan.config.to_open(), dry_run) {
         Ok(DryOpened { volumes, errors, notes, warnings }) => {
             errors.iter().for_each(|error| found.refuse_start(plan, error));
@@ -107,11 +108,11 @@ impl Findings {
         let mut sockets: Vec<_> = own.map(|one| (one.key, one.path.to_owned(), one.line)).collect();
         let control = control(plan);
         let reachable =
-            control.beside.is_none_or(|one| probe::socket(one.path, self.patience).is_none());
+            control.beside.is_none_or(|one| probe::socket(one.path, self.deadline).is_none());
         sockets
             .extend(control.path.filter(|_| reachable).map(|path| ("control", path, control.line)));
         for (key, path, line) in sockets.into_iter().filter(|(_, path, _)| !is_in(path, made)) {
-            if let Some(why) = probe::socket(&path, self.patience) {
+            if let Some(why) = probe::socket(&path, self.deadline) {
                 self.refuse(&plan.problem(line, format!("{key}: unix:{}: {why}", path.display())));
             }
         }
@@ -124,7 +125,7 @@ impl Findings {
         });
         let wanted: Vec<_> = nbd.chain(metrics(plan, metrics_flag)).collect();
         for (address, place, key) in wanted {
-            if let Some(why) = probe::tcp(address, self.patience) {
+            if let Some(why) = probe::tcp(address, self.deadline) {
                 self.refuse(&plan.problem(place, format!("{key}{address}: {why}")));
             }
         }

@@ -7,13 +7,14 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use millrace::{AllowedPeers, Listen, SocketAccess, VhostSocket};
 use millrace_console::visible;
 use millrace_exports::nbd::{UnixSocket, handed_over_names};
 use rustix::process::geteuid;
 
-use super::probe::{self, Patience};
+use super::probe;
 use crate::config::words::{ControlWord, control_beside};
 use crate::config::{Position, Problems, ServePlan};
 use crate::views::Sockets;
@@ -21,7 +22,7 @@ use crate::views::metrics_listener::{BoundAddress, MetricsListener};
 
 pub struct ControlSocket<'a> {
     pub path: Option<PathBuf>,
-    /// Line that decides the path.
+    /// Line of the configuration that decides the path.
     pub line: usize,
     /// Client socket that the daemon creates and from which the default path is derived. `None` if
     /// the plan names the path.
@@ -135,7 +136,7 @@ pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Socket
     // The client socket is reported rather than the default control socket, whose path is derived
     // from it.
     if let Some(client) = beside
-        && let Some(why) = probe::socket(client.path, Patience::none())
+        && let Some(why) = probe::socket(client.path, Instant::now())
     {
         let text = format!("{}: unix:{}: {why}", client.key, client.path.display());
         return Err(plan.problem(line, text));

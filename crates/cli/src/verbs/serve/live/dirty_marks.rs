@@ -25,8 +25,7 @@ use crate::views::Refusal;
 
 const FILE: &str = "caches";
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
-/// Number of attempts at a lock that another process holds. The next constant is the time between
-/// two attempts.
+/// Number of attempts at a lock that another process holds, `PAUSE` apart.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(25);
 /// Maximum length of the file that is read, in bytes: enough for a hundred thousand volumes.
@@ -205,8 +204,8 @@ impl DirtyMarks {
         }
     }
 
-    /// Makes caches mark their volumes before they become dirty for the first time. Volumes without
-    /// a mark, such as write-through ones, stay without.
+    /// Makes each cache mark its volume before the cache becomes dirty for the first time. Volumes
+    /// without a mark, such as write-through ones, get none.
     pub fn keep_for<'a>(self: &Arc<Self>, caches: impl Iterator<Item = &'a Arc<Cache<Native>>>) {
         for cache in caches.filter(|_| self.is_kept()) {
             let (marks, volume) = (Arc::clone(self), cache.below().name().to_owned());
@@ -221,16 +220,12 @@ impl DirtyMarks {
     /// Marks a volume as dirty, durably, unless it is marked already.
     pub fn mark(&self, volume: &str) {
         let Some(mut marks) = self.lock() else { return };
-        let mut at = HEADER.len() as u64;
-        for (name, mark) in &marks.volumes {
-            if name == volume && *mark == CacheMark::Clean {
-                break;
-            }
-            at += line(name, *mark).len() as u64;
-        }
-        let is_it = |one: &&mut (String, CacheMark)| one.0 == volume && one.1 == CacheMark::Clean;
-        let Some(found) = marks.volumes.iter_mut().find(is_it) else { return };
-        found.1 = CacheMark::Dirty;
+        let is_it =
+            |(name, mark): &(String, CacheMark)| name == volume && *mark == CacheMark::Clean;
+        let Some(index) = marks.volumes.iter().position(is_it) else { return };
+        let before = marks.volumes[..index].iter().map(|(name, mark)| line(name, *mark).len());
+        let at = (HEADER.len() + before.sum::<usize>()) as u64;
+        marks.volumes[index].1 = CacheMark::Dirty;
         let written = if marks.is_kept() {
             let written = marks.file.write_all_at(CacheMark::Dirty.word().as_bytes(), at);
             let written = written.and_then(|()| marks.file.sync_data());
@@ -302,7 +297,7 @@ pub fn warning(volume: &str) -> String {
     )
 }
 
-/// Returns the volumes that a start would warn of. Changes nothing.
+/// Returns the volumes whose caches an earlier daemon left dirty. Changes nothing.
 pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     let shown = folder.display();
     let open = locked(folder)?;

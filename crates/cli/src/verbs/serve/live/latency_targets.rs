@@ -21,7 +21,8 @@ use crate::config::group::targets::TargetQuery;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Least length of the window over which a target is judged.
 const WINDOW: Duration = Duration::from_millis(900);
-/// Least number of I/Os by which a target is judged; for a percentile, this many must lie above it.
+/// Least number of I/Os by which a target is judged. For a percentile, `LEAST_ABOVE` of them must
+/// lie above it.
 const LEAST: u64 = 10;
 const LEAST_ABOVE: f64 = 2.0;
 /// Least number of a drive's I/Os from which its median is meaningful.

@@ -11,8 +11,7 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
 /// Seconds over which the load of a name is averaged.
 const LOAD_S: f64 = 60.0;
-/// Limit for replacing a series: a name replaces another whose load is below this fraction of its
-/// own load.
+/// A name takes over the series of another one whose load is below this fraction of its own.
 const LAZY: f64 = 0.5;
 
 /// Reading of a volume, drive or group: name, I/Os per second, I/Os in flight.
@@ -66,7 +65,6 @@ impl BusiestSeries {
             let load = self.loads.remove(&name).unwrap_or(0.0);
             now.insert(name, (ios, in_flight, load + (f64::from(ios) - load) / LOAD_S));
         }
-        // Names that no longer exist are removed.
         self.loads = now.iter().map(|(name, (.., load))| (name.clone(), *load)).collect();
         self.series.retain(|(name, _)| now.contains_key(name));
         self.choose();

@@ -34,8 +34,8 @@ type UsedVolume = Option<VolumeCounters>;
 
 #[derive(Debug, Default, Clone)]
 struct VolumeCounters {
-    /// Volume of these counters. Another one may have its name by the next sample, for example that
-    /// of a file which was closed and opened again, and starts with counters of 0.
+    /// Volume of these counters. By the next sample another volume may have its name, for example
+    /// that of a file which was closed and opened again.
     of: Weak<Volume<Native>>,
     clients: TenantSnapshot,
     drives: Vec<DriveCounters>,

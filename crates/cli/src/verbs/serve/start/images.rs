@@ -242,19 +242,16 @@ fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
     }
     match error.kind() {
         ErrorKind::NotFound => {
-            let driver = misspelt_driver(&shown.to_string()).map(|driver| {
-                format!("did you mean the driver `{driver}`, as in {driver}:key=value?")
+            let text = shown.to_string();
+            let driver = text.split_once(':').and_then(|(word, _)| {
+                let driver = millrace_drives::nearest(word, millrace_drives::drivers())?;
+                Some(format!("did you mean the driver `{driver}`, as in {driver}:key=value?"))
             });
             let advice = driver.unwrap_or_else(|| to_make(file));
             anyhow!("{shown}: there is no such file or device; {advice}")
         }
         _ => anyhow!("{shown}: {error}"),
     }
-}
-
-fn misspelt_driver(text: &str) -> Option<&'static str> {
-    let (word, _) = text.split_once(':')?;
-    millrace_drives::nearest(word, millrace_drives::drivers())
 }
 
 fn is_url(file: &Path) -> bool {

@@ -202,9 +202,8 @@ fn machines(plan: &ServePlan, volumes: &VolumesByName<'_>) -> String {
 }
 
 fn pairs(plan: &ServePlan) -> impl Iterator<Item = (&ListenerPlan, &ExportConfig)> {
-    let exports = |listener: &ListenerPlan| listener.exports.clone();
     plan.listeners.iter().flat_map(move |listener| {
-        exports(listener).into_iter().map(move |export| (listener, &plan.config.exports[export]))
+        listener.exports.iter().map(move |export| (listener, &plan.config.exports[*export]))
     })
 }
 
@@ -319,7 +318,9 @@ fn uri(listener: &ListenerPlan, export: &ExportConfig, host: Option<&str>) -> St
     let name = encoded(&export.name);
     let nbd = if listener.tls.is_some() { "nbds" } else { "nbd" };
     match &listener.address {
-        Listen::Unix(path) => format!("{nbd}+unix:///{name}?socket={}", encoded_path(path)),
+        Listen::Unix(path) => {
+            format!("{nbd}+unix:///{name}?socket={}", encoded(&path.to_string_lossy()))
+        }
         // An NBD URI cannot name an abstract socket.
         Listen::Abstract(abstract_name) => format!("unix:@{abstract_name}, export {name}"),
         Listen::Inherited(socket) => format!("systemd:{socket}, export {name}"),
@@ -331,10 +332,6 @@ fn uri(listener: &ListenerPlan, export: &ExportConfig, host: Option<&str>) -> St
             }
         }
     }
-}
-
-fn encoded_path(path: &Path) -> String {
-    encoded(&path.to_string_lossy())
 }
 
 fn encoded(text: &str) -> String {
@@ -353,13 +350,10 @@ pub fn stopped(report: &StopReport) -> String {
     if report.is_clean() {
         return "stopped: all requests are answered and all data is flushed".to_owned();
     }
-    let cut_off = match report.cut_off {
-        0 => None,
-        count => {
-            let connections = counted(count as usize, "connection");
-            Some(format!("{connections} closed with unanswered requests"))
-        }
-    };
+    let cut_off = (report.cut_off > 0).then(|| {
+        let connections = counted(report.cut_off as usize, "connection");
+        format!("{connections} closed with unanswered requests")
+    });
     let mut all: Vec<&str> = Vec::new();
     // Duplicates are removed, because several I/O threads flush one volume and report the same
     // failure.
