@@ -47,7 +47,6 @@ use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use crate::common::thread_bound::ThreadBound;
 
-/// Maximum length of a read or write, in sectors.
 const MAX_SECTORS: u32 = 2048;
 /// Maximum length of a write-zeroes in sectors, if it may turn into real writes.
 const MAX_ZERO_WRITES: u32 = 64 << 11;

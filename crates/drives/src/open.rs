@@ -14,7 +14,6 @@ use crate::common::place::DataPlace;
 use crate::fault::FaultControl;
 use crate::spec::{Spec, SpecError};
 
-/// Table row of a driver.
 pub(crate) struct DriverRow {
     /// Name in specs.
     pub name: &'static str,

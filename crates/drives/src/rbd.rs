@@ -223,7 +223,6 @@ impl RbdState {
         }
     }
 
-    /// Records that a write was acknowledged.
     fn note_write(&self) {
         // Relaxed: a flush that covers the write comes after its completion. The flag is stored
         // only once, because all queues read this cache line.

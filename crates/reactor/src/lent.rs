@@ -1,10 +1,10 @@
 //! Tracks the memory regions of a ring, and which of their pieces are registered under which index.
 //!
-//! Owners lend regions to a ring; pieces of a region are registered on request, or when an operation
-//! first uses them. If the kernel refuses a piece, no further piece of that region is registered
-//! while it is lent; registered pieces stay registered, and operations elsewhere in the region use
-//! unregistered memory. A region that its owner registered itself is one piece. Regions do not
-//! overlap. Invariant: an index belongs to one piece of one region.
+//! Owners lend regions to a ring; pieces of a region are registered on request, or when an
+//! operation first uses them. If the kernel refuses a piece, no further piece of that region is
+//! registered while it is lent; registered pieces stay registered, and operations elsewhere in the
+//! region use unregistered memory. A region that its owner registered itself is one piece. Regions
+//! do not overlap. Invariant: an index belongs to one piece of one region.
 
 use std::io;
 
@@ -31,7 +31,6 @@ struct LentRegion {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LentLookup {
-    /// The range lies in a registered piece with this index.
     Index(u16),
     /// The range lies in this piece, which must be registered first.
     Unregistered(AddressRange),
@@ -50,7 +49,6 @@ impl LentRegions {
         self.insert(extent, piece_bytes, vec![None; extent.len.div_ceil(piece_bytes)]);
     }
 
-    /// Adds a region that is registered under this index.
     pub(crate) fn insert_registered(&mut self, extent: AddressRange, index: u16) {
         self.insert(extent, extent.len, vec![Some(index)]);
     }
@@ -72,7 +70,6 @@ impl LentRegions {
         self.0.iter().position(|region| region.extent == extent)
     }
 
-    /// Returns the position of the region that contains an address.
     fn position_of(&self, address: usize) -> Option<usize> {
         let at = self.0.partition_point(|region| region.extent.start <= address).checked_sub(1)?;
         let AddressRange { start, len } = self.0[at].extent;

@@ -40,9 +40,7 @@ const LIMITS: PoolLimits = PoolLimits {
 
 #[derive(Clone, Copy, Debug)]
 struct PoolLimits {
-    /// Maximum number of threads that run jobs of any lane.
     shared: usize,
-    /// Maximum number of threads that run jobs of one lane.
     lane: usize,
     /// Maximum number of threads that never end.
     kept: usize,

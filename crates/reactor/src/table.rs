@@ -146,7 +146,6 @@ impl Table {
         OperationKey::new(index, generation)
     }
 
-    /// Returns the operation of a key, or `None` if it has completed.
     pub(crate) fn get(&mut self, key: OperationKey) -> Option<&mut OperationSlot> {
         let slot = self.slots.get_mut(key.index())?;
         (slot.live && slot.generation == key.generation()).then_some(slot)

@@ -303,7 +303,6 @@ impl DriveWorkers {
         self.end_threads(0).and(flushed)
     }
 
-    /// Stops the threads from index `first` on.
     fn end_threads(&mut self, first: usize) -> Result<(), Error> {
         self.threads[first..].iter().for_each(WorkerThread::order_stop);
         let threads = self.threads.drain(first..).map(|one| one.thread);
@@ -320,7 +319,6 @@ impl DriveWorkers {
     }
 }
 
-/// Returns a cache's address, which identifies the cache.
 fn address(cache: &Arc<Cache<Native>>) -> usize {
     Arc::as_ptr(cache) as usize
 }
@@ -385,7 +383,6 @@ fn run(
     shared.system_calls.fetch_add(calls, Ordering::Relaxed);
 }
 
-/// Serves the drives until the thread is told to stop.
 fn serve(
     worker: &mut Worker<Native>,
     io: &mut IoContext,

@@ -219,7 +219,6 @@ impl Drop for Recorder {
     }
 }
 
-/// Ends the tracing of the volumes.
 fn end<M: Machine>(tracer: &Tracer<M>, volumes: &[Arc<Volume<M>>]) {
     volumes.iter().for_each(|volume| _ = volume.set_traced(false));
     tracer.stop();

@@ -9,7 +9,6 @@ const EXTENTS_MAX: usize = 1024;
 /// Extents that cover a range of sectors from its start. Equal neighbours are joined.
 pub(crate) struct SectorExtents {
     pub(crate) extents: Vec<Extent>,
-    /// First sector that no extent covers yet.
     pub(crate) at: Sector,
     end: Sector,
 }

@@ -9,7 +9,6 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-/// Error text for a path that is neither a regular file nor a block device.
 pub(crate) const OTHER_KIND: &str = "neither a regular file nor a block device";
 
 /// Opens a regular file or a block device, with `options` and these flags of open(2).
@@ -36,7 +35,6 @@ fn other_kind() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("this is {OTHER_KIND}"))
 }
 
-/// Removes a flag of open(2) from an open file.
 pub(crate) fn clear_flag(file: &File, flag: OFlags) -> io::Result<()> {
     let flags = fcntl_getfl(file)?;
     Ok(fcntl_setfl(file, flags - flag)?)

@@ -17,7 +17,7 @@ use super::cache::Cache;
 /// Frequency with which a rule applies to the requests that it matches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Chance {
-    /// To every one.
+    /// The rule applies to every matching request.
     Always,
     /// The rule applies to each Nth matching request; N is 1 or more.
     Every(u64),

@@ -34,7 +34,6 @@ struct TagState {
     stuck_at: Option<u64>,
     /// Number of power cuts that had happened when the request was submitted.
     cuts: u64,
-    /// True while the inner drive has the request.
     inside: bool,
     /// True if the inner drive has accepted the request.
     entered: bool,

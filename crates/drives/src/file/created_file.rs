@@ -8,7 +8,6 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file that was created; dropping this removes the file.
 #[derive(Debug)]
 pub(super) struct CreatedFile {
     path: PathBuf,

@@ -111,7 +111,6 @@ fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
 /// Returns the maximum length of merged requests for a device, or for the device below a file
 /// system. File systems without a single block device (overlays, networks) get the default.
 fn merge_bytes_of(dev: u64) -> u32 {
-    /// Device of the last lookup, its result, and the time of the lookup.
     static LAST: Mutex<Option<(u64, u32, Instant)>> = Mutex::new(None);
     /// Time for which the result of a lookup is reused: as long as it takes to open thousands of
     /// files on one device.
@@ -213,7 +212,6 @@ pub(crate) enum NextData {
     End(u64),
 }
 
-/// Finds the next data of a file from `offset` on.
 pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<NextData> {
     match seek(file, SeekFrom::Data(offset)) {
         Err(Errno::NXIO) => Ok(NextData::End(seek(file, SeekFrom::End(0))?)),
@@ -221,7 +219,6 @@ pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<NextData> {
     }
 }
 
-/// Returns the end of the data that lie at `offset`.
 pub(crate) fn data_end(file: &File, offset: u64) -> io::Result<u64> {
     Ok(seek(file, SeekFrom::Hole(offset))?)
 }

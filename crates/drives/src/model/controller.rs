@@ -114,7 +114,6 @@ impl ModelController {
     }
 }
 
-/// The port of a controller that a drive is attached to.
 #[derive(Debug)]
 pub(crate) struct ControllerPort {
     pub(crate) controller: Arc<ModelController>,

@@ -28,7 +28,6 @@ impl LinkDirection {
     }
 }
 
-/// A link, which carries one transfer at a time in each direction.
 #[derive(Debug)]
 pub(crate) struct DuplexLink {
     to_host: LinkDirection,

@@ -66,7 +66,6 @@ impl Target {
         self.dial_until(purpose, &mut Deadline::after(limit))
     }
 
-    /// Connects and negotiates until a deadline, as [`Target::dial`] does.
     pub(crate) fn dial_until(
         &self,
         purpose: Purpose,

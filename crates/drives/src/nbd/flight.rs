@@ -19,9 +19,7 @@ pub(crate) enum FlightState {
     /// The tag is free.
     #[default]
     Idle,
-    /// The request waits for a link.
     Waiting,
-    /// A link is sending the request.
     Sending,
     /// The request was sent and waits for the server's answer.
     Sent,
@@ -32,7 +30,6 @@ pub(crate) enum FlightState {
 pub(crate) struct Flight {
     pub(crate) state: FlightState,
     pub(crate) request: NbdRequest,
-    /// Index of the link that sends or sent the request.
     pub(crate) link: usize,
     /// Result, if the answer arrived while the send was still in progress.
     pub(crate) answered: Option<Status>,

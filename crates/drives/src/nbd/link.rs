@@ -143,7 +143,6 @@ impl NbdLink {
         self.epoch != shared.epoch.load(Ordering::Acquire)
     }
 
-    /// Sends up to `share` of the waiting requests.
     pub(crate) fn send(&mut self, context: &mut LinkContext<'_>, share: usize) {
         let (link, waiting) = ((self.place.number, self.style), (&mut *context.waiting, share));
         self.outbound.load(waiting, link, &mut self.answers, context.flights);

@@ -32,7 +32,6 @@ pub(crate) struct Outbound {
     /// Index of the first segment in `iov` that is not sent completely.
     first: usize,
     msg: Box<msghdr>,
-    /// Requests of the send operation in flight.
     batch: Vec<u32>,
     /// True while the operation is in flight.
     pub(crate) is_busy: bool,

@@ -30,7 +30,6 @@ use super::siblings::{GivenBack, NbdRequest, Origin, QueueMessage};
 use crate::common::outcomes::completion_data;
 use crate::common::thread_bound::ThreadBound;
 
-/// Maximum time that a dropped queue waits for its operations.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Maximum sleep of one turn while a dropped queue waits, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
@@ -50,7 +49,6 @@ pub(crate) struct NbdQueue {
     flights: Vec<Flight>,
     depth: usize,
     guests: GuestFlights,
-    /// True if other queues have sent messages.
     has_mail: Arc<AtomicBool>,
     mail: Vec<QueueMessage>,
     returns: Vec<GivenBack>,

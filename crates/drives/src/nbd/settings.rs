@@ -48,7 +48,6 @@ fn refuse_tls(spec: &Spec, key: &str) -> Result<(), SpecError> {
     millrace_tls::REFUSAL.map_or(Ok(()), |why| Err(spec.invalid(key, why)))
 }
 
-/// Parses the TLS keys of a spec whose URI asks for TLS.
 fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
     refuse_tls(spec, "uri")?;
     let Some(ca) = spec.get("tls-ca") else { return Err(spec.missing("tls-ca")) };

@@ -72,7 +72,6 @@ pub(crate) struct Forwarded {
     pub(crate) request: NbdRequest,
 }
 
-/// A forwarded request on the way back to its queue.
 #[derive(Debug)]
 pub(crate) struct GivenBack {
     pub(crate) origin: Origin,
@@ -243,7 +242,6 @@ impl SiblingQueues {
         true
     }
 
-    /// Records that a connection of a queue, which was up before, is closed.
     pub(crate) fn connection_closed(&self, queue: usize) {
         lock_unpoisoned(&self.state).queues[queue].open -= 1;
     }

@@ -31,7 +31,6 @@ impl UnflushedWrites {
         }
     }
 
-    /// Records that a flush is submitted. Returns its number.
     pub(crate) fn begin_flush(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::SeqCst) + 1
     }

@@ -59,7 +59,6 @@ impl TimedConnection {
         Ok(())
     }
 
-    /// Sends all bytes.
     pub(crate) fn say(&mut self, bytes: &[u8], deadline: &mut Deadline<Native>) -> io::Result<()> {
         let Some(session) = &mut self.tls else {
             return self.stream.write_all(bytes, deadline);

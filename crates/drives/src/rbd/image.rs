@@ -290,7 +290,6 @@ impl RbdImage {
     }
 }
 
-/// librbd function that opens an image by its name.
 type OpenFunction =
     unsafe extern "C" fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
 

@@ -28,7 +28,6 @@ const INVALID: u64 = 3;
 /// A query that was not answered in time.
 #[derive(Default)]
 pub(crate) struct HoleMap {
-    /// Receiver of the late answer.
     late: Mutex<Option<Receiver<Data>>>,
 }
 

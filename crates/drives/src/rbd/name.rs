@@ -19,7 +19,6 @@ pub struct ImageName {
     pub snapshot: Option<String>,
 }
 
-/// Form of an image's name, for messages.
 pub(crate) const FORM: &str =
     "write pool/image or pool/namespace/image, optionally followed by @snapshot";
 

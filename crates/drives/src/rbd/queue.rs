@@ -101,7 +101,6 @@ pub(crate) struct RbdQueue {
 unsafe impl Send for RbdQueue {}
 
 impl RbdQueue {
-    /// Creates a queue with `depth` tags, whose thread is woken by `wake`.
     pub(crate) fn new(shared: Arc<RbdState>, wake: Arc<OwnedFd>, depth: u32) -> RbdQueue {
         let room = depth as usize;
         let inbox = Arc::new(OutcomeInbox { done: Mutex::new(Vec::with_capacity(room)), wake });
@@ -193,7 +192,6 @@ impl Flight {
         pieces::take(&mut self.memory, rq);
     }
 
-    /// Records a negative result. Returns its status.
     fn failed(&mut self, result: ssize_t, shared: &RbdState) -> Status {
         self.result = result;
         let errno = c_int::try_from(-result).unwrap_or(libc::EIO);
@@ -205,7 +203,6 @@ impl Flight {
     }
 }
 
-/// Returns the status for an errno of librbd.
 fn status_of(errno: c_int, op: Op, known: &KnownImage) -> Status {
     match errno {
         // ENOENT or ENOTCONN: the image or its pool was removed, or the connection is closed.

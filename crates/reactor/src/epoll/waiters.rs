@@ -35,7 +35,6 @@ impl Default for Descriptor {
 #[derive(Default)]
 pub(crate) struct Waiters {
     descriptors: HashMap<RawFd, Descriptor>,
-    /// Number of operations that wait.
     pub(crate) waiting: usize,
 }
 

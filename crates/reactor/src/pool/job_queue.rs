@@ -34,7 +34,6 @@ struct JobLane {
 
 /// Turn of a lane: number of its running jobs, position among equals, and the lane's index.
 type LaneTurn = (usize, u64, u32);
-/// Results for one reactor.
 #[derive(Default)]
 struct ResultInbox {
     results: Vec<(OperationKey, i32)>,
@@ -59,7 +58,6 @@ pub(super) struct JobQueue {
     free_inboxes: Vec<u32>,
     /// Lanes that may run another job, in the order in which they get threads.
     ready: BTreeSet<LaneTurn>,
-    /// Position of the lane that was listed last.
     last_position: u64,
     busy: usize,
     /// Number of threads, including those being started.
@@ -160,7 +158,6 @@ impl JobQueue {
         }
     }
 
-    /// Moves the results of an inbox to `into`, which must be empty.
     pub(super) fn take_results(&mut self, inbox: u32, into: &mut Vec<(OperationKey, i32)>) {
         std::mem::swap(&mut self.inboxes[inbox as usize].results, into);
     }

@@ -20,7 +20,6 @@ const FILE_SLOTS: [u32; 3] = [1024, 256, 64];
 /// Opcode `IORING_REGISTER_RING_FDS` of io_uring_register.
 const REGISTER_RING_FDS: libc::c_uint = 20;
 
-/// A working ring, with the features that it was granted.
 pub(crate) struct OpenedRing {
     pub(crate) ring: IoUring,
     pub(crate) features: Features,
