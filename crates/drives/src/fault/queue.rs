@@ -4,8 +4,7 @@
 //! Each request gets a verdict once, when it is submitted. A request that must fail never reaches
 //! the inner queue. A delayed or stuck request does, but its completion is held back here, so its
 //! memory counts as in use until then. While a request is stuck, the queue asks to be polled every
-//! few milliseconds, because the release comes from another thread. The block layer calls this
-//! under the serve lock.
+//! few milliseconds, because the release comes from another thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,18 +19,14 @@ use super::control::{FaultState, Verdict};
 /// Interval at which a queue checks whether stuck requests were released, in nanoseconds.
 const STUCK_LOOK_NS: u64 = 2_000_000;
 
-/// Target of the requests that do not fail.
 pub(crate) enum InnerQueue {
-    /// Queue of the drive below.
     Queue(Box<dyn DriverQueue<Native>>),
-    /// Simulated cache with its two images.
     Cache,
 }
 
-/// State of a tag in use.
 #[derive(Clone, Copy, Default)]
 struct TagState {
-    /// Faults that were decided for a request which the inner queue was too busy to take.
+    /// Faults for a request that the inner queue was too busy to take.
     decided: Option<Verdict>,
     /// Earliest time of completion, in nanoseconds; 0 for no delay.
     deadline_ns: u64,
@@ -39,15 +34,12 @@ struct TagState {
     stuck_at: Option<u64>,
     /// Number of power cuts that had happened when the request was submitted.
     cuts: u64,
-    /// True while the inner drive has the request.
     inside: bool,
     /// True if the inner drive has accepted the request.
     entered: bool,
-    /// Verdict on the request.
     verdict: Verdict,
 }
 
-/// A hardware queue of a fault drive.
 pub(crate) struct FaultQueue {
     state: Arc<FaultState>,
     inner: InnerQueue,
@@ -59,7 +51,6 @@ pub(crate) struct FaultQueue {
 }
 
 impl FaultQueue {
-    /// Creates a queue of `depth` tags in front of `inner`.
     pub(crate) fn new(state: Arc<FaultState>, inner: InnerQueue, depth: u32) -> FaultQueue {
         let depth = depth as usize;
         FaultQueue {
@@ -72,7 +63,6 @@ impl FaultQueue {
         }
     }
 
-    /// Takes all completions of the inner queue.
     fn poll_inner(&mut self, batch: &mut CompletionBatch) {
         while let InnerQueue::Queue(queue) = &mut self.inner {
             self.scratch.clear();
@@ -90,7 +80,6 @@ impl FaultQueue {
         }
     }
 
-    /// Handles a completion of the inner queue: it is ready, or held back.
     fn done(&mut self, tag: Tag, status: Status) {
         let state = &mut self.tags[tag.0 as usize];
         state.inside = false;
@@ -101,7 +90,8 @@ impl FaultQueue {
         }
     }
 
-    /// Completes requests that need not be held back any longer. Returns when to check again.
+    /// Completes requests that need not be held back any longer. Returns the time of the next
+    /// check.
     fn let_go(&mut self) -> Option<u64> {
         if self.held.is_empty() {
             return None;
@@ -124,7 +114,6 @@ impl FaultQueue {
         wake_ns
     }
 
-    /// Returns the status that the block layer must see.
     fn final_status(&self, tag: Tag, status: Status, cuts: u64) -> Status {
         if self.state.is_dead() {
             return Status::Offline;
