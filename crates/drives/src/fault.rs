@@ -21,7 +21,7 @@ use millrace_machine::{Native, Topology};
 use crate::common::extents::all_data;
 use cache::Cache;
 pub use control::{Chance, Effect, FaultControl, FaultRule, fault_controls};
-use queue::{FaultQueue, InnerQueue};
+use queue::FaultQueue;
 pub(crate) use settings::ROW;
 
 /// Maximum length of a discard or write-zeroes in sectors with a volatile cache, which tracks every
@@ -31,7 +31,7 @@ const MAX_CACHE_SECTORS: u32 = 64 << 11;
 /// Kind of write cache that a fault drive pretends to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultCache {
-    /// The cache of the drive below.
+    /// No cache of its own: the cache of the drive below counts.
     #[default]
     Inner,
     /// A volatile cache, with FUA writes.
@@ -147,8 +147,8 @@ impl Driver<Native> for FaultDriver {
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let inner = match self.cache {
-            FaultCache::Inner => InnerQueue::Queue(self.inner.open_queue(index, depth)?),
-            _ => InnerQueue::Cache,
+            FaultCache::Inner => Some(self.inner.open_queue(index, depth)?),
+            _ => None,
         };
         Ok(Box::new(FaultQueue::new(self.control.state.clone(), inner, depth)))
     }

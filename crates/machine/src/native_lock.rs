@@ -24,7 +24,7 @@ pub struct NativeLock<T> {
 
 #[derive(Debug)]
 struct LockContent<T> {
-    /// Set while the lock is held and the hold counts.
+    /// Set while the lock is held, if statistics were on when it was acquired.
     hold: Option<CountedHold>,
     value: T,
 }

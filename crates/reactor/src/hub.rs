@@ -6,7 +6,7 @@
 
 use crate::config::{Counters, FileCarrier, Wait};
 use crate::op::Source;
-use crate::pool::{Pool, PoolShare, PoolSleep};
+use crate::pool::{Pool, PoolShare};
 use crate::sys;
 use crate::table::{OperationKey, OperationPhase, Table};
 use std::io;
@@ -100,14 +100,9 @@ impl ReactorState {
     /// like to sleep (`None`: without limit). Returns `None` if the pool has results, so that the
     /// turn must not sleep.
     pub(crate) fn prepare_sleep(&mut self, limit_ns: Option<u64>) -> Option<Option<u64>> {
-        match self.pool.prepare_sleep() {
-            PoolSleep::No => None,
-            PoolSleep::Until(None) => Some(limit_ns),
-            PoolSleep::Until(Some(again_ns)) => {
-                let until_ns = again_ns.saturating_sub(sys::now_ns());
-                Some(Some(limit_ns.map_or(until_ns, |limit_ns| limit_ns.min(until_ns))))
-            }
-        }
+        let Some(again_ns) = self.pool.prepare_sleep()? else { return Some(limit_ns) };
+        let until_ns = again_ns.saturating_sub(sys::now_ns());
+        Some(Some(limit_ns.map_or(until_ns, |limit_ns| limit_ns.min(until_ns))))
     }
 
     pub(crate) fn collect_jobs(&mut self) {

@@ -131,15 +131,6 @@ pub(crate) struct Pool {
     scratch: Vec<(OperationKey, i32)>,
 }
 
-/// Maximum time that a reactor may sleep because of the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PoolSleep {
-    /// The reactor must not sleep, because results are waiting.
-    No,
-    /// The reactor may sleep until this time, if any, and must then query the pool again.
-    Until(Option<u64>),
-}
-
 impl Pool {
     pub(crate) fn new(wake: Arc<OwnedFd>) -> Pool {
         let inbox = lock().open_inbox(wake);
@@ -188,10 +179,11 @@ impl Pool {
         }
     }
 
-    /// Requests a wake-up at the next result, unless results are waiting.
-    pub(crate) fn prepare_sleep(&mut self) -> PoolSleep {
+    /// Requests a wake-up at the next result. Returns `None` if results are waiting. Otherwise
+    /// returns the time, if any, at which the pool must be queried again.
+    pub(crate) fn prepare_sleep(&mut self) -> Option<Option<u64>> {
         if self.outstanding == 0 {
-            return PoolSleep::Until(None);
+            return Some(None);
         }
         let mut queue = lock();
         if queue.next_growth_ns().is_some() {
@@ -200,10 +192,7 @@ impl Pool {
             summon(next);
             queue = lock();
         }
-        match queue.sleep(self.inbox) {
-            true => PoolSleep::Until(queue.next_growth_ns()),
-            false => PoolSleep::No,
-        }
+        queue.sleep(self.inbox).then(|| queue.next_growth_ns())
     }
 
     /// Ends the state that `prepare_sleep` began.

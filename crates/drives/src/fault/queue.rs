@@ -19,11 +19,6 @@ use super::control::{FaultState, Verdict};
 /// Interval at which a queue checks whether stuck requests were released, in nanoseconds.
 const STUCK_LOOK_NS: u64 = 2_000_000;
 
-pub(crate) enum InnerQueue {
-    Queue(Box<dyn DriverQueue<Native>>),
-    Cache,
-}
-
 #[derive(Clone, Copy, Default)]
 struct TagState {
     /// Faults for a request that the inner queue was too busy to take.
@@ -42,7 +37,8 @@ struct TagState {
 
 pub(crate) struct FaultQueue {
     state: Arc<FaultState>,
-    inner: InnerQueue,
+    /// Queue of the drive below. `None` if the simulated cache executes the requests.
+    inner: Option<Box<dyn DriverQueue<Native>>>,
     tags: Box<[TagState]>,
     /// Requests that the inner queue has completed and whose completion is delayed here.
     held: Vec<(Tag, Status)>,
@@ -51,7 +47,11 @@ pub(crate) struct FaultQueue {
 }
 
 impl FaultQueue {
-    pub(crate) fn new(state: Arc<FaultState>, inner: InnerQueue, depth: u32) -> FaultQueue {
+    pub(crate) fn new(
+        state: Arc<FaultState>,
+        inner: Option<Box<dyn DriverQueue<Native>>>,
+        depth: u32,
+    ) -> FaultQueue {
         let depth = depth as usize;
         FaultQueue {
             state,
@@ -64,7 +64,7 @@ impl FaultQueue {
     }
 
     fn poll_inner(&mut self, batch: &mut CompletionBatch) {
-        while let InnerQueue::Queue(queue) = &mut self.inner {
+        while let Some(queue) = &mut self.inner {
             self.scratch.clear();
             queue.poll(&mut self.scratch);
             if let Some(wake_ns) = self.scratch.take_wake() {
@@ -150,19 +150,19 @@ impl DriverQueue<Native> for FaultQueue {
             return Dispatch::Queued;
         }
         match (&mut self.inner, &self.state.cache) {
-            (InnerQueue::Queue(queue), _) => {
+            (Some(queue), _) => {
                 let outcome = queue.queue_rq(rq);
                 let queued = outcome == Dispatch::Queued;
                 (self.tags[index].inside, self.tags[index].entered) = (queued, queued);
                 self.tags[index].decided = (!queued).then_some(verdict);
                 outcome
             }
-            (InnerQueue::Cache, Some(cache)) => {
+            (None, Some(cache)) => {
                 self.tags[index].cuts = cache.run(rq);
                 self.done(tag, Status::Ok);
                 Dispatch::Queued
             }
-            (InnerQueue::Cache, None) => {
+            (None, None) => {
                 unreachable!("a queue without an inner queue has the cache")
             }
         }
@@ -170,8 +170,8 @@ impl DriverQueue<Native> for FaultQueue {
 
     fn is_bounced(&self, tag: Tag) -> bool {
         match &self.inner {
-            InnerQueue::Queue(queue) => self.tags[tag.0 as usize].inside && queue.is_bounced(tag),
-            InnerQueue::Cache => false,
+            Some(queue) => self.tags[tag.0 as usize].inside && queue.is_bounced(tag),
+            None => false,
         }
     }
 
@@ -180,13 +180,13 @@ impl DriverQueue<Native> for FaultQueue {
         let TagState { verdict, entered, .. } = self.tags[tag.0 as usize];
         match &self.inner {
             _ if moment == Moment::Issue && verdict != Verdict::default() => verdict.data(),
-            InnerQueue::Queue(queue) if entered => queue.trace_data(tag, moment),
+            Some(queue) if entered => queue.trace_data(tag, moment),
             _ => DriverData::default(),
         }
     }
 
     fn commit_rqs(&mut self) {
-        if let InnerQueue::Queue(queue) = &mut self.inner {
+        if let Some(queue) = &mut self.inner {
             queue.commit_rqs();
         }
     }
@@ -205,7 +205,7 @@ impl DriverQueue<Native> for FaultQueue {
 
     fn timeout(&mut self, tag: Tag) -> Expired {
         match &mut self.inner {
-            InnerQueue::Queue(queue) if self.tags[tag.0 as usize].inside => queue.timeout(tag),
+            Some(queue) if self.tags[tag.0 as usize].inside => queue.timeout(tag),
             _ => Expired::Abandon,
         }
     }

@@ -152,40 +152,41 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
     Ok(None)
 }
 
-fn byte_lock(byte: i64, kind: libc::c_int) -> libc::flock {
+/// Takes a shared lock on a byte. Returns false if another process has locked it exclusively.
+fn share(file: &File, byte: i64) -> io::Result<bool> {
+    match byte_lock(file, libc::F_OFD_SETLK, (byte, libc::F_RDLCK)) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+            Ok(false)
+        }
+        taken => taken.map(|_| true),
+    }
+}
+
+/// Returns true if another process has locked a byte.
+fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
+    let found = byte_lock(file, libc::F_OFD_GETLK, (byte, libc::F_WRLCK))?;
+    Ok(found.is_some_and(|found| found.l_type != libc::F_UNLCK as libc::c_short))
+}
+
+/// Executes a lock command of fcntl(2) on one byte. Returns the lock as the kernel has left it, or
+/// `None` on a file system without such locks, on which no process can hold one.
+fn byte_lock(
+    file: &File,
+    command: libc::c_int,
+    (byte, kind): (i64, libc::c_int),
+) -> io::Result<Option<libc::flock>> {
     // SAFETY: all-zero bytes are a lock from the start of the file, of no process.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     (lock.l_start, lock.l_len) = (byte, 1);
-    lock
-}
-
-/// Takes a shared lock on a byte. Returns false if another process has locked it exclusively.
-/// Returns true on a file system without such locks.
-fn share(file: &File, byte: i64) -> io::Result<bool> {
-    let lock = byte_lock(byte, libc::F_RDLCK);
-    // SAFETY: the lock is a live local, which the kernel reads.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
-        return Ok(true);
+    // SAFETY: the lock is a live local, which the kernel reads, and fills for F_OFD_GETLK.
+    if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } == 0 {
+        return Ok(Some(lock));
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-        Some(libc::EINVAL | libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(true),
-        _ => Err(error),
-    }
-}
-
-fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
-    let mut lock = byte_lock(byte, libc::F_WRLCK);
-    // SAFETY: the lock is a live local, which the kernel fills.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0 {
-        return Ok(lock.l_type != libc::F_UNLCK as libc::c_short);
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EINVAL | libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(false),
+        Some(libc::EINVAL | libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(None),
         _ => Err(error),
     }
 }

@@ -1,6 +1,6 @@
 //! `DuplexLink`: a link that carries one transfer at a time in each direction.
 //!
-//! Timing books transfers here in virtual time, and so does a controller that several drives share.
+//! `Timing` books transfers here in virtual time, as does a controller that several drives share.
 
 use super::io::{ModelIo, ModelIoKind};
 

@@ -21,7 +21,8 @@ use super::{BUFFER_BYTES_MIN, REGION_BYTES};
 const LONGEST: u8 = 13;
 /// Number of orders.
 pub const ORDERS: usize = LONGEST as usize + 2;
-/// Additional bytes of the last order: room for the blocks at both ends of a request of 32 MiB.
+/// Additional bytes of the largest buffer, so that a request of 32 MiB fits that neither begins nor
+/// ends at a block boundary.
 const EDGES_BYTES: usize = 256 << 10;
 
 /// A buffer of an arena.
