@@ -238,6 +238,7 @@ impl Observer {
         let mut total = ServerStats::default();
         self.0.published.iter().for_each(|thread| total.add(thread.read()));
         total.buffer_bytes = self.0.budget.mapped_bytes() as u64;
+        total.memory_waiting = self.0.budget.waiting_for_memory() as u64;
         total
     }
 

@@ -221,9 +221,13 @@ fn sentence(
             let behind = behind.map_or_else(String::new, |cause| {
                 format!("; I/Os with tags wait mostly for: {}", reason(group, cause))
             });
+            let acceptor = match now.server.stats.memory_waiting {
+                0 => "the block layer accepts",
+                _ => "the block layer accepts or memory-max has room for",
+            };
             format!(
-                "{name} sends more than the block layer accepts, so its requests wait in their \
-                 sockets or rings: {share}{behind}."
+                "{name} sends more than {acceptor}, so its requests wait in their sockets or \
+                 rings: {share}{behind}."
             )
         }
         "flush" => format!("{name} spends its time on flushes: {share}."),

@@ -77,8 +77,9 @@ impl WorkerContext {
     /// Makes the connection wait for its own buffers, or in the line if it holds none.
     #[cold]
     fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> TakeResult {
-        let is_new = conn.memory_wait == MemoryWait::None && waiter.account.is_none();
-        self.counts.memory_waits += u64::from(is_new);
+        let is_new = conn.memory_wait == MemoryWait::None;
+        let is_short = is_new && !self.pool.budget().is_own_account_full(&waiter);
+        self.counts.memory_waits += u64::from(is_short);
         if conn.held_bytes > 0 {
             conn.memory_wait = MemoryWait::Buffers;
         } else if conn.memory_wait != MemoryWait::Queued {

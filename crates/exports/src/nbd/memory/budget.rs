@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 
 use millrace_machine::payload::REGION_BYTES;
 
-use super::waiting_line::{SIZE_CLASSES, Waiter, WaitingLine, size_class};
+use super::waiting_line::{AccountLimits, SIZE_CLASSES, Waiter, WaitingLine, size_class};
 use crate::mailbox::lock;
 
 /// Size of the largest request, in bytes.
@@ -177,8 +177,25 @@ impl MemoryBudget {
 
     /// Returns true if some waiting connection could use freed memory.
     pub(crate) fn is_wanted(&self) -> bool {
-        let is_wanted = || lock(&self.state).line.contenders(self.max_bytes, None).next().is_some();
+        let is_wanted = || lock(&self.state).line.contenders(self.limits(), None).next().is_some();
         self.has_waiters() && is_wanted()
+    }
+
+    fn limits(&self) -> AccountLimits {
+        AccountLimits { max_bytes: self.max_bytes, kept_bytes: self.kept_bytes }
+    }
+
+    /// Returns true if other requests of the connection's own group hold all the memory that the
+    /// group may have, so that more memory for the server would hardly help.
+    pub(crate) fn is_own_account_full(&self, waiter: &Waiter) -> bool {
+        waiter.account.is_some() && lock(&self.state).line.is_own_full(self.limits(), waiter)
+    }
+
+    /// Returns the number of connections in the line that more memory for the server would help.
+    pub(crate) fn waiting_for_memory(&self) -> usize {
+        let state = lock(&self.state);
+        let is_short = |waiter: &&Waiter| !state.line.is_own_full(self.limits(), waiter);
+        state.line.waiters.iter().filter(is_short).count()
     }
 
     /// Returns the first connection in turn among those that want buffers of size class `class`.
@@ -229,7 +246,7 @@ impl MemoryBudget {
             mapped[larger.class()..STUCK].fill(0);
             self.has_room(mapped, larger.bytes, MemoryPart::Shared)
         };
-        let mut contenders = state.line.contenders(self.max_bytes, last);
+        let mut contenders = state.line.contenders(self.limits(), last);
         let first = contenders.find(|one| one.class() <= class || !may_pass(one))?;
         (first.class() == class).then_some(first)
     }
