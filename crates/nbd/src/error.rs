@@ -33,24 +33,15 @@ pub enum ProtocolError {
         expected: u64,
     },
     /// The client set flags that the server did not offer.
-    #[error("unknown client flags in {flags:#x}")]
-    ClientFlags {
-        /// All 32 bits of the client's flags as received.
-        flags: u32,
-    },
+    #[error("unknown client flags in {0:#x}")]
+    ClientFlags(u32),
     /// The server does not support fixed newstyle.
-    #[error("the server does not offer fixed newstyle negotiation (handshake flags {flags:#x})")]
-    NotFixedNewstyle {
-        /// All 16 bits of the server's handshake flags as received.
-        flags: u16,
-    },
+    #[error("the server does not offer fixed newstyle negotiation (handshake flags {0:#x})")]
+    NotFixedNewstyle(u16),
     /// The client sent an option other than `OPT_EXPORT_NAME` although it did not negotiate fixed
     /// newstyle.
-    #[error("option {option} needs fixed newstyle negotiation, which the client did not request")]
-    OptionWithoutFixedNewstyle {
-        /// Number of the option.
-        option: u32,
-    },
+    #[error("option {0} needs fixed newstyle negotiation, which the client did not request")]
+    OptionWithoutFixedNewstyle(u32),
     /// The data of an option or of its reply are too long, even to be skipped.
     #[error("option {option} announces {length} bytes of data, more than {max}")]
     OptionTooLong {
@@ -62,31 +53,19 @@ pub enum ProtocolError {
         max: u32,
     },
     /// The client sent more options than any negotiation needs.
-    #[error("the client sent more than {max} options in one negotiation")]
-    TooManyOptions {
-        /// Maximum number of options in a negotiation.
-        max: u32,
-    },
+    #[error("the client sent more than {0} options in one negotiation")]
+    TooManyOptions(u32),
     /// The client requested more reply bytes than any negotiation needs.
-    #[error("the client caused more than {max} bytes of replies in one negotiation")]
-    TooManyReplyBytes {
-        /// Limit of the replies in bytes.
-        max: usize,
-    },
+    #[error("the client caused more than {0} bytes of replies in one negotiation")]
+    TooManyReplyBytes(usize),
     /// The server refused `OPT_EXPORT_NAME`. The protocol has no reply for a refusal, so the
     /// connection ends.
-    #[error("OPT_EXPORT_NAME refused: {why}")]
-    ExportName {
-        /// The reason.
-        why: &'static str,
-    },
+    #[error("OPT_EXPORT_NAME refused: {0}")]
+    ExportName(&'static str),
     /// The client sent data after its TLS request without waiting for the reply. An attacker may
     /// have inserted these bytes.
-    #[error("{bytes} bytes arrived between the client's TLS request and the server's reply")]
-    BytesAfterStartTls {
-        /// Number of bytes.
-        bytes: usize,
-    },
+    #[error("{0} bytes arrived between the client's TLS request and the server's reply")]
+    BytesAfterStartTls(usize),
     /// The server refused an option.
     #[error("{}{}", refusal(*option, *code), said(message))]
     Refused {

@@ -59,7 +59,6 @@ impl<'a> InfoRequest<'a> {
     /// Parses the data of the option. Requests for unknown information are ignored.
     ///
     /// # Errors
-    ///
     /// `REP_ERR_INVALID` if the lengths are inconsistent or the name is invalid.
     pub fn parse(data: &'a [u8]) -> Result<Self, Refusal> {
         let mut reader = Reader::new(data);
@@ -106,7 +105,6 @@ impl<'a> ContextRequest<'a> {
     /// contexts and namespaces are ignored.
     ///
     /// # Errors
-    ///
     /// `REP_ERR_INVALID` if the lengths are inconsistent or a string is invalid.
     pub fn parse(data: &'a [u8]) -> Result<Self, Refusal> {
         let mut reader = Reader::new(data);
@@ -171,7 +169,6 @@ impl<'a> OptionReply<'a> {
     /// Adds one export of a list: its name and description.
     ///
     /// # Panics
-    ///
     /// If a name has 4 GiB or more.
     pub fn server(&mut self, name: &str, description: &str) {
         let name_len = u32::try_from(name.len()).expect("names are at most 4096 bytes");

@@ -71,11 +71,8 @@ pub enum StatusError {
     #[error("block status needs structured replies or extended headers")]
     NoChunks,
     /// The buffer has no room for one descriptor.
-    #[error("a buffer of {len_bytes} bytes has no room for one descriptor")]
-    NoRoom {
-        /// Length of the buffer in bytes.
-        len_bytes: usize,
-    },
+    #[error("a buffer of {0} bytes has no room for one descriptor")]
+    NoRoom(usize),
     /// The extents ended before the first byte of the range.
     #[error("no extent for the first byte of the range")]
     NoExtent,
@@ -106,7 +103,6 @@ impl StatusQuery {
     /// length 0 are skipped.
     ///
     /// # Errors
-    ///
     /// [`StatusError`] if the chunk cannot be encoded; the contents of `out` are then undefined.
     pub fn encode(
         &self,
@@ -124,10 +120,10 @@ impl StatusQuery {
         let len_bytes = out.len();
         let (header, descriptors) = out
             .split_at_mut_checked(reply.chunk_bytes() + head)
-            .ok_or(StatusError::NoRoom { len_bytes })?;
+            .ok_or(StatusError::NoRoom(len_bytes))?;
         let room = (descriptors.len() / each).min(self.descriptors_max).min(DESCRIPTORS_MAX);
         if room == 0 {
-            return Err(StatusError::NoRoom { len_bytes });
+            return Err(StatusError::NoRoom(len_bytes));
         }
         let count = merge(extents, limit, room, |index, len, flags| {
             put(&mut descriptors[index * each..], width, len, flags);

@@ -126,11 +126,10 @@ pub enum Parsed {
 /// Parses the request header at the front of `input`.
 ///
 /// # Errors
-///
 /// [`ProtocolError::BadMagic`] if the next bytes are not a request; the connection must then be
 /// closed.
 pub fn parse(input: &[u8], session: &Session) -> Result<Parsed, ProtocolError> {
-    let (expected, header_bytes) = match session.style() {
+    let (expected, header_bytes) = match session.style {
         ReplyStyle::Extended => (EXTENDED_REQUEST_MAGIC, EXTENDED_REQUEST_BYTES),
         _ => (REQUEST_MAGIC, REQUEST_BYTES),
     };
@@ -140,7 +139,7 @@ pub fn parse(input: &[u8], session: &Session) -> Result<Parsed, ProtocolError> {
         let (found, expected) = (found.into(), expected.into());
         return Err(ProtocolError::BadMagic { what: "a request", found, expected });
     }
-    let request = read_request(&mut reader, session.style());
+    let request = read_request(&mut reader, session.style);
     Ok(request.map_or(Parsed::NeedMore, |request| Parsed::Request { request, header_bytes }))
 }
 
@@ -177,7 +176,7 @@ impl RequestLimits {
     pub fn new(export: &ExportInfo, session: &Session) -> Self {
         RequestLimits {
             size_bytes: export.size_bytes,
-            flags: export.flags.negotiated(session.style()),
+            flags: export.flags.negotiated(session.style),
             block_min: if session.block_sizes { export.block_min } else { 1 },
             payload_bytes_max: PAYLOAD_BYTES_MAX.min(export.block_max.into()),
             drain_bytes_max: DRAIN_BYTES_MAX,
@@ -209,7 +208,7 @@ pub fn check(request: &Request, rules: &RequestLimits, session: &Session) -> Ver
     if request.command == Command::Disc {
         return Verdict::Accept;
     }
-    let drain_bytes = request.payload_bytes(session.style());
+    let drain_bytes = request.payload_bytes(session.style);
     if drain_bytes > rules.drain_bytes_max {
         return Verdict::Disconnect("the payload of a request is too long to discard");
     }
@@ -233,11 +232,11 @@ fn einval(conditions: &[(bool, &'static str)]) -> CheckResult {
 }
 
 fn check_flags(request: &Request, rules: &RequestLimits, session: &Session) -> CheckResult {
-    let chunks = session.style() != ReplyStyle::Simple;
+    let chunks = session.style != ReplyStyle::Simple;
     let offers = |flag| rules.flags.contains(flag);
     let mut known = match request.command {
         Command::Read if chunks && offers(TransmissionFlags::DF) => CMD_FLAG_DF,
-        Command::Write if session.extended => CMD_FLAG_PAYLOAD_LEN,
+        Command::Write if session.style == ReplyStyle::Extended => CMD_FLAG_PAYLOAD_LEN,
         Command::WriteZeroes if offers(TransmissionFlags::FAST_ZERO) => {
             CMD_FLAG_NO_HOLE | CMD_FLAG_FAST_ZERO
         }
@@ -248,8 +247,9 @@ fn check_flags(request: &Request, rules: &RequestLimits, session: &Session) -> C
     if offers(TransmissionFlags::FUA) {
         known |= CMD_FLAG_FUA;
     }
-    let no_payload =
-        session.extended && request.command == Command::Write && !request.has(CMD_FLAG_PAYLOAD_LEN);
+    let no_payload = session.style == ReplyStyle::Extended
+        && request.command == Command::Write
+        && !request.has(CMD_FLAG_PAYLOAD_LEN);
     einval(&[
         (request.flags & !known != 0, "a flag is not valid for the command"),
         (no_payload, "a write with an extended header has no payload"),
@@ -304,7 +304,6 @@ fn check_range(request: &Request, rules: &RequestLimits) -> CheckResult {
 /// payload of a write follows it; the payload flag of an extended header is set here.
 ///
 /// # Panics
-///
 /// If the length does not fit 32 bits and headers are not extended.
 pub fn encode_request(
     request: &Request,

@@ -119,7 +119,7 @@ impl WorkerContext {
     ) -> TakeResult {
         self.counts.errors += 1;
         let refusal = RefusedRequest { reply: Reply::new(request, &granted.session), errno, why };
-        if request.payload_bytes(granted.session.style()) > 0 {
+        if request.payload_bytes(granted.session.style) > 0 {
             return TakeResult::Refused(refusal);
         }
         conn.refuse(&refusal);

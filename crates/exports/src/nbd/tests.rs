@@ -57,10 +57,9 @@ pub(crate) fn waiter(thread: usize, serial: u64, bytes: usize) -> Waiter {
 pub(crate) fn session() -> Session {
     Session {
         export: 0,
-        structured: false,
+        style: ReplyStyle::Simple,
         base_allocation: None,
         no_zeroes: true,
-        extended: false,
         block_sizes: false,
     }
 }

@@ -28,11 +28,8 @@ pub enum AnswerError {
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
     /// The cookie of a reply does not belong to any request in flight.
-    #[error("the server replied to request {cookie:#x}, which is not in flight")]
-    UnknownCookie {
-        /// Cookie of the reply.
-        cookie: u64,
-    },
+    #[error("the server replied to request {0:#x}, which is not in flight")]
+    UnknownCookie(u64),
     /// A chunk lies outside the range of its read, or its request is not a read.
     #[error("the server sent {length} bytes at offset {offset} that were not requested")]
     Outside {
@@ -272,7 +269,7 @@ impl Answers {
         let index = cookie as u32;
         let entry = self.expected.get_mut(index as usize).and_then(Option::as_mut);
         let entry = entry.filter(|entry| entry.cookie == cookie);
-        entry.map(|entry| (index, entry)).ok_or(AnswerError::UnknownCookie { cookie })
+        entry.map(|entry| (index, entry)).ok_or(AnswerError::UnknownCookie(cookie))
     }
 
     /// Records the range of an arriving chunk. Returns the request's index, and the chunk's

@@ -100,7 +100,6 @@ impl ClientHandshake {
     /// Replies will have the style `want`, or a simpler one if the server does not support `want`.
     ///
     /// # Errors
-    ///
     /// [`ProtocolError::BadField`] if the name is longer than 4096 bytes or contains a NUL.
     pub fn new(name: &str, want: ReplyStyle) -> Result<Self, ProtocolError> {
         if name.len() > STRING_BYTES_MAX || name.contains('\0') {
@@ -148,7 +147,6 @@ impl ClientHandshake {
     /// Continues after TLS has started. Appends the next bytes, which must be sent through TLS.
     ///
     /// # Panics
-    ///
     /// If the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
         assert!(self.state == ClientHandshakeState::Securing, "the server agreed to TLS just now");
@@ -189,7 +187,6 @@ impl ClientHandshake {
     /// with more.
     ///
     /// # Errors
-    ///
     /// The server violated the protocol, or refused ([`ProtocolError::Refused`]).
     pub fn feed(
         &mut self,
@@ -236,7 +233,7 @@ impl ClientHandshake {
         }
         let Some(flags) = reader.u16() else { return Ok(None) };
         if flags & FLAG_FIXED_NEWSTYLE == 0 {
-            return Err(ProtocolError::NotFixedNewstyle { flags });
+            return Err(ProtocolError::NotFixedNewstyle(flags));
         }
         self.no_zeroes = flags & FLAG_NO_ZEROES != 0;
         let zeroes = if self.no_zeroes { FLAG_C_NO_ZEROES } else { 0 };

@@ -103,7 +103,6 @@ pub enum ReplyParsed<'a> {
 /// Parses the reply header at the front of `input`.
 ///
 /// # Errors
-///
 /// [`ProtocolError::BadMagic`] or [`ProtocolError::BadField`] if the server violated the protocol;
 /// the connection must be closed.
 pub fn parse_reply(input: &[u8], style: ReplyStyle) -> Result<ReplyParsed<'_>, ProtocolError> {

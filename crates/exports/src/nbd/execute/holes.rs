@@ -26,7 +26,7 @@ impl WorkerContext {
     ) -> bool {
         // Drives without payload exist to measure requests that are sent to them, and an answer
         // from here would save little.
-        let has_chunks = granted.session.style() != ReplyStyle::Simple;
+        let has_chunks = granted.session.style != ReplyStyle::Simple;
         if request.command != Command::Read || !has_chunks || granted.no_payload {
             return false;
         }

@@ -127,7 +127,7 @@ impl WorkerContext {
             }
             // An attacker on the network may have inserted the bytes that follow the client's
             // STARTTLS option.
-            Err(error @ ProtocolError::BytesAfterStartTls { .. }) => {
+            Err(error @ ProtocolError::BytesAfterStartTls(_)) => {
                 self.refuse_secure(conn, &error);
             }
             Err(error) => self.violated(conn, error),
@@ -218,7 +218,7 @@ impl WorkerContext {
         };
         self.submitter.lanes[lane].clients += 1;
         export.served.note_used();
-        client_log::granted(self.pool.thread(), conn, &export.name, session.style());
+        client_log::granted(self.pool.thread(), conn, &export.name, session.style);
         let rules = RequestLimits::new(info, &session);
         // This size exceeds the size that the client was told if the volume has grown since then.
         let rules = RequestLimits { size_bytes: export.size_bytes(), ..rules };
@@ -252,7 +252,7 @@ impl WorkerContext {
             if conn.turn.is_full() {
                 return;
             }
-            let payload_bytes = request.payload_bytes(granted.session.style());
+            let payload_bytes = request.payload_bytes(granted.session.style);
             let taken = match check(&request, &granted.rules, &granted.session) {
                 Verdict::Accept => self.execute(conn, &granted, &request),
                 Verdict::Refuse { errno, why, .. } => {
