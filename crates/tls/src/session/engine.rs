@@ -20,7 +20,7 @@ use rustls::unbuffered::{
 use super::buffers::Incoming;
 use super::records::{KeySecrets, RecordLayer};
 use crate::config::ClientConfig;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 
 /// Room for a close notification and a key update before it, in bytes.
 const CLOSE_BYTES_MAX: usize = 1024;
@@ -108,7 +108,7 @@ impl PlaintextSink<'_> {
 impl Engine {
     pub(super) fn server(config: Arc<rustls::ServerConfig>) -> Result<Engine, Error> {
         let made = UnbufferedServerConnection::new(config);
-        made.map(|one| Engine::Server(Box::new(one))).map_err(|error| cannot_start(&error))
+        made.map(|one| Engine::Server(Box::new(one))).map_err(|error| Error::of_set_up(&error))
     }
 
     pub(super) fn client(
@@ -116,7 +116,7 @@ impl Engine {
         name: ServerName<'static>,
     ) -> Result<Engine, Error> {
         let made = UnbufferedClientConnection::new(Arc::clone(&config.config), name);
-        made.map(|one| Engine::Client(Box::new(one))).map_err(|error| cannot_start(&error))
+        made.map(|one| Engine::Client(Box::new(one))).map_err(|error| Error::of_set_up(&error))
     }
 
     /// Advances by one state. Plaintext is written to `plain.0`, and to `plain.1` if there is no
@@ -205,10 +205,6 @@ impl Engine {
             _ => "TLS".to_owned(),
         }
     }
-}
-
-fn cannot_start(error: &rustls::Error) -> Error {
-    Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
 }
 
 fn handle<Data>(
