@@ -81,7 +81,6 @@ pub enum TlsMode {
     Required,
 }
 
-/// State of TLS in a negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TlsState {
     Plain(TlsMode),
@@ -418,7 +417,6 @@ impl Handshake {
         Ok((used, None))
     }
 
-    /// Returns the refusal of an option if TLS must be started first.
     fn needs_tls(&self, option: u32) -> Option<Refusal> {
         let waits = self.tls == TlsState::Plain(TlsMode::Required) && option != OPT_STARTTLS;
         waits.then_some(Refusal { code: REP_ERR_TLS_REQD, why: "this server requires TLS" })

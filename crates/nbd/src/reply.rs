@@ -134,7 +134,6 @@ impl Reply {
         out.u32(errno.to_wire()).u16(len).bytes(message.as_bytes()).len()
     }
 
-    /// Returns the length of a chunk header in bytes, without payload.
     pub(super) const fn chunk_bytes(&self) -> usize {
         match self.style {
             ReplyStyle::Extended => EXTENDED_REPLY_BYTES,

@@ -64,16 +64,14 @@ impl DescriptorWidth {
 }
 
 /// Reason why no status chunk can be encoded.
+#[allow(missing_docs)] // The messages describe the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StatusError {
-    /// The session uses simple replies, which have no chunks.
     #[error("block status needs structured replies or extended headers")]
     NoChunks,
-    /// The buffer has no room for one descriptor.
     #[error("a buffer of {0} bytes has no room for one descriptor")]
     NoRoom(usize),
-    /// The extents ended before the first byte of the range.
     #[error("no extent for the first byte of the range")]
     NoExtent,
 }

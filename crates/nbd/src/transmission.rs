@@ -1,7 +1,6 @@
 //! Requests of the transmission phase: parsing and validation.
 //!
-//! This module owns the layout of requests and every rule that a request must obey before the block
-//! layer sees it. The connection calls it once for each request; it allocates nothing.
+//! Every rule that a request must obey before the block layer sees it is here.
 //!
 //! Invariants: [`parse`] accepts only the negotiated header. After [`Verdict::Accept`] the range is
 //! inside the export and aligned to its blocks, the flags are valid for the command, and a payload
@@ -24,25 +23,17 @@ pub const PAYLOAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 pub const DRAIN_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Command of a request.
+#[allow(missing_docs)] // The specification's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// Read data.
     Read,
-    /// Write the data that follow the header.
     Write,
-    /// End the session; there is no reply.
     Disc,
-    /// Make all answered writes durable.
     Flush,
-    /// Discard the range.
     Trim,
-    /// Prefetch the range.
     Cache,
-    /// Write zeroes.
     WriteZeroes,
-    /// Query the allocation of the range.
     BlockStatus,
-    /// Command number that the protocol does not define.
     Unknown(u16),
 }
 
@@ -110,13 +101,11 @@ impl Request {
 }
 
 /// Result of [`parse`].
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parsed {
-    /// The header is not complete yet.
     NeedMore,
-    /// A complete header. If the request has a payload, the payload follows.
     Request {
-        /// The request.
         request: Request,
         /// Length of the header in bytes: 28, or 32 if extended.
         header_bytes: usize,

@@ -1,11 +1,7 @@
 //! Constants of the NBD wire format, and a reader and a writer of its big-endian integers.
 //!
-//! This module owns every magic number, option, reply type, flag and limit, so that no other file
-//! contains a number of the protocol. All other modules use it.
-//!
-//! Invariant: [`Reader`] never reads past its slice; if the slice is too short, it returns `None`
-//! and does not panic. Specification: "Values", and the magic numbers in "Handshake" and
-//! "Transmission".
+//! No other file contains a number of the protocol. Specification: "Values", and the magic numbers
+//! in "Handshake" and "Transmission".
 #![allow(missing_docs)] // Names of the specification; a comment says what a name does not.
 
 /// First 8 bytes that a server sends: the letters `NBDMAGIC`.

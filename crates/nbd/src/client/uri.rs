@@ -1,9 +1,6 @@
-//! NBD URIs: the address of a server, and the name of an export on it.
+//! NBD URIs: `nbd://host[:port]/name` and `nbd+unix:///name?socket=/path`.
 //!
-//! Parses `nbd://host[:port]/name` and `nbd+unix:///name?socket=/path`. The programs call this with
-//! an argument of the command line.
-//!
-//! Invariants: an unknown part is an error that names it; it is never ignored. Name and socket are
+//! An unknown part is an error that names it; it is never ignored. Name and socket are
 //! percent-decoded exactly once. Specification: `doc/uri.md`; generic syntax: RFC 3986.
 
 use std::ffi::OsString;
@@ -15,18 +12,15 @@ use crate::wire::{PORT_DEFAULT, STRING_BYTES_MAX};
 use thiserror::Error;
 
 /// Address of an NBD server.
+#[allow(missing_docs)] // The names say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// TCP address.
     Tcp {
-        /// Host name or address, without the brackets of IPv6.
         host: String,
-        /// Port, 10809 by default.
         port: u16,
     },
     /// Unix socket. A path that begins with a NUL is the name of an abstract socket.
     Unix {
-        /// Path of the socket.
         path: PathBuf,
     },
 }
@@ -51,37 +45,28 @@ pub struct NbdUri {
 }
 
 /// Reason why a text is not a usable NBD URI.
+#[allow(missing_docs)] // The messages describe the variants.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UriError {
-    /// The scheme is not `nbd://` or `nbd+unix://`.
     #[error("unknown scheme in {0:?}; write nbd://host/name or nbd+unix:///name?socket=/path")]
     Scheme(String),
-    /// The scheme demands TLS: `nbds://` or `nbds+unix://`.
     #[error("{0:?} demands TLS, which this client does not support; use nbd: or nbd+unix:")]
     Tls(String),
-    /// The URI has a user name before an `@`.
     #[error("the user name {0:?} has a meaning only with TLS; remove it")]
     User(String),
-    /// A TCP URI has no host, or a Unix URI has one.
     #[error("{0:?} is not a valid host here; nbd: needs a host, nbd+unix: must have none")]
     Host(String),
-    /// The port is not 1 to 65535.
     #[error("{0:?} is not a port from 1 to 65535")]
     Port(String),
-    /// A `%` is not followed by two hexadecimal digits, or the decoded text is not UTF-8.
     #[error("bad percent-encoding in {0:?}")]
     Percent(String),
-    /// The export name is too long or contains a NUL.
     #[error("the export name {0:?} is longer than 4096 bytes or has a NUL")]
     Name(String),
-    /// A Unix URI has no `socket=`, or an empty one.
     #[error("{0:?} has no socket; add ?socket=/path")]
     NoSocket(String),
-    /// A query parameter is unknown, or given twice.
     #[error("unknown or repeated parameter {0:?}; nbd+unix: takes one socket=, nbd: none")]
     Parameter(String),
-    /// The URI has a fragment after a `#`.
     #[error("an NBD URI has no fragment, but {0:?} follows the #")]
     Fragment(String),
 }
