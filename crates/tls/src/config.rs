@@ -1,13 +1,8 @@
 //! TLS configuration of a server or a client: its certificate and key, and the CAs of its peers.
 //!
-//! This module owns the contents of the files in the form that rustls needs, and reloads a server's
-//! files when they change. It is called at start-up and, for a server, by the thread that watches
-//! its files.
-//!
 //! Invariants: the configuration in use was complete and valid when it was read. If new files
 //! cannot be used (for example because the key was not replaced yet), the old configuration stays
-//! in use until the files change again. A session never waits for a file: it takes the
-//! configuration in use, under a lock that is held only for that.
+//! in use until the files change again. A session never waits for a file.
 //!
 //! Lock order: `seen` before `in_use`.
 
@@ -55,7 +50,6 @@ pub struct ServerConfig {
     seen: Mutex<MetadataSnapshot>,
 }
 
-/// Configuration that new sessions of a server use.
 #[derive(Debug)]
 struct ActiveConfig {
     config: Arc<rustls::ServerConfig>,
@@ -326,7 +320,6 @@ fn key_text(error: &rustls::Error) -> String {
     }
 }
 
-/// Describes a syntax error of a PEM file.
 fn pem_text(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {

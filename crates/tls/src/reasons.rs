@@ -55,7 +55,6 @@ impl Error {
      the CA's certificate"
 )]
 pub(crate) struct ExpiredCa {
-    /// Name of the CA.
     pub(crate) ca: String,
     /// Text that follows the CA's name.
     pub(crate) expiry: String,

@@ -50,7 +50,6 @@ pub struct Session {
     first: Vec<u8>,
 }
 
-/// State of a session.
 #[derive(Debug, Clone, Default)]
 struct Progress {
     established: bool,
@@ -309,7 +308,6 @@ impl Session {
         self.absorb(turn)
     }
 
-    /// Applies the results of a turn to the session.
     fn absorb(&mut self, turn: TurnResult) -> Result<(TurnOutcome, Option<usize>), Error> {
         self.outgoing.add_control(turn.control);
         self.progress.peer_closed |= turn.peer_closed;
@@ -334,7 +332,6 @@ impl Session {
         Ok((step, turn.written))
     }
 
-    /// Ends the session with an error, and adds rustls's alert to the output.
     fn fail(&mut self, error: Error) -> Error {
         self.outgoing.add_control(self.engine.last_words(&mut self.incoming));
         self.outgoing.settle();
