@@ -12,6 +12,8 @@ use millrace_block::{Disk, DiskConfig, GroupId, Op, OpFlags, Volume};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config, Reactor};
 
+use crate::io_threads::Service as _;
+
 use super::connection::Connection;
 use super::execute::WorkerContext;
 use super::exports::Exports;

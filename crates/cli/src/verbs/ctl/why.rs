@@ -154,6 +154,13 @@ const MUCH_PERCENT: f64 = 20.0;
 /// Mean number of I/Os in flight below which a client is said to pause, rather than to wait.
 const IDLE: f64 = 0.8;
 
+fn accepted(now: &Report) -> &'static str {
+    match now.server.stats.memory_waiting {
+        0 => "the block layer accepts",
+        _ => "the block layer accepts or memory-max has room for",
+    }
+}
+
 /// Returns the summary sentence about a group among all groups.
 fn sentence(
     (group, all): (&Explained, &[Explained]),
@@ -221,12 +228,9 @@ fn sentence(
             let behind = behind.map_or_else(String::new, |cause| {
                 format!("; I/Os with tags wait mostly for: {}", reason(group, cause))
             });
-            let acceptor = match now.server.stats.memory_waiting {
-                0 => "the block layer accepts",
-                _ => "the block layer accepts or memory-max has room for",
-            };
+            let accepted = accepted(now);
             format!(
-                "{name} sends more than {acceptor}, so its requests wait in their sockets or \
+                "{name} sends more than {accepted}, so its requests wait in their sockets or \
                  rings: {share}{behind}."
             )
         }

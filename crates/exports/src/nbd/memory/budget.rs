@@ -38,7 +38,6 @@ pub(crate) const STUCK: usize = SIZE_CLASSES;
 /// entry for those regions.
 type RegionBytes = [usize; SIZE_CLASSES + 1];
 
-/// Part of the memory that a request may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
     /// All memory: the request is within its connection's window.
@@ -47,7 +46,6 @@ pub(crate) enum MemoryPart {
     Shared,
 }
 
-/// Mapped bytes of all pools of a server, their limit, and the connections that wait for memory.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryBudget {
     max_bytes: usize,
@@ -117,7 +115,6 @@ impl MemoryBudget {
         self.mapped_bytes.load(Ordering::Relaxed) // Relaxed: as in `update`.
     }
 
-    /// Returns the bytes that no pool has mapped.
     #[inline]
     pub(crate) fn free_bytes(&self) -> usize {
         self.max_bytes.saturating_sub(self.mapped_bytes())
@@ -137,7 +134,6 @@ impl MemoryBudget {
         (self.free_bytes().saturating_sub(self.windows_bytes) + idle_bytes) / 8
     }
 
-    /// Stops counting a region that was unmapped.
     pub(crate) fn unmap(&self, class: usize, region_bytes: usize) {
         self.update(|state| state.mapped[class] -= region_bytes);
     }
@@ -169,7 +165,6 @@ impl MemoryBudget {
         is_held.then_some("drives that do not answer hold too much of the server's memory-max")
     }
 
-    /// Returns true if any connection waits in the line.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0 // Relaxed: as in `update`.

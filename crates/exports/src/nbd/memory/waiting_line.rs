@@ -16,18 +16,15 @@ use std::collections::{HashMap, VecDeque};
 use millrace_block::GroupId;
 use millrace_machine::payload::REGION_BYTES;
 
-/// Number of size classes of buffers.
 pub(crate) const SIZE_CLASSES: usize = 3;
 /// Longest buffer of each class except the last, in bytes.
 const CLASS_BYTES: [usize; SIZE_CLASSES - 1] = [256 << 10, REGION_BYTES];
 
-/// Returns the size class of a buffer.
 #[inline]
 pub(crate) fn size_class(buffer_bytes: usize) -> usize {
     CLASS_BYTES.iter().filter(|longest| buffer_bytes > **longest).count()
 }
 
-/// The kind of memory that a connection waits for, if it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryWait {
     None,
@@ -37,7 +34,6 @@ pub(crate) enum MemoryWait {
     Queued,
 }
 
-/// Identifies the account of a group with limits in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct GroupAccount {
     pub(crate) group: GroupId,
@@ -47,12 +43,10 @@ pub(crate) struct GroupAccount {
 /// A connection that wants memory for its next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiter {
-    /// Index of the I/O thread.
     pub(crate) thread: usize,
     /// Index of the connection in its thread, and its serial number.
     pub(crate) index: usize,
     pub(crate) serial: u64,
-    /// Size of the wanted buffer in bytes.
     pub(crate) bytes: usize,
     /// Account to charge, if a limit of the group applies to the request.
     pub(crate) account: Option<GroupAccount>,
@@ -64,7 +58,6 @@ impl Waiter {
     }
 }
 
-/// The waiting connections and the charges of all accounts.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingLine {
     pub(crate) waiters: VecDeque<Waiter>,
@@ -73,7 +66,6 @@ pub(crate) struct WaitingLine {
     class_bytes: [usize; SIZE_CLASSES],
 }
 
-/// Sizes in bytes that limit the accounts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AccountLimits {
     /// Payload memory of the server.
@@ -95,7 +87,6 @@ impl WaitingLine {
         self.waiters.iter_mut().find(is_same).map(|known| *known = waiter).is_some()
     }
 
-    /// Charges a request to its account, if it has one.
     pub(crate) fn charge(&mut self, waiter: Waiter) {
         if let Some(account) = waiter.account {
             *self.account_bytes.entry(account).or_default() += waiter.bytes;
@@ -103,7 +94,6 @@ impl WaitingLine {
         }
     }
 
-    /// Removes a request's charge from its account.
     pub(crate) fn credit(&mut self, account: GroupAccount, bytes: usize) {
         let held_bytes = self.account_bytes.get_mut(&account);
         *held_bytes.expect("the account was charged") -= bytes;
