@@ -77,7 +77,6 @@ impl Verb {
     }
 }
 
-/// Returns the definition of the command line, its help wrapped.
 pub fn command() -> Command {
     wrap_after_help(Cli::command())
 }
@@ -87,7 +86,6 @@ pub fn verbs() -> Vec<String> {
     command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect()
 }
 
-/// Runs the verb that the command line names.
 pub fn run() -> ExitCode {
     let parsed = command().try_get_matches();
     match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
@@ -180,11 +178,7 @@ mod tests {
 
     #[test]
     fn every_shell_completes_every_verb() {
-        for shell in [
-            completions::TargetShell::Bash,
-            completions::TargetShell::Zsh,
-            completions::TargetShell::Fish,
-        ] {
+        for shell in [completions::Shell::Bash, completions::Shell::Zsh, completions::Shell::Fish] {
             let script = completions::script(shell, command());
             for verb in verbs() {
                 assert!(script.contains(&verb), "{shell:?} lacks {verb}");

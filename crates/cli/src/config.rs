@@ -34,9 +34,6 @@ pub use problem::{BUILT_IN, Position, Problems};
 pub use server::DaemonConfig;
 
 /// Loads a configuration. `file` is its name in messages; relative paths start from `base`.
-///
-/// # Errors
-/// Returns all problems of the configuration.
 pub fn load(file: &str, text: &str, base: &Path) -> Result<ServePlan, Problems> {
     let (sections, mut problems) = sections::read(text, base, Problems::new(file));
     let checked = check::check(file, sections, &mut problems);

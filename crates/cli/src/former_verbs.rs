@@ -7,7 +7,6 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use millrace_console::{shell_word, visible};
 
-/// Former verbs, each as the words that a user typed.
 const MOVED: [&[&str]; 6] = [
     &["bench"],
     &["explore"],
@@ -17,7 +16,6 @@ const MOVED: [&[&str]; 6] = [
     &["trace", "report"],
 ];
 
-/// Returns a message with the new command line, if the parser failed at a verb that has moved.
 /// `words` are the arguments without the program's name.
 pub fn answer(error: &clap::Error, words: &[String]) -> Option<String> {
     let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(unknown))) =

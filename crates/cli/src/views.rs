@@ -1,16 +1,11 @@
 //! Views of a running daemon: its control socket and its metrics page.
 //!
 //! protocol.rs defines the lines on the control socket and answers them from a table of verbs;
-//! requests.rs has the verbs with their arguments; report.rs is the JSON of the counters (groups.rs
-//! for groups, caches.rs for caches, locks.rs for locks, history.rs for samples of the last hour),
-//! and prometheus.rs has the same counters for Prometheus, in the format of metrics_page.rs.
-//!
-//! thread.rs serves both sockets from one thread that sleeps while there is no request;
-//! metrics_listener.rs is the page's socket, which may be replaced; session.rs is one client,
-//! http.rs the supported subset of HTTP. client.rs is the client's end of the control socket.
-//! `serve` starts the thread and answers ([`Answers`]) with the table of verbs/ctl.rs. Nothing here
-//! is on the path of an I/O: counters are read, never written. docs/control.md describes the
-//! protocol.
+//! requests.rs has the verbs with their arguments, client.rs the client's end. report.rs is the
+//! JSON of the counters, and prometheus.rs has the same counters for Prometheus. thread.rs serves
+//! both sockets from one thread that sleeps while there is no request. `serve` starts the thread
+//! and answers ([`Answers`]) with the table of verbs/ctl.rs. Nothing here is on the path of an I/O:
+//! counters are read, never written.
 
 pub mod caches;
 pub mod client;
@@ -43,21 +38,14 @@ pub use requests::{
 };
 pub use thread::{Sockets, ViewThread};
 
-/// Functions of the daemon that the views call.
 pub trait Answers: Send + Sync {
-    /// Returns the first line of the control socket.
+    /// Returns the first line that a client of the control socket receives.
     fn greeting(&self) -> Value;
 
-    /// Creates the question for a verb and its arguments.
-    ///
-    /// # Errors
-    /// Returns a refusal if there is no such verb, or it does not take these arguments.
     fn ask(&self, verb: &str, arguments: Map<String, Value>) -> Result<Question, Refusal>;
 
-    /// Returns the counters in Prometheus's format.
     fn metrics(&self, query: StatsQuery) -> String;
 
-    /// Returns a line for each drive in trouble.
     fn problems(&self) -> Vec<String> {
         Vec::new()
     }

@@ -1,8 +1,7 @@
 //! Settings of a volume's cache, which are `[volume.cache]` in a configuration and `--cache` of
 //! `millrace-lab bench`.
 //!
-//! This module owns the only table of the keys and of the functions that parse their values. The
-//! daemon's configuration and the laboratory's command line call it. All functions are pure.
+//! This module owns the only table of the keys and of the functions that parse their values.
 
 use millrace::{CacheConfig, CacheMode, Registered, unknown_word};
 use std::time::Duration;
@@ -11,6 +10,14 @@ use crate::words::{self, nearest};
 
 /// Name of a cache setting, and the function that parses its value into the configuration.
 pub type CacheKey = (&'static str, fn(&mut CacheConfig, &str) -> Result<(), String>);
+
+/// Returns the configuration's word for a cache mode.
+pub fn mode_word(mode: CacheMode) -> &'static str {
+    match mode {
+        CacheMode::WriteBack => "write-back",
+        CacheMode::WriteThrough => "write-through",
+    }
+}
 
 /// All settings of a cache.
 pub const KEYS: [CacheKey; 6] = [
@@ -34,14 +41,10 @@ pub const KEYS: [CacheKey; 6] = [
         Ok(())
     }),
     ("mode", |cache, text| {
-        cache.mode = match text {
-            "write-back" => CacheMode::WriteBack,
-            "write-through" => CacheMode::WriteThrough,
-            _ => {
-                let modes = ["write-back", "write-through"];
-                return Err(unknown_word("cache mode", text, &modes));
-            }
-        };
+        let modes = [CacheMode::WriteBack, CacheMode::WriteThrough];
+        let known = modes.into_iter().find(|mode| mode_word(*mode) == text);
+        cache.mode =
+            known.ok_or_else(|| unknown_word("cache mode", text, &modes.map(mode_word)))?;
         Ok(())
     }),
     ("registered", |cache, text| {
@@ -56,10 +59,7 @@ pub const KEYS: [CacheKey; 6] = [
     }),
 ];
 
-/// Parses `SIZE` or `KEY=VALUE,...`.
-///
-/// # Errors
-/// Returns a text that names the wrong setting and the rule it breaks.
+/// Parses `SIZE` or `KEY=VALUE,...`. An error names the wrong setting and the rule it breaks.
 pub fn of_text(text: &str) -> Result<CacheConfig, String> {
     let mut config = CacheConfig::default();
     let parts = text.split(',').map(|part| part.split_once('=').unwrap_or(("size", part)));

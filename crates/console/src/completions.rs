@@ -7,43 +7,32 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Command, ValueEnum};
-use clap_complete::{Shell, generate};
+use clap::Command;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+pub use clap_complete::Shell;
+use clap_complete::generate;
 
-/// Shells whose completion scripts are tested.
-// The variants have no docs, because clap would print them in the help, next to the same words.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TargetShell {
-    Bash,
-    Zsh,
-    Fish,
+/// Returns a parser that accepts the shells whose completion scripts are tested.
+fn shells() -> impl TypedValueParser<Value = Shell> {
+    PossibleValuesParser::new(["bash", "zsh", "fish"]).try_map(|word| word.parse::<Shell>())
 }
 
 /// Arguments of `completions`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Shell to generate completions for
-    shell: TargetShell,
+    #[arg(value_parser = shells())]
+    shell: Shell,
 }
 
 /// Prints the completion script.
-///
-/// # Errors
-/// Never fails, but returns a `Result`, as every verb does.
 pub fn run(args: &Args, command: Command) -> Result<ExitCode> {
     crate::say(&script(args.shell, command));
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the completion script for `shell`.
-#[must_use]
-pub fn script(shell: TargetShell, mut command: Command) -> String {
-    let shell = match shell {
-        TargetShell::Bash => Shell::Bash,
-        TargetShell::Zsh => Shell::Zsh,
-        TargetShell::Fish => Shell::Fish,
-    };
+pub fn script(shell: Shell, mut command: Command) -> String {
     let mut script = Vec::new();
     let name = command.get_name().to_owned();
     generate(shell, &mut command, name, &mut script);

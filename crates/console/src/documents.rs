@@ -11,7 +11,6 @@ const LINE_MAX: usize = 100;
 
 /// Splits a shell command into words, and drops everything from the first pipe, redirection or
 /// separator on.
-#[must_use]
 pub fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for letter in line.chars().chain([' ']) {
@@ -31,7 +30,6 @@ pub fn words(line: &str) -> Vec<String> {
 
 /// Returns the commands of `program` that `texts` contain. `cargo` is the command that runs the
 /// program from its sources.
-#[must_use]
 pub fn shown(texts: &[String], program: &str, cargo: &str) -> Vec<String> {
     let (begin, cargo) = (format!("{program} "), format!("{cargo} "));
     let lines = texts.iter().flat_map(|text| text.lines());
@@ -51,14 +49,12 @@ pub fn shown(texts: &[String], program: &str, cargo: &str) -> Vec<String> {
 }
 
 /// Returns the examples and notes below the help of a command and of all its subcommands.
-#[must_use]
 pub fn examples(command: &Command) -> Vec<String> {
     let own = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
     own.into_iter().chain(command.get_subcommands().flat_map(examples)).collect()
 }
 
 /// Returns the help lines longer than 100 characters, each with its command's name in front.
-#[must_use]
 pub fn long_lines(command: &Command) -> Vec<String> {
     fn check(command: &mut Command, found: &mut Vec<String>) {
         let name = command.get_name().to_owned();

@@ -20,11 +20,8 @@ const BAR_EVERY: Duration = Duration::from_millis(100);
 
 /// Passes each event of a reader to `each` until the trace ends or `each` returns `Stop`, and shows
 /// the progress in `bar`. Only verbs that print nothing meanwhile may show a bar, because the bar
-/// would break up lines on the same terminal.
-///
-/// # Errors
-/// Fails if the trace cannot be read. A trace that can be read in part is reported as damaged
-/// instead.
+/// would break up lines on the same terminal. A trace that can be read in part is reported as
+/// damaged, not as an error.
 pub fn for_each_event(
     reader: &mut Reader,
     (bar, label): (ProgressBar, &str),
@@ -71,13 +68,11 @@ impl ReadDamage {
     }
 
     /// Returns a line for each damaged file.
-    #[must_use]
     pub fn lines(&self) -> &[String] {
         &self.0
     }
 
     /// Returns the exit status of a verb that read the trace: 1 if a part was missing, else 0.
-    #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(u8::from(!self.0.is_empty()))
     }
@@ -117,7 +112,6 @@ impl Drop for Progress {
 }
 
 /// Returns true if the program that reads our output, such as `head`, has closed the pipe.
-#[must_use]
 pub fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::BrokenPipe
 }

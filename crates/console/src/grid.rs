@@ -1,8 +1,7 @@
 //! `Grid`: rows below column heads as plain text, with two spaces between columns.
 //!
 //! `Grid` owns the layout that the tables of all verbs share: numbers are flush right, names flush
-//! left, and lines have no trailing spaces. Widths are counted in characters. Verbs build it. All
-//! functions are pure.
+//! left, and lines have no trailing spaces. Widths are counted in characters. Verbs build it.
 
 /// Widest table that a verb prints by default, in characters.
 pub const WIDTH: usize = 80;

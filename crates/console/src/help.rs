@@ -2,8 +2,7 @@
 //! columns.
 //!
 //! clap wraps the text after the help at the width of the terminal, without regard to columns.
-//! Wrapped at 80 columns here, every line fits on a terminal, in a pipe and on a manual page. Pure
-//! functions; each program's cli.rs calls them.
+//! Wrapped at 80 columns here, every line fits on a terminal, in a pipe and on a manual page.
 
 use clap::Command;
 
@@ -13,7 +12,6 @@ use crate::grid::{WIDTH, wrapped};
 const COMMAND_INDENT: usize = 6;
 
 /// Wraps the text below the help of a command and of all its subcommands.
-#[must_use]
 pub fn wrap_after_help(command: Command) -> Command {
     let text = command.get_after_help().map(|text| wrapped_text(&text.to_string()));
     let long_text = command.get_after_long_help().map(|text| wrapped_text(&text.to_string()));
@@ -27,7 +25,6 @@ pub fn wrap_after_help(command: Command) -> Command {
     command
 }
 
-/// Wraps each paragraph, example and table row of a text.
 fn wrapped_text(text: &str) -> String {
     let mut rows: Vec<String> = Vec::new();
     for line in text.lines() {

@@ -1,14 +1,12 @@
 //! Lock statistics as a table with lockmeter's columns: 80 columns wide, or with all columns.
 //!
 //! This module only formats the statistics, with times in microseconds. The row of a place in the
-//! code that takes a lock stands indented below the row of that lock. `bench --locks` and `millrace
-//! locks` call it.
+//! code that takes a lock stands indented below the row of that lock.
 
 use millrace_trace::LockLine;
 
 use crate::grid::{Form, Grid, fitted, shortened};
 
-/// Longest lock name or place in the short form, in characters.
 const NAME_WIDTH: usize = 22;
 
 /// Head of a column, true if the short form has it, and its cell for a lock.
@@ -32,7 +30,6 @@ pub fn lock_table(locks: &[LockLine], form: Form) -> String {
     Grid::of_rows("lock, taken at", &COLUMNS, form, rows).text()
 }
 
-/// Returns the name of a lock, or the place in the source that took it.
 fn label(lock: &LockLine, form: Form) -> String {
     let Some(site) = &lock.site else {
         return match form {

@@ -1,11 +1,9 @@
 //! Logging: messages of the program through `tracing`, on standard error.
 //!
-//! This module owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, the filter that
-//! a client of the daemon can change, and the format of a line. Results of a verb go to standard
-//! output, never through this module. On a terminal a line is the message alone; elsewhere it
-//! begins with the time and the level; a JSON line also has the event's fields (drive, op, sector).
-//! program.rs installs logging once, before the verb runs. A daemon's lines go through a queue
-//! (output_queue.rs), so that logging never waits for a reader.
+//! Results of a verb go to standard output, never through this module. On a terminal a line is the
+//! message alone; elsewhere it begins with the time and the level; a JSON line also has the event's
+//! fields (drive, op, sector). A daemon's lines go through a queue (output_queue.rs), so that
+//! logging never waits for a reader.
 
 use std::fmt::{self, Write};
 use std::io::{self, IsTerminal};
@@ -30,13 +28,11 @@ use tracing_subscriber::{Registry, reload};
 use crate::visible::visible;
 use crate::{name, output_queue};
 
-/// Environment variable with the filter that applies without `-v`.
 const VARIABLE: &str = "MILLRACE_LOG";
 
 /// Crates that log, written as the module paths of a filter begin.
 pub const LOGGING_CRATES: [&str; 3] = ["millrace", "millrace_console", "millrace_exports"];
 
-/// Log levels as `MILLRACE_LOG` takes them.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Filter that log lines must pass, and its text. Set once logging is installed.
@@ -99,10 +95,7 @@ pub struct Args {
     log_format: Format,
 }
 
-/// Installs logging. Must be called once.
-///
-/// # Errors
-/// Fails if `MILLRACE_LOG` is not a valid filter.
+/// Installs logging. Must be called once. Fails if `MILLRACE_LOG` is not a valid filter.
 pub fn install(args: Args) -> anyhow::Result<()> {
     let variable = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let text = filter(args.verbose, variable.as_deref());
@@ -164,8 +157,6 @@ pub fn level() -> String {
 }
 
 /// Replaces the filter by `text`, in the syntax of `MILLRACE_LOG`, and returns the former one.
-///
-/// # Errors
 /// Fails if the text is not a valid filter, or names a module of a crate that does not log.
 pub fn set_level(text: &str) -> anyhow::Result<String> {
     let targets = read_filter("log-level", text)?;
@@ -219,7 +210,6 @@ fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
     Ok(targets)
 }
 
-/// Formats a log line as text.
 struct TextFormat {
     /// True if a line begins with the time in UTC and the level.
     stamped: bool,
@@ -266,7 +256,6 @@ struct Message {
 impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            // Writing to a String cannot fail.
             let _ = write!(self.text, "{value:?}");
         }
     }

@@ -21,9 +21,6 @@ pub struct Args {
 }
 
 /// Prints the program's page, or writes all pages into a directory.
-///
-/// # Errors
-/// Fails if the directory cannot be written.
 pub fn run(args: &Args, command: Command) -> Result<ExitCode> {
     let pages = pages(command)?;
     match &args.dir {
@@ -47,9 +44,6 @@ fn write(dir: &Path, pages: &[(String, String)]) -> Result<()> {
 }
 
 /// Returns all pages with their file names, the program's page first.
-///
-/// # Errors
-/// Fails if a page cannot be rendered.
 pub fn pages(mut command: Command) -> Result<Vec<(String, String)>> {
     // This sets the display names of the verbs, such as `millrace-serve`.
     command.build();

@@ -3,10 +3,8 @@
 //! A write to a pipe that nobody reads, to a stopped terminal or to a log file on a hung file
 //! system blocks. So the threads that serve or stop a daemon only add to a bounded queue, and one
 //! thread for each output writes. Bytes that find the queue full are dropped and counted, and the
-//! count is logged once the output can be written again. `serve` starts the queues before it opens
-//! anything; logging.rs calls them for the log and speech.rs for results.
-//!
-//! Invariant: the lock of a queue is never held during a write.
+//! count is logged once the output can be written again. Invariant: the lock of a queue is never
+//! held during a write.
 
 use std::collections::VecDeque;
 use std::io;
@@ -58,9 +56,6 @@ pub fn log() -> Option<&'static OutputQueue> {
 
 /// Sends both outputs through queues from now on, including panic messages. `failed` is called with
 /// each error of standard output.
-///
-/// # Errors
-/// Fails if a thread cannot be started.
 pub fn start(failed: fn(io::Error)) -> io::Result<()> {
     // An error of the log itself cannot be reported anywhere.
     spawn("millrace-log", &LOG, io::stderr(), ("the log", |_| ()))?;
@@ -120,7 +115,6 @@ impl OutputQueue {
         self.changed.notify_all();
     }
 
-    /// Writes the bytes that are added. Never returns.
     fn run(&self, mut write: impl FnMut(&[u8]), what: &str) {
         loop {
             let mut state = self.lock();

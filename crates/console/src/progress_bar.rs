@@ -15,7 +15,6 @@ const BAR_WIDTH: usize = 20;
 pub struct ProgressBar {
     rows: usize,
     shown: bool,
-    /// Time at which the work began.
     start: Instant,
 }
 

@@ -2,8 +2,7 @@
 //!
 //! Pure functions that parse a text into a value or an error, and format a value as text. An error
 //! states the rule that the text breaks and a valid text. The grammar of sizes, rates, counts and
-//! times is that of drive specs, from millrace-drives. The verbs and the daemon's configuration
-//! call them.
+//! times is that of drive specs, from millrace-drives.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -22,9 +21,6 @@ pub const MIB: f64 = 1_048_576.0;
 
 /// Parses a time above 0 and below three years from a flag, such as `5` (seconds), `500ms` or
 /// `1m30s`.
-///
-/// # Errors
-/// Returns the rule that the text breaks.
 pub fn duration(text: &str) -> Result<Duration, String> {
     match millrace_drives::time_or_seconds_ns(text)? {
         ns if (1..=100_000_000 * SECOND_NS).contains(&ns) => Ok(Duration::from_nanos(ns)),
@@ -33,9 +29,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a whole number from `min` to `max`.
-///
-/// # Errors
-/// Returns the range.
 pub fn number(text: &str, min: u32, max: u32) -> Result<u32, String> {
     let value: Option<u32> = text.trim().parse().ok();
     let within = value.filter(|value| (min..=max).contains(value));
@@ -56,10 +49,7 @@ pub fn whole<T: TryFrom<u64>>(
     }
 }
 
-/// Returns the value that a word of a setting stands for.
-///
-/// # Errors
-/// Fails if the word is unknown. The text lists all words of the setting.
+/// Returns the value that a word of a setting stands for. An error lists all words of the setting.
 pub fn word<T: Words>(text: &str) -> Result<T, String> {
     let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
     T::from_word(text).ok_or_else(|| unknown_word(T::NOUN, text, &names))

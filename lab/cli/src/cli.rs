@@ -136,11 +136,7 @@ mod tests {
 
     #[test]
     fn every_shell_completes_every_verb() {
-        for shell in [
-            completions::TargetShell::Bash,
-            completions::TargetShell::Zsh,
-            completions::TargetShell::Fish,
-        ] {
+        for shell in [completions::Shell::Bash, completions::Shell::Zsh, completions::Shell::Fish] {
             let script = completions::script(shell, command());
             for verb in verbs() {
                 assert!(script.contains(&verb), "{shell:?} lacks {verb}");

@@ -94,7 +94,7 @@ fn what_cannot_be_set_is_refused_and_changes_nothing() {
         ("set w scheduler=none", "there is no volume \"w\"; there is \"v\""),
         (
             "set v scheduler=deadlin",
-            "choose none, deadline, fair, latency; did you mean \"deadline\"?",
+            "choose none, deadline, fair or latency; did you mean \"deadline\"?",
         ),
         ("set v schedular=none", "did you mean scheduler?"),
         ("set v scheduler", "write KEY=VALUE"),

@@ -1,9 +1,8 @@
 //! Second step of loading a configuration: resolves names and checks the rules between sections.
 //!
 //! This module owns the rules between sections: names are unique, drives and controllers exist, a
-//! drive is in one volume, export names differ on a listener. `config::load` calls it. It opens no
-//! socket, and no file except sysfs for the machine's NUMA nodes, so `--check` and a start share
-//! this step.
+//! drive is in one volume, export names differ on a listener. It opens no socket, and no file
+//! except sysfs for the machine's NUMA nodes, so `--check` and a start share this step.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -23,7 +22,6 @@ use super::unit_notes;
 use super::volume::VolumeDraft;
 use super::warnings;
 
-/// Checks the rules between sections and makes the plan.
 pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePlan {
     let Sections { mut config, daemon, mut lines, drives, volumes, lost, has_exports } = sections;
     let names = config.controllers.iter().map(|one| &one.name).zip(&lines.controllers);
@@ -99,8 +97,7 @@ fn volumes<'a>(
     unused.map(|(drive, _)| drive).collect()
 }
 
-/// Collects the NBD addresses with their settings. The names of all exports on one address must
-/// differ.
+/// Collects the NBD addresses. The export names on one address must differ.
 fn listeners(
     config: &ServeConfig,
     lines: &PlanLines,
@@ -168,10 +165,7 @@ fn listeners(
 
 /// Checks that each socket for virtual machines has one export, and is not an NBD socket.
 fn check_guests(plan: &ServePlan, problems: &mut Problems) {
-    let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
-        Listen::Unix(path) => Some((path.as_path(), listener.line)),
-        Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
-    });
+    let nbd = plan.listeners.iter().filter_map(|one| Some((one.unix_path()?, one.line)));
     let mut taken: HashMap<&Path, usize> = nbd.collect();
     for (_, guests, line) in plan.guests() {
         match taken.entry(guests.path()) {

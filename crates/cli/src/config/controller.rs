@@ -1,9 +1,8 @@
 //! `[[controller]]`: a controller whose tags several drives share.
 //!
-//! This module owns the section's table of keys. sections.rs calls it, and check.rs to resolve the
-//! names that drives refer to. A `[[controller]]` tells the block layer about shared tags; the key
-//! `controller` in a `model:` spec is modelled hardware and is not handled here. No file is read
-//! except sysfs for the machine's NUMA nodes.
+//! The section tells the block layer about shared tags; the key `controller` in a `model:` spec is
+//! modelled hardware and is not handled here. No file is read except sysfs for the machine's NUMA
+//! nodes.
 
 use millrace::DriveConfig;
 use millrace_block::{ControllerConfig, Sharing};
@@ -23,7 +22,6 @@ pub const KEYS: &[KeyReader<ControllerConfig>] = &[
     key("node", |to, at| at.some(&mut to.node, |text| words::whole(0..=65_535)(text).map(NodeId))),
 ];
 
-/// Reads a `[[controller]]` section.
 pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
     let name = section.name();
     let sharing = Sharing::Controller;
@@ -37,7 +35,6 @@ pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
     Some((config, lines))
 }
 
-/// Checks the controllers against this machine, and the controller names of the drives.
 pub fn check<'a>(
     controllers: impl Iterator<Item = (&'a ControllerConfig, &'a KeyLines)>,
     names: &SectionNames<'_>,

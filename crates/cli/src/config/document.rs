@@ -1,9 +1,7 @@
 //! TOML text as sections whose keys know their lines, and the key tables by which they are read.
 //!
 //! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the
-//! function that reads the value into the settings. Errors list these rows as the known keys. Line
-//! numbers are kept in `KeyLines`, separate from the settings. The file of each section calls this
-//! module, which collects the problems while sections are read.
+//! function that reads the value into the settings. Errors list these rows as the known keys.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -26,22 +24,18 @@ pub struct KeyReader<T> {
     read: fn(&mut T, KeyValue<'_, '_>),
 }
 
-/// Makes a row for a key with one value.
 pub const fn key<T>(name: &'static str, read: fn(&mut T, KeyValue<'_, '_>)) -> KeyReader<T> {
     KeyReader { name, is_list: false, read }
 }
 
-/// Makes a row for a key with a list of values.
 pub const fn list<T>(name: &'static str, read: fn(&mut T, KeyValue<'_, '_>)) -> KeyReader<T> {
     KeyReader { name, is_list: true, read }
 }
 
-/// Document that sections belong to.
 pub struct Document<'a> {
     pub lines: LineIndex,
     /// Directory that relative paths start from.
     pub base: &'a Path,
-    /// Returns the titles of the sections that have a key.
     pub sections_of: fn(&str) -> Vec<&'static str>,
     pub problems: RefCell<Problems>,
     /// Names of unknown sections and of sections that could not be read. References to these
@@ -60,7 +54,6 @@ impl Document<'_> {
         self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
     }
 
-    /// Returns a text with the titles of the sections to which a misplaced key belongs.
     fn elsewhere(&self, key: &str) -> String {
         match (self.sections_of)(key).join(" or ") {
             none if none.is_empty() => none,
@@ -69,15 +62,12 @@ impl Document<'_> {
     }
 }
 
-/// One `[section]` or `[[section]]`, or the whole document.
 pub struct Section<'a> {
     /// Name in messages, such as `[[drive]]`.
     title: String,
     /// Prefix of its keys in messages, such as `cost.`; mostly empty.
     prefix: String,
-    /// Line of its heading.
     begin: usize,
-    /// Lines of the keys that were read.
     pub lines: KeyLines,
     pub document: &'a Document<'a>,
     entries: Vec<SectionEntry<'a>>,
@@ -92,7 +82,6 @@ struct SectionEntry<'a> {
     value: &'a TomlValue<'a>,
 }
 
-/// Parses a text as TOML. Reports a syntax error as a problem.
 pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTable<'a>>> {
     let wrong = |error: toml::de::Error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -122,7 +111,6 @@ fn order_hint(text: &str, number: usize) -> String {
 }
 
 impl<'a> Section<'a> {
-    /// Makes the section of the whole document.
     pub fn root(document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
         Self::new("the file".to_owned(), 1, document, table)
     }
@@ -148,14 +136,12 @@ impl<'a> Section<'a> {
         Some(self.entries.swap_remove(place))
     }
 
-    /// Reads all keys of a table that are present, in the order of the table.
     pub fn read<T>(&mut self, keys: &[KeyReader<T>], to: &mut T) {
         for key in keys {
             self.read_key(key.name, |value| (key.read)(to, value));
         }
     }
 
-    /// Reads a key if it is present.
     pub fn read_key(&mut self, key: &'static str, read: impl FnOnce(KeyValue<'_, 'a>)) {
         self.known.push(key);
         let Some(entry) = self.take(key) else { return };
@@ -191,7 +177,6 @@ impl<'a> Section<'a> {
         None
     }
 
-    /// Removes and returns the `[key]` section.
     pub fn section(&mut self, key: &'static str) -> Option<Section<'a>> {
         self.known.push(key);
         let entry = self.take(key)?;
@@ -204,7 +189,6 @@ impl<'a> Section<'a> {
         Some(Section::new(format!("[{key}]"), line, self.document, table))
     }
 
-    /// Removes and returns all `[[key]]` sections.
     pub fn sections(&mut self, key: &'static str) -> Vec<Section<'a>> {
         self.known.push(key);
         let Some(entry) = self.take(key) else { return Vec::new() };
@@ -224,7 +208,7 @@ impl<'a> Section<'a> {
         items(entry.value).into_iter().filter_map(section).collect()
     }
 
-    /// Removes the keys that no key table lists. Returns them with lines and texts, ordered by
+    /// Removes the keys that no key table lists. Returns each with its line and text, ordered by
     /// line.
     pub fn rest(&mut self) -> Vec<(String, usize, String)> {
         let mut rest = Vec::new();
@@ -241,7 +225,6 @@ impl<'a> Section<'a> {
         rest
     }
 
-    /// Returns the keys that were read so far.
     pub fn known(&self) -> &[&'static str] {
         &self.known
     }
@@ -250,12 +233,10 @@ impl<'a> Section<'a> {
         self.document.problems.borrow().count()
     }
 
-    /// Reports a problem at the line of a key.
     pub fn problem(&self, key: &str, text: impl Into<String>) {
         self.document.problem(self.lines.at(key), text);
     }
 
-    /// Reports a missing key.
     pub fn missing(&self, what: &str) {
         self.document.problem(self.begin, format!("{}: {what}", self.title));
     }
@@ -304,48 +285,48 @@ pub struct KeyValue<'s, 'a> {
 }
 
 impl<'a> KeyValue<'_, 'a> {
-    /// Reports a problem: the key as written, followed by `text`.
     fn refuse(&self, text: &str) {
         let key = format!("{}{}", self.section.prefix, self.key);
         self.section.document.problem(self.entry.line, format!("{key}{text}"));
     }
 
-    /// Returns the directory that relative paths start from.
     pub fn base(&self) -> &'a Path {
         self.section.document.base
     }
 
-    /// Returns true if the value is a table.
     pub fn is_table(&self) -> bool {
         self.entry.value.get_ref().is_table()
     }
 
+    /// Returns the value as text, and as written in the file. Reports a list or section, which must
+    /// be `kind` instead.
+    fn single(&self, kind: &str) -> Option<(String, String)> {
+        let value = self.entry.value.get_ref();
+        let text = scalar(value);
+        if text.is_none() {
+            self.refuse(&format!(" must be {kind}, not a list or section"));
+        }
+        text.map(|text| (text.clone(), written(value, &text)))
+    }
+
     /// Passes the text of a single value to `set`. Numbers and booleans are converted to text.
     pub fn set(self, set: impl FnOnce(&str) -> Result<(), String>) {
-        match scalar(self.entry.value.get_ref()) {
-            None => self.refuse(" must be one value, not a list or section"),
-            Some(text) => {
-                if let Err(error) = set(&text) {
-                    let written = written(self.entry.value.get_ref(), &text);
-                    let setting = format!("{}{} = {written}", self.section.prefix, self.key);
-                    self.section.document.problem(self.entry.line, refusal(&setting, &error));
-                }
-            }
+        if let Some((text, written)) = self.single("one value")
+            && let Err(error) = set(&text)
+        {
+            let setting = format!("{}{} = {written}", self.section.prefix, self.key);
+            self.section.document.problem(self.entry.line, refusal(&setting, &error));
         }
     }
 
-    /// Stores a value parsed from its text.
     pub fn word<T>(self, place: &mut T, parse: impl FnOnce(&str) -> Result<T, String>) {
         self.set(|text| parse(text).map(|value| *place = value));
     }
 
-    /// Stores a value parsed from its text in an optional setting.
     pub fn some<T>(self, place: &mut Option<T>, parse: impl FnOnce(&str) -> Result<T, String>) {
         self.word(place, |text| parse(text).map(Some));
     }
 
-    /// Stores a path or address parsed from its text. Relative paths start from the document's
-    /// directory.
     pub fn path<P, T: From<P>>(
         self,
         place: &mut T,
@@ -374,22 +355,16 @@ impl<'a> KeyValue<'_, 'a> {
         }
     }
 
-    /// Stores a string.
     pub fn text<T: From<String>>(self, place: &mut T) {
-        match self.entry.value.get_ref() {
-            DeValue::String(text) => *place = text.to_string().into(),
-            other => match scalar(other) {
-                Some(text) => {
-                    let written = written(other, &text);
-                    self.refuse(&format!(" = {written}: write a string, such as \"{text}\""));
-                }
-                None => self.refuse(" must be a string, not a list or section"),
-            },
+        if let DeValue::String(text) = self.entry.value.get_ref() {
+            *place = text.to_string().into();
+        } else if let Some((text, written)) = self.single("a string") {
+            self.refuse(&format!(" = {written}: write a string, such as \"{text}\""));
         }
     }
 
-    /// Stores a string. Control characters are refused, because a line feed in a name could make
-    /// one message look like two.
+    /// Refuses control characters, because a line feed in a name could make one message look like
+    /// two.
     pub fn name<T: From<String>>(self, place: &mut T) {
         let text = self.entry.value.get_ref().as_str().unwrap_or_default();
         if let Some(wrong) = text.chars().find(|letter| letter.is_control()) {
@@ -401,17 +376,11 @@ impl<'a> KeyValue<'_, 'a> {
         self.text(place);
     }
 
-    /// Stores true or false.
     pub fn flag(self, place: &mut bool) {
-        match self.entry.value.get_ref().as_bool() {
-            Some(value) => *place = value,
-            None => match scalar(self.entry.value.get_ref()) {
-                Some(text) => {
-                    let written = written(self.entry.value.get_ref(), &text);
-                    self.refuse(&format!(" = {written}: write true or false, without quotes"));
-                }
-                None => self.refuse(" must be true or false, not a list or section"),
-            },
+        if let Some(value) = self.entry.value.get_ref().as_bool() {
+            *place = value;
+        } else if let Some((_, written)) = self.single("true or false") {
+            self.refuse(&format!(" = {written}: write true or false, without quotes"));
         }
     }
 
@@ -443,7 +412,7 @@ impl<'a> KeyValue<'_, 'a> {
         *place = list.into();
     }
 
-    /// Returns the table of `key = { ... }` or `key.... = ...` as a section.
+    /// Returns the table of `key = { ... }` or `key.subkey = ...` as a section.
     pub fn table(self) -> Option<Section<'a>> {
         let (key, title) = (self.key, format!("{} of {}", self.key, self.section.title));
         let DeValue::Table(table) = self.entry.value.get_ref() else {
@@ -456,7 +425,6 @@ impl<'a> KeyValue<'_, 'a> {
     }
 }
 
-/// Returns a value as written in the file, for messages.
 fn written(value: &DeValue<'_>, text: &str) -> String {
     match value {
         DeValue::String(_) => format!("\"{text}\""),

@@ -1,8 +1,7 @@
 //! `[[drive]]`: the driver of a drive, its queues, and the cost of its I/Os.
 //!
-//! This module owns the key tables of a drive, of queues (which a volume may set for all its
-//! drives), and of `cost`. The keys of a driver come from millrace-drives. sections.rs calls this
-//! module.
+//! Keys of queues may also be set in a volume, for all its drives. The keys of a driver come from
+//! millrace-drives.
 
 use millrace::{CostModel, DriveConfig, DriveOptions, OpCost, OpRates};
 use millrace_console::words::nearest;
@@ -13,7 +12,6 @@ use super::document::{KeyReader, KeyValue, Section, key};
 use super::key_lines::KeyLines;
 use super::words::{self, SECOND_NS};
 
-/// Advice for the former key `stack`, which is now an option of the laboratory.
 const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every drive of the daemon has \
                            stack mq: delete this key";
 
@@ -44,7 +42,6 @@ const COST: &[KeyReader<[OpRates; 2]>] = &[
     key("write-bandwidth", |[_, to], at| at.word(&mut to.bytes_per_s, bandwidth)),
 ];
 
-/// Keys of a drive whose spec has not been parsed yet.
 pub struct DriveDraft {
     options: DriveOptions,
     controller: Option<String>,
@@ -57,8 +54,7 @@ pub fn read_queues(section: &mut Section<'_>, to: &mut DriveOptions) {
     section.read(QUEUES, to);
 }
 
-/// Reads a `[[drive]]` section. `queues_of` returns the queue settings of the volume that names the
-/// drive.
+/// `queues_of` returns the queue settings of the volume that names the drive.
 pub fn read(
     mut section: Section<'_>,
     queues_of: impl Fn(&str) -> DriveOptions,
@@ -148,7 +144,6 @@ fn unknown_key(driver: &str, key: &str, own: &[&'static str], of_driver: &[&str]
     format!("unknown key \"{key}\" in [[drive]] with driver = \"{driver}\"{like} (known: {known})")
 }
 
-/// Reports invalid values of a driver's keys, at the line of the key if it has one.
 fn check_values(spec: &Spec, section: &Section<'_>) {
     let mut rest = spec.clone();
     while let Err(error) = millrace_drives::check(&rest) {
@@ -175,8 +170,6 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     }
 }
 
-/// Adds the controller of the key `controller` to the spec. Reports a problem if the spec names
-/// another controller.
 fn name_controller(spec: &mut Spec, key: Option<String>, section: &Section<'_>) {
     let Some(name) = key.filter(|name| spec.controller.as_ref() != Some(name)) else { return };
     if let Some(written) = &spec.controller {
@@ -186,7 +179,6 @@ fn name_controller(spec: &mut Spec, key: Option<String>, section: &Section<'_>) 
     spec.controller = Some(name);
 }
 
-/// Reads `cost = { ... }`: rates from which the block layer derives the cost of each I/O.
 pub fn cost(value: KeyValue<'_, '_>) -> Option<CostModel> {
     let mut section = value.table()?;
     let before = section.problem_count();
@@ -214,7 +206,6 @@ fn set_iops(rates: &mut OpRates, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses a number of I/Os per second.
 fn iops(text: &str) -> Result<u64, String> {
     match words::count(text)? {
         number @ 1..=1_000_000_000 => Ok(number),
@@ -222,7 +213,6 @@ fn iops(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a number of bytes per second.
 fn bandwidth(text: &str) -> Result<u64, String> {
     match words::rate_bytes_per_s(text)? {
         bytes @ 4096..=0x4_0000_0000_0000 => Ok(bytes),
@@ -230,7 +220,7 @@ fn bandwidth(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the timeout of requests; 0 disables it.
+/// Parses the timeout of a request; 0 disables it.
 fn timeout(text: &str) -> Result<Duration, String> {
     words::duration(text, &(0..=24 * 3600 * SECOND_NS))
 }

@@ -6,21 +6,18 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow, bail};
-use millrace::{nearest, unknown_word};
+use millrace::unknown_word;
+use millrace_console::words::nearest;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, TableLike, Value, value};
 
 use super::sections::is_list;
 
-/// Kinds of sections that can be added and removed by name.
 pub const SECTIONS: [&str; 4] = ["drive", "volume", "export", "group"];
 
 /// Key of a section with its new value, or `None` to remove it.
 pub type KeyChange<'a> = (&'a str, Option<String>);
 
 /// Adds a section with these keys. `cache.size` becomes the key `size` of the table `cache`.
-///
-/// # Errors
-/// Fails if a section of this name exists, or there is no such kind of section.
 pub fn add(
     text: &str,
     section: &str,
@@ -53,17 +50,11 @@ pub fn add(
     Ok(document.to_string())
 }
 
-/// Removes the section of a name.
-///
-/// # Errors
-/// Fails if there is none. The text suggests the most similar name.
 pub fn remove(text: &str, section: &str, name: &str) -> Result<String> {
     let mut document = parsed(text)?;
     let all = sections(&mut document, section)?;
     let Some(place) = all.iter().position(|table| name_of(table) == Some(name)) else {
-        let like = nearest(name, all.iter().filter_map(name_of));
-        let like = like.map_or_else(String::new, |like| format!("; did you mean {like:?}?"));
-        bail!("there is no {section} {name:?}{like}");
+        bail!("there is no {section} {name:?}{}", nearest(name, all.iter().filter_map(name_of)));
     };
     all.remove(place);
     if all.is_empty() {
@@ -73,9 +64,6 @@ pub fn remove(text: &str, section: &str, name: &str) -> Result<String> {
 }
 
 /// Changes keys of the section of a name. Adds the section if it does not exist.
-///
-/// # Errors
-/// Fails if the text is not TOML, or the section is not a list of tables.
 pub fn change(text: &str, section: &str, name: &str, keys: &[KeyChange<'_>]) -> Result<String> {
     let mut document = parsed(text)?;
     let all = sections(&mut document, section)?;
@@ -100,7 +88,6 @@ fn parsed(text: &str) -> Result<DocumentMut> {
     text.parse().map_err(|error| anyhow!("not valid TOML: {error}"))
 }
 
-/// Returns all sections of a kind. Adds an empty list if there are none.
 fn sections<'a>(document: &'a mut DocumentMut, section: &str) -> Result<&'a mut ArrayOfTables> {
     if !SECTIONS.contains(&section) {
         bail!(unknown_word("section", section, &SECTIONS));
@@ -115,7 +102,6 @@ fn name_of(table: &Table) -> Option<&str> {
     table.get("name").or_else(|| table.get("volume")).and_then(Item::as_str)
 }
 
-/// Converts a word to a TOML value: a number, a boolean, a list or a string.
 fn value_of(section: &str, key: &str, word: &str) -> Value {
     if is_list(&format!("[[{section}]]"), key) && !word.starts_with('[') {
         return Value::Array(word.split(',').map(str::trim).collect::<Array>());

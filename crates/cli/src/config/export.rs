@@ -25,7 +25,6 @@ const TEXT_BYTES_MAX: usize = 4096;
 /// Longest serial number in bytes, by virtio-blk.
 const SERIAL_BYTES_MAX: usize = 20;
 
-/// An export whose socket for virtual machines is not assembled yet.
 #[derive(Default)]
 pub struct ExportDraft {
     config: ExportConfig,
@@ -67,7 +66,6 @@ pub const EXPORT: &[KeyReader<ExportDraft>] = &[
     key("vhost-user-blk", |to, at| at.path(&mut to.path, socket)),
 ];
 
-/// Keys of `files`, in addition to the queue settings.
 const FILES: &[KeyReader<ExportDirectory>] = &[
     key("cost", |to, at| to.options.cost = cost(at).unwrap_or_default()),
     key("cache", |to, at| to.cache = cache(at)),
@@ -96,7 +94,6 @@ pub const GUESTS: &[KeyReader<ExportDraft>] = &[
     key("event-idx", |to, at| at.word(&mut to.guests().event_idx, words::yes_or_no)),
 ];
 
-/// Reads an `[[export]]` section.
 pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
     let mut draft = ExportDraft::default();
     section.read(EXPORT, &mut draft);
@@ -144,7 +141,6 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
     lines.has_valid(source).then_some((config, lines))
 }
 
-/// Reads `[export.files]`.
 fn files(directory: &mut ExportDirectory, value: KeyValue<'_, '_>) {
     let Some(mut section) = value.table() else { return };
     read_queues(&mut section, &mut directory.options);
@@ -157,12 +153,10 @@ fn add_file_key(directory: &mut ExportDirectory, key: &str, text: &str) -> Resul
     Ok(())
 }
 
-/// Parses the time that a file of a directory stays open without clients.
 fn close_after(text: &str) -> Result<Duration, String> {
     words::duration(text, &(0..=24 * 3600 * SECOND_NS))
 }
 
-/// Assembles the socket for virtual machines, and checks that its keys are consistent.
 fn check_guests(draft: &mut ExportDraft, section: &Section<'_>) {
     let lines = &section.lines;
     if !lines.has("vhost-user-blk") {

@@ -23,7 +23,6 @@ const BANDWIDTH_MAX: u64 = 1 << 50;
 const IOPS_MAX: u64 = 1_000_000_000;
 /// Range of `burst`, the time for which an unused rate accumulates.
 const BURST_NS: std::ops::RangeInclusive<u64> = MILLISECOND_NS..=60 * SECOND_NS;
-/// Range of latency targets.
 const TARGET_NS: std::ops::RangeInclusive<u64> = 1_000..=60 * SECOND_NS;
 
 /// Word that removes a limit, target or parent.
@@ -34,7 +33,6 @@ const NONE: &str = "none";
 type SettingRow =
     (&'static str, fn(&mut GroupConfig, &str) -> Result<(), String>, fn(&GroupConfig) -> String);
 
-/// Makes the row of a limit from its field and the functions that parse and format its rate.
 macro_rules! limit {
     ($name:literal, $field:ident, $read:ident, $write:ident) => {
         (
@@ -84,10 +82,6 @@ fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Sets a key of a group, with the value written as in a configuration.
-///
-/// # Errors
-/// Fails if the key is unknown or the value invalid.
 pub fn set(group: &mut GroupConfig, key: &str, text: &str) -> Result<(), String> {
     let Some((_, read, _)) = find(key) else {
         let (like, known) = (nearest(key, keys()), keys().collect::<Vec<_>>().join(", "));
@@ -100,7 +94,6 @@ fn find(key: &str) -> Option<&'static SettingRow> {
     KEYS.iter().find(|(known, ..)| *known == key)
 }
 
-/// Returns true if groups have this key.
 pub fn is_key(key: &str) -> bool {
     find(key).is_some()
 }
@@ -113,17 +106,14 @@ pub fn settings(group: &GroupConfig) -> Vec<(&'static str, String)> {
     KEYS.iter().filter(is_said).map(|(key, _, word)| (*key, word(group))).collect()
 }
 
-/// Returns all keys except `name`.
 pub fn keys() -> impl Iterator<Item = &'static str> {
     KEYS.iter().map(|(key, ..)| *key)
 }
 
-/// Returns a group's setting as text.
 pub fn word(group: &GroupConfig, key: &str) -> String {
     find(key).map_or_else(none, |(_, _, word)| word(group))
 }
 
-/// Formats a group as a section of a configuration.
 pub fn section(group: &GroupConfig) -> String {
     let quoted = |text: &str| toml::Value::from(text).to_string();
     let mut text = format!("[[group]]\nname = {}\n", quoted(&group.name));
@@ -138,7 +128,6 @@ fn none() -> String {
     NONE.to_owned()
 }
 
-/// Parses `none` as `None`, and other words with `read`.
 fn or_none<T>(
     text: &str,
     read: impl FnOnce(&str) -> Result<T, String>,
@@ -146,7 +135,6 @@ fn or_none<T>(
     if text == NONE { Ok(None) } else { read(text).map(Some) }
 }
 
-/// Parses a number of I/Os per second.
 fn rate(text: &str) -> Result<u64, String> {
     match words::count(text) {
         Ok(0) => Err("that is below one I/O per second; write 1 or more, or none".to_owned()),
@@ -156,7 +144,6 @@ fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a number of bytes per second.
 fn bandwidth(text: &str) -> Result<u64, String> {
     match words::rate_bytes_per_s(text) {
         Ok(bytes) if bytes < BANDWIDTH_MIN => {
@@ -201,7 +188,6 @@ fn target_text(target: LatencyTarget) -> String {
     }
 }
 
-/// Reads a `[[group]]` section.
 pub fn read(mut section: Section<'_>) -> Option<(GroupConfig, KeyLines)> {
     let name = section.name();
     let mut config = GroupConfig::new("");

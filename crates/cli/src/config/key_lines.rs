@@ -4,24 +4,20 @@
 //! document.rs fills in the line numbers while it reads a section. Later checks, and errors of a
 //! start, use them to name the line of a key.
 
-/// Line of a section, and lines of its keys.
 #[derive(Debug, Clone, Default)]
 pub struct KeyLines {
     /// Line for messages about the section as a whole.
     pub line: usize,
     /// Keys with their lines. A key with a list has another entry for each item that was read.
     keys: Vec<(&'static str, usize)>,
-    /// Keys whose value was refused.
     refused: Vec<&'static str>,
 }
 
 impl KeyLines {
-    /// Makes the lines of a section that begins at `line`.
     pub(super) fn new(line: usize) -> KeyLines {
         KeyLines { line, ..KeyLines::default() }
     }
 
-    /// Adds the line of a key, or of an item of its list.
     pub(super) fn add(&mut self, key: &'static str, line: usize) {
         self.keys.push((key, line));
     }
@@ -34,12 +30,10 @@ impl KeyLines {
         self.keys.iter().filter(move |(key, _)| *key == wanted).map(|(_, line)| *line)
     }
 
-    /// Returns true if the key is present.
     pub fn has(&self, key: &str) -> bool {
         self.find(key).next().is_some()
     }
 
-    /// Returns true if the key is present and its value was accepted.
     pub fn has_valid(&self, key: &str) -> bool {
         self.has(key) && !self.refused.contains(&key)
     }
@@ -49,12 +43,10 @@ impl KeyLines {
         self.find(key).next().unwrap_or(self.line)
     }
 
-    /// Returns the line of an item of a list.
     pub fn at_item(&self, key: &str, number: usize) -> usize {
         self.find(key).nth(1 + number).unwrap_or_else(|| self.at(key))
     }
 
-    /// Returns the line of the first of these keys that is present.
     pub fn first(&self, keys: &[&str]) -> Option<usize> {
         keys.iter().find_map(|key| self.find(key).next())
     }

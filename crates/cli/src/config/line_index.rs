@@ -3,7 +3,6 @@
 //! The index is built once for each configuration, so that finding a line takes equally long
 //! anywhere in the text. document.rs uses it.
 
-/// Ends of the lines of a text.
 #[derive(Debug)]
 pub struct LineIndex {
     /// Byte offsets of the line feeds, ascending.
@@ -11,7 +10,6 @@ pub struct LineIndex {
 }
 
 impl LineIndex {
-    /// Builds the index of a text.
     pub fn new(text: &str) -> LineIndex {
         LineIndex { line_feeds: text.match_indices('\n').map(|(at, _)| at).collect() }
     }

@@ -38,7 +38,6 @@ const TLS: &[KeyReader<TlsConfig>] = &[
     key("required", |to, at| at.flag(&mut to.required)),
 ];
 
-/// Reads a `[[listener]]` section.
 pub fn read(mut section: Section<'_>) -> Option<(ListenerConfig, KeyLines)> {
     let mut config = ListenerConfig::new(Listen::Unix(PathBuf::new()));
     section.read(KEYS, &mut config);
@@ -55,7 +54,6 @@ pub fn allow(access: &mut SocketAccess) -> &mut AllowedPeers {
     access.allow.get_or_insert_default()
 }
 
-/// Reads `tls = { ... }`.
 pub fn tls(value: KeyValue<'_, '_>) -> Option<TlsConfig> {
     let mut section = value.table()?;
     let identity = Identity { certificate: PathBuf::new(), key: PathBuf::new() };
@@ -90,13 +88,11 @@ pub fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
     mode.ok_or_else(|| wrong.to_owned())
 }
 
-/// Parses the name or number of a user.
 pub fn user(text: &str) -> Result<u32, String> {
     let find = |name: &str| User::from_name(name).map(|user| Some(user?.uid.as_raw()));
     number_of(text, "user", find)
 }
 
-/// Parses the name or number of a group.
 pub fn group(text: &str) -> Result<u32, String> {
     let find = |name: &str| Group::from_name(name).map(|group| Some(group?.gid.as_raw()));
     number_of(text, "group", find)

@@ -11,19 +11,15 @@ use millrace_console::words::nearest;
 use super::key_lines::KeyLines;
 use super::problem::Problems;
 
-/// Names of the sections of a kind.
 pub struct SectionNames<'a> {
-    /// Kind of the sections, such as `drive`.
     kind: &'static str,
     list: Vec<&'a str>,
     /// Index and line of the first section of each name.
     first: HashMap<&'a str, (usize, usize)>,
-    /// Names of sections that could not be read. A reference to such a section is not reported.
     lost: &'a HashSet<String>,
 }
 
 impl<'a> SectionNames<'a> {
-    /// Collects the names of sections with their lines, and reports duplicates.
     pub fn new(
         kind: &'static str,
         sections: impl Iterator<Item = (&'a String, &'a KeyLines)>,
@@ -46,10 +42,7 @@ impl<'a> SectionNames<'a> {
     }
 
     /// Returns the index of the first section of a name, or `None` if that section could not be
-    /// read.
-    ///
-    /// # Errors
-    /// Fails if there is no such section. The text suggests the most similar name.
+    /// read. An error suggests the most similar name.
     pub fn find(&self, wanted: &str) -> Result<Option<usize>, String> {
         if let Some((number, _)) = self.first.get(wanted) {
             return Ok(Some(*number));

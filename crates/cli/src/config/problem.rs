@@ -1,9 +1,7 @@
 //! Problems of a configuration, as texts that say how to fix them.
 //!
-//! This module owns the list of problems and the file's name. document.rs, check.rs and `serve` add
-//! problems; `main` prints them. A problem states the position (file and line, or the flag used
-//! instead), the key and value, and the remedy. All problems that can be found in one pass are
-//! reported together.
+//! A problem states the position (file and line, or the flag used instead), the key and value, and
+//! the remedy. All problems that can be found in one pass are reported together.
 
 use std::fmt;
 
@@ -12,24 +10,18 @@ use millrace_console::visible;
 /// Beginning of the names of configurations that are built into the program.
 pub const BUILT_IN: &str = "built-in configuration";
 
-/// Position of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Position {
-    /// Flag on the command line.
     Flag(&'static str),
-    /// The file as a whole.
     File,
     /// Line of the file, from 1.
     Line(usize),
 }
 
-/// Problem of a configuration, with its position.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Position of the problem.
-    pub place: Position,
-    /// Problem and remedy.
-    pub text: String,
+impl From<usize> for Position {
+    fn from(line: usize) -> Position {
+        Position::Line(line)
+    }
 }
 
 /// All problems of one file. The file's name is empty for a configuration made from the command
@@ -37,44 +29,35 @@ pub struct Problem {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problems {
     file: String,
-    list: Vec<Problem>,
+    list: Vec<(Position, String)>,
 }
 
 impl Problems {
-    /// Makes an empty list for a file.
     pub fn new(file: &str) -> Self {
         Problems { file: visible(file).into_owned(), list: Vec::new() }
     }
 
-    /// Adds a problem at a line. Control characters in quoted parts of the file are escaped.
-    pub fn add(&mut self, line: usize, text: impl Into<String>) {
-        self.add_at(Position::Line(line), text);
+    /// Adds a problem. Control characters in quoted parts of the file are escaped.
+    pub fn add(&mut self, place: impl Into<Position>, text: impl Into<String>) {
+        self.list.push((place.into(), visible(&text.into()).into_owned()));
     }
 
-    /// Adds a problem at a position.
-    pub fn add_at(&mut self, place: Position, text: impl Into<String>) {
-        let text = visible(&text.into()).into_owned();
-        self.list.push(Problem { place, text });
-    }
-
-    /// Returns `value` if there are no problems.
-    ///
-    /// # Errors
-    /// Returns the problems in the order of their lines.
     pub fn unless_any<T>(mut self, value: T) -> Result<T, Problems> {
         if self.list.is_empty() {
             return Ok(value);
         }
-        self.list.sort_by_key(|problem| problem.place);
+        self.list.sort_by_key(|(place, _)| *place);
         Err(self)
     }
 
-    /// Returns the number of problems.
+    pub fn log(&self) {
+        self.to_string().lines().for_each(|line| tracing::error!("{line}"));
+    }
+
     pub fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// Returns true if there are no problems.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -82,10 +65,10 @@ impl Problems {
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.list.iter().enumerate() {
+        let file = &self.file;
+        for (index, (place, text)) in self.list.iter().enumerate() {
             let separator = if index == 0 { "" } else { "\n" };
-            let (file, text) = (&self.file, &problem.text);
-            match problem.place {
+            match place {
                 // A configuration made from the command line has no lines to show.
                 Position::File | Position::Line(_) if file.is_empty() => {
                     write!(f, "{separator}{}", with_flag(text))?;
@@ -104,7 +87,6 @@ impl fmt::Display for Problems {
     }
 }
 
-/// Ends of problem texts that give the remedy for a socket.
 const PATH: &str = "choose another path";
 const PORT: &str = "choose another port";
 
@@ -152,8 +134,8 @@ mod tests {
     #[test]
     fn what_is_not_of_the_file_names_its_flag() {
         let mut problems = Problems::new("built in");
-        problems.add_at(Position::File, "no memory");
-        problems.add_at(Position::Flag("--metrics"), "9100: in use");
+        problems.add(Position::File, "no memory");
+        problems.add(Position::Flag("--metrics"), "9100: in use");
         let error = problems.unless_any(()).unwrap_err();
         assert_eq!(error.to_string(), "--metrics 9100: in use\nbuilt in: no memory");
     }

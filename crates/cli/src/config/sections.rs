@@ -23,24 +23,16 @@ use super::{controller, drive, export, group, listener, server, volume};
 /// are resolved.
 #[derive(Default)]
 pub struct Sections {
-    /// Settings of the library's server.
     pub config: ServeConfig,
-    /// Settings of the daemon itself.
     pub daemon: DaemonConfig,
-    /// Lines of both settings.
     pub lines: PlanLines,
-    /// Drives of the `[[drive]]` sections.
     pub drives: Vec<(DriveConfig, KeyLines)>,
-    /// Volumes of the `[[volume]]` sections.
     pub volumes: Vec<(VolumeDraft, KeyLines)>,
-    /// Names of unknown sections and of sections that could not be read. References to these
-    /// sections are not reported as further problems.
     pub lost: HashSet<String>,
     /// True if a section may have been meant as an export.
     pub has_exports: bool,
 }
 
-/// Reads the sections of a text. Relative paths start from `base`.
 pub fn read(text: &str, base: &Path, mut problems: Problems) -> (Sections, Problems) {
     let mut all = Sections { has_exports: true, ..Sections::default() };
     let Some(table) = parse(text, &mut problems) else { return (all, problems) };
@@ -77,7 +69,6 @@ pub fn read(text: &str, base: &Path, mut problems: Problems) -> (Sections, Probl
     (all, document.problems.into_inner())
 }
 
-/// Function that returns the keys of a section, each with a flag for lists.
 type KeyList = fn() -> Vec<(&'static str, bool)>;
 
 /// All sections by their titles in messages, with their keys except `name`, which most sections
@@ -98,12 +89,10 @@ fn names<T>(keys: &[KeyReader<T>]) -> impl Iterator<Item = (&'static str, bool)>
     keys.iter().map(|key| (key.name, key.is_list))
 }
 
-/// Returns true if a key of a section takes a list.
 pub fn is_list(title: &str, key: &str) -> bool {
     SECTIONS.iter().any(|(known, keys)| *known == title && keys().contains(&(key, true)))
 }
 
-/// Returns the titles of the sections that have a key.
 fn sections_of(key: &str) -> Vec<&'static str> {
     let has = |(_, keys): &&(_, KeyList)| keys().iter().any(|(known, _)| *known == key);
     SECTIONS.iter().filter(has).map(|(title, _)| *title).collect()

@@ -17,11 +17,8 @@ use super::words::{self, ControlWord, MILLISECOND_NS, SECOND_NS};
 pub struct DaemonConfig {
     /// Path of the control socket, or `Off` for none. `None` stands for the default path.
     pub control: Option<ControlWord>,
-    /// Mode, owner and group of the control socket's file. Unset values are `None`.
     pub control_access: SocketAccess,
-    /// Group whose members may change anything over the control socket.
     pub control_admin_group: Option<u32>,
-    /// Address of the metrics page.
     pub metrics: Option<SocketAddr>,
     /// Directory for the marks of dirty caches.
     pub state: Option<PathBuf>,
@@ -48,7 +45,6 @@ pub const DAEMON: &[KeyReader<DaemonConfig>] = &[
     key("state", |to, at| at.path(&mut to.state, words::folder)),
 ];
 
-/// Parses the timeout of a client's negotiation.
 fn handshake(text: &str) -> Result<Duration, String> {
     words::duration(text, &(MILLISECOND_NS..=3600 * SECOND_NS))
 }

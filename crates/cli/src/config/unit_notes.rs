@@ -6,7 +6,6 @@
 use super::plan::LocatedDrive;
 use super::words::{bytes_for_people, rate_bytes_per_s, size};
 
-/// Adds a note for each value whose meaning changed.
 pub fn add(file: &str, drives: &[LocatedDrive], warnings: &mut Vec<String>) {
     for (drive, lines) in drives {
         for (key, value) in &drive.spec.innermost().options {
@@ -17,7 +16,6 @@ pub fn add(file: &str, drives: &[LocatedDrive], warnings: &mut Vec<String>) {
     }
 }
 
-/// Returns the note about a value, if its meaning changed.
 fn note(key: &str, value: &str) -> Option<String> {
     let (instead, before, per, now) = match key {
         "read-bandwidth" | "write-bandwidth" | "controller-bandwidth" => {

@@ -17,9 +17,7 @@ use super::words::{self, LayoutWord};
 /// A volume whose drives are not resolved yet.
 #[derive(Default)]
 pub struct VolumeDraft {
-    /// Settings of the volume, without drives.
     pub config: VolumeConfig,
-    /// Names of its drives.
     pub drives: Vec<String>,
     /// Queue settings for drives without their own.
     pub queues: DriveOptions,
@@ -70,7 +68,6 @@ fn requests(text: &str) -> Result<u32, String> {
     words::number(text, 0, 65_536)
 }
 
-/// Reads a `[[volume]]` section.
 pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
     let name = section.name();
     let mut volume = VolumeDraft::default();
@@ -98,7 +95,6 @@ pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
     Some((volume, lines))
 }
 
-/// Reads `[volume.cache]`.
 pub fn cache(value: KeyValue<'_, '_>) -> Option<CacheConfig> {
     let mut section = value.table()?;
     let (mut config, before) = (CacheConfig::default(), section.problem_count());

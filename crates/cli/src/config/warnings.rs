@@ -12,7 +12,7 @@ use super::group::targets::{TargetQuery, by_cache};
 use super::key_lines::KeyLines;
 use super::plan::{LocatedDrive, ServePlan};
 
-/// Returns the warnings of a plan. `unused` are the drives that no volume names.
+/// `unused` are the drives that no volume names.
 pub fn of(plan: &ServePlan, unused: &[&LocatedDrive]) -> Vec<String> {
     let mut found = without_effect(plan);
     found.extend(idle_controllers(plan, unused));
@@ -29,7 +29,6 @@ pub fn of(plan: &ServePlan, unused: &[&LocatedDrive]) -> Vec<String> {
 
 type Warning = (usize, String);
 
-/// Warns of keys of older versions.
 fn without_effect(plan: &ServePlan) -> Vec<Warning> {
     let pinned = plan.lines.exports.iter().filter(|lines| lines.has("pin-memory"));
     let text = "pin-memory has no effect any more, since a balloon or virtio-mem in the guest takes \
@@ -37,7 +36,6 @@ fn without_effect(plan: &ServePlan) -> Vec<Warning> {
     pinned.map(|lines| (lines.at("pin-memory"), text.to_owned())).collect()
 }
 
-/// Warns of sections that nothing refers to.
 fn idle<'a>(
     sections: impl Iterator<Item = (&'a String, &'a KeyLines)>,
     named: impl Iterator<Item = &'a str>,
@@ -87,8 +85,6 @@ fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     shares
 }
 
-/// Returns a warning if a drive of the volume cannot keep a latency target: because of its
-/// scheduler, or because a modelled drive takes longer.
 fn unkept(group: &GroupConfig, target: LatencyTarget, volume: &VolumeConfig) -> Option<String> {
     volume.drives.iter().find_map(|drive| {
         let (group, volume) = (group.name.as_str(), volume.name.as_str());

@@ -26,18 +26,12 @@ pub const MILLISECOND_NS: u64 = 1_000_000;
 const NBD_PORT: u16 = 10809;
 /// Default port of the metrics page: the first of the range that Prometheus exporters use.
 const METRICS_PORT: u16 = 9100;
-/// Least memory limit for payload in bytes.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// Longest path of a Unix socket: `sun_path` holds 108 bytes with the NUL at its end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Largest chunk in bytes.
 const CHUNK_BYTES_MAX: u64 = (CHUNK_SECTORS_MAX as u64) << 9;
 
-/// Parses a chunk size: a power of two from 4 KiB to 2 GiB. Returns sectors.
-///
-/// # Errors
-/// Returns the rule, and a size that works.
 pub fn chunk_sectors(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
     if !bytes.is_power_of_two() || !(4096..=CHUNK_BYTES_MAX).contains(&bytes) {
@@ -48,10 +42,6 @@ pub fn chunk_sectors(text: &str) -> Result<u32, String> {
     Ok((bytes >> 9) as u32)
 }
 
-/// Parses a time within a range, which is in nanoseconds.
-///
-/// # Errors
-/// Returns the rule that the text breaks.
 pub fn duration(text: &str, range_ns: &RangeInclusive<u64>) -> Result<Duration, String> {
     let (least, most) = (time_text(*range_ns.start()), time_text(*range_ns.end()));
     match duration_ns(text) {
@@ -61,10 +51,6 @@ pub fn duration(text: &str, range_ns: &RangeInclusive<u64>) -> Result<Duration, 
     }
 }
 
-/// Parses a time of at most a second, for a busy poll or a short wait.
-///
-/// # Errors
-/// Returns the rule that the text breaks.
 pub fn up_to_a_second(text: &str) -> Result<Duration, String> {
     duration(text, &(0..=SECOND_NS))
 }
@@ -78,10 +64,6 @@ pub fn spin(text: &str) -> Result<Option<Duration>, String> {
     time.map(Some).map_err(|why| format!("{why}, or auto"))
 }
 
-/// Parses a memory limit for payload, at least 64 MiB. Returns bytes.
-///
-/// # Errors
-/// Returns the rule that the text breaks.
 pub fn memory_max(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
     match bytes {
@@ -94,10 +76,6 @@ pub fn memory_max(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the number of a CPU that this process may use.
-///
-/// # Errors
-/// Returns the usable CPUs.
 pub fn cpu(text: &str) -> Result<u32, String> {
     let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let number = text.trim().parse().ok().filter(|number| cpus.contains(number));
@@ -105,7 +83,7 @@ pub fn cpu(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("this process may not use such a CPU; it may use {}", ranges(&cpus)))
 }
 
-/// Returns the value of one of several words. `noun` names the setting in the error text.
+/// `noun` names the setting in the error text.
 pub(super) fn choice<T: Copy>(noun: &str, text: &str, words: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
         return Ok(*value);
@@ -123,10 +101,6 @@ pub fn refusal(setting: &str, error: &str) -> String {
     }
 }
 
-/// Parses `true` or `false`, or their synonyms `on` and `off`.
-///
-/// # Errors
-/// Returns the known words.
 pub fn yes_or_no(text: &str) -> Result<bool, String> {
     // The configuration reader passes TOML booleans as `on` and `off`.
     let said = match text {
@@ -138,9 +112,6 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
 }
 
 /// Parses a serving mode. Refuses md's mode, which only the laboratory has.
-///
-/// # Errors
-/// Returns the known words.
 pub fn serving(text: &str) -> Result<Serving, String> {
     let served = |(mode, _): &(Serving, &str)| *mode != Serving::PerVolume;
     let modes: Vec<_> = Serving::WORDS.iter().copied().filter(served).collect();
@@ -155,50 +126,33 @@ pub fn serving(text: &str) -> Result<Serving, String> {
     }
 }
 
-/// Layout of a volume, without the chunk size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutWord {
-    /// Chunks in round-robin order over the drives.
     Stripe,
-    /// One drive after another.
     Linear,
 }
 
-/// Parser of a flag that takes one of several fixed words. Shells complete the words; `read`
-/// returns the error for any other text.
+/// Parser of a layout flag, whose words shells complete. Errors are those of [`layout`].
 #[derive(Debug, Clone)]
-pub struct WordParser<R> {
-    /// Words that shells complete.
-    pub words: &'static [&'static str],
-    /// Function that parses a word.
-    pub read: R,
-}
+pub struct LayoutParser;
 
-impl<T, R> TypedValueParser for WordParser<R>
-where
-    T: Clone + Send + Sync + 'static,
-    R: Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static,
-{
-    type Value = T;
+impl TypedValueParser for LayoutParser {
+    type Value = LayoutWord;
 
-    fn parse_ref(&self, cmd: &Command, arg: Option<&Arg>, text: &OsStr) -> Result<T, clap::Error> {
-        self.read.parse_ref(cmd, arg, text)
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        text: &OsStr,
+    ) -> Result<LayoutWord, clap::Error> {
+        layout.parse_ref(command, arg, text)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(self.words.iter().map(PossibleValue::new)))
+        Some(Box::new(["linear", "stripe"].iter().map(PossibleValue::new)))
     }
 }
 
-/// Returns the parser for a layout flag.
-pub fn layouts() -> impl TypedValueParser<Value = LayoutWord> {
-    WordParser { words: &["linear", "stripe"], read: layout }
-}
-
-/// Parses a layout.
-///
-/// # Errors
-/// Returns the known words.
 pub fn layout(text: &str) -> Result<LayoutWord, String> {
     if text == "mirror" {
         return Err("mirrored volumes are not supported: choose linear or stripe".to_owned());
@@ -208,9 +162,6 @@ pub fn layout(text: &str) -> Result<LayoutWord, String> {
 
 /// Parses `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` for loopback. A relative path starts from
 /// `base`.
-///
-/// # Errors
-/// Returns the rule that the text breaks.
 pub fn address(text: &str, base: &Path) -> Result<Listen, String> {
     match text.split_once(':') {
         Some(("unix", "")) => Err("the path of the socket is missing: unix:PATH".to_owned()),
@@ -235,19 +186,12 @@ fn abstract_name(name: &str) -> Result<Listen, String> {
     }
 }
 
-/// Setting of the control socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlWord {
-    /// Socket at this path.
     At(PathBuf),
-    /// No control socket.
     Off,
 }
 
-/// Parses `unix:PATH` or `off`. A relative path starts from `base`.
-///
-/// # Errors
-/// Returns the rule that the text breaks.
 pub fn control(text: &str, base: &Path) -> Result<ControlWord, String> {
     match (text, text.strip_prefix("unix:")) {
         ("off", _) => Ok(ControlWord::Off),
@@ -259,10 +203,6 @@ pub fn control(text: &str, base: &Path) -> Result<ControlWord, String> {
     }
 }
 
-/// Parses the path of a directory. A relative path starts from `base`.
-///
-/// # Errors
-/// Returns a path that works, as an example.
 pub fn folder(text: &str, base: &Path) -> Result<PathBuf, String> {
     match text.is_empty() || text.contains(char::is_control) {
         true => Err("write the path of a directory, as in \"/var/lib/millrace\"".to_owned()),
@@ -271,16 +211,12 @@ pub fn folder(text: &str, base: &Path) -> Result<PathBuf, String> {
 }
 
 /// Parses `ADDRESS:PORT`, or a port on loopback.
-///
-/// # Errors
-/// Returns the rule that the text breaks.
 pub fn metrics(text: &str) -> Result<SocketAddr, String> {
     tcp(text, METRICS_PORT).map_err(|error| error.replace("tcp:", ""))
 }
 
-/// Returns the default path of the control socket: the path of the first Unix socket with
-/// `.control` appended, so that servers with different sockets have different control sockets.
-/// Returns `None` if the path would be too long.
+/// Returns the default path of the control socket: that of the first Unix socket with `.control`
+/// appended, so that servers have different control sockets. `None` if it is too long.
 pub fn control_beside(socket: &Path) -> Option<PathBuf> {
     let mut beside = socket.as_os_str().to_owned();
     beside.push(".control");
@@ -299,7 +235,6 @@ fn socket_path(path: PathBuf) -> Result<Listen, String> {
     Ok(Listen::Unix(path))
 }
 
-/// Parses an address and port. Without an address, takes loopback.
 fn tcp(place: &str, port_default: u16) -> Result<SocketAddr, String> {
     if let Ok(address) = place.parse::<SocketAddr>() {
         return Ok(address);

@@ -1,32 +1,33 @@
 //! Finds the daemon that a verb connects to: by `--connect`, else by the variable
 //! `MILLRACE_CONTROL`, else by a search.
 //!
-//! This module owns the option and the order of the search: the first directory with a live control
-//! socket wins, and an error lists all directories. Another user may have created a directory below
-//! the working directory, with a server that only looks like a daemon. A socket there is trusted
-//! only if root or the user of this program listens, according to the kernel's peer credentials.
-//! Each verb that connects to a daemon calls this module.
+//! The first directory with a live control socket wins. Another user may have created a directory
+//! below the working directory, with a server that only looks like a daemon, so a socket there is
+//! trusted only if root or the user of this program listens, according to the kernel's peer
+//! credentials.
 
 use std::fs::DirEntry;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use millrace_console::visible;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
+use signal_hook::iterator::Signals;
 
 use crate::config::words::{self, ControlWord};
 use crate::views::client::{Client, why_not};
 
-/// Environment variable with the path of the control socket.
 const VARIABLE: &str = "MILLRACE_CONTROL";
-/// Environment variable with the directory of the user's sockets.
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
-/// Option that selects the daemon, for each verb that connects to one.
+/// Time between two checks whether a signal has arrived or the time is over.
+const TURN: Duration = Duration::from_millis(50);
+
 #[derive(Debug, clap::Args)]
 pub struct Connect {
     /// Control socket of the daemon, unix:PATH [default: that in MILLRACE_CONTROL, else one in
@@ -36,10 +37,6 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// Connects to the daemon.
-    ///
-    /// # Errors
-    /// Fails if no daemon is found, or another server listens on the named socket.
     pub fn client(&self) -> Result<Client> {
         let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         match (&self.connect, variable(VARIABLE)) {
@@ -54,10 +51,29 @@ impl Connect {
     }
 }
 
-/// Parses the path of a control socket from the command line.
-///
-/// # Errors
-/// Returns the rule that the text breaks.
+/// Asks a daemon every `period`, so that it continues what this program has started, until the time
+/// is over or a signal has arrived.
+pub fn keep_asking(
+    signals: &mut Signals,
+    length: Option<Duration>,
+    period: Duration,
+    mut ask: impl FnMut(Duration) -> Result<()>,
+) -> Result<()> {
+    let (began, mut asked) = (Instant::now(), Instant::now());
+    while signals.pending().next().is_none() {
+        let left = length.map(|whole| whole.saturating_sub(began.elapsed()));
+        if left == Some(Duration::ZERO) {
+            break;
+        }
+        std::thread::sleep(left.map_or(TURN, |left| left.min(TURN)));
+        if asked.elapsed() >= period {
+            asked = Instant::now();
+            ask(began.elapsed())?;
+        }
+    }
+    Ok(())
+}
+
 fn socket(text: &str) -> Result<PathBuf, String> {
     let with_scheme = if text.contains(':') { text.to_owned() } else { format!("unix:{text}") };
     match words::control(&with_scheme, Path::new(""))? {
@@ -66,7 +82,6 @@ fn socket(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Directory that may contain a daemon's control socket.
 #[derive(Debug, PartialEq, Eq)]
 struct SocketFolder {
     folder: PathBuf,
@@ -75,8 +90,6 @@ struct SocketFolder {
     is_anybodys: bool,
 }
 
-/// Returns the directories in the order of the search. `runtime_dir` is the directory of this
-/// user's sockets, if the system has one.
 fn places(runtime_dir: Option<&str>) -> Vec<SocketFolder> {
     let own = runtime_dir.map(Path::new).filter(|folder| folder.is_absolute());
     let place = |folder: PathBuf| SocketFolder { is_anybodys: folder.is_relative(), folder };
@@ -85,7 +98,6 @@ fn places(runtime_dir: Option<&str>) -> Vec<SocketFolder> {
     fixed.into_iter().chain(of_user).chain([place("/run/millrace".into())]).collect()
 }
 
-/// Connects to the daemon in the first directory that has one.
 fn search(places: &[SocketFolder]) -> Result<Client> {
     let mut passed = Vec::new();
     for place in places {
@@ -126,7 +138,6 @@ fn search(places: &[SocketFolder]) -> Result<Client> {
     ))
 }
 
-/// End of the message about a socket of an untrusted user.
 const UNTRUSTED: &str = "neither root nor this user: use --connect to trust it";
 
 /// Refuses a server that neither root nor the user `own` has started.
@@ -144,8 +155,6 @@ fn is_trusted(server: u32, own: u32) -> Result<(), String> {
     }
 }
 
-/// Returns the control sockets in a directory, found by their names, or the reason why it cannot be
-/// read.
 fn sockets_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(folder).map_err(|error: io::Error| match error.kind() {
         ErrorKind::NotFound => "no such directory".to_owned(),

@@ -1,10 +1,9 @@
 //! `millrace ctl`: subcommands that send requests to a running daemon, and the table of the
 //! requests that a daemon answers.
 //!
-//! This module owns the list of subcommands and the table, [`control_verbs`]. Each file in the
-//! `ctl` directory has one subcommand and the daemon's code that answers its request, unless other
-//! parts of the daemon use that code, too. The daemon decides: if it refuses a request, the
-//! subcommand fails with the daemon's reason.
+//! Each file in the `ctl` directory has one subcommand and the daemon's code that answers its
+//! request, unless other parts of the daemon use that code, too. If the daemon refuses a request,
+//! the subcommand fails with the daemon's reason.
 
 mod acknowledge;
 mod clients;
@@ -26,6 +25,8 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use clap::Subcommand;
 use millrace_console::{ERROR, say};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::verbs::connect::Connect;
@@ -36,9 +37,8 @@ use crate::views::requests::{
     ADD, CONFIGURATION, HISTORY, LOCKS_START, LOCKS_STATUS, LOCKS_STOP, NoAnswer, RELOAD, REMOVE,
     SET, SET_GROUP, STATS, TRACE_START, TRACE_STATUS, TRACE_STOP, UNSAVED, VERSION,
 };
-use crate::views::{self, Answers, ControlVerb, Question, Refusal, StatsQuery};
+use crate::views::{self, Answers, ControlVerb, Question, Refusal, StatsQuery, Verb};
 
-/// Help text about `--connect`, which every request takes.
 const EXAMPLES: &str = "\
 Examples:
   millrace ctl resize vol0              asks the daemon that it finds
@@ -50,7 +50,6 @@ without both, the first daemon that has one is asked, in ./millrace-data, the wo
 $XDG_RUNTIME_DIR/millrace or /run/millrace.
 ";
 
-/// Arguments of `ctl`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -58,38 +57,57 @@ pub struct Args {
     request: Request,
 }
 
-/// Requests to a daemon.
 #[derive(Debug, Subcommand)]
 enum Request {
     /// Grow a volume to the current size of its drives, while clients use it
-    Resize(resize::ResizeArgs),
+    Resize(RequestArgs<resize::Resize>),
     /// Change settings of a volume or a group while clients use it
-    Set(set::SetArgs),
+    Set(RequestArgs<set::SetArgs>),
     /// Show the settings that `set` changes
-    Get(get::GetArgs),
+    Get(RequestArgs<get::GetArgs>),
     /// Explain what I/Os of a volume wait for, group by group
-    Why(why::WhyArgs),
+    Why(RequestArgs<why::WhyArgs>),
     /// Forget that an earlier daemon died with a dirty cache of a volume, once the data is checked
-    Acknowledge(acknowledge::AcknowledgeArgs),
+    Acknowledge(RequestArgs<acknowledge::Acknowledge>),
     /// Show connected clients: number, export, group, requests, peer
-    Clients(clients::ClientsArgs),
+    Clients(RequestArgs<clients::ClientsArgs>),
     /// End the connection of a client
-    Disconnect(clients::DisconnectArgs),
+    Disconnect(RequestArgs<clients::Disconnect>),
     /// Load the configuration file again, without a restart
-    Reload(reload::ReloadArgs),
+    Reload(RequestArgs<reload::ReloadArgs>),
     /// Add a drive, volume, export or group to what is served
-    Add(edit::AddArgs),
+    Add(RequestArgs<edit::AddArgs>),
     /// Remove a drive, volume, export or group from what is served
-    Remove(edit::RemoveArgs),
+    Remove(RequestArgs<edit::RemoveArgs>),
     /// Write the configuration that is served to its file
-    Save(save::SaveArgs),
+    Save(RequestArgs<save::SaveArgs>),
     /// Show or change how much the daemon logs
-    LogLevel(log_level::LogLevelArgs),
+    LogLevel(RequestArgs<log_level::LogLevel>),
     /// Print the versions of this program and of the daemon
-    Version(version::VersionArgs),
+    Version(RequestArgs<version::VersionArgs>),
 }
 
-/// Options of every request: the choice of the daemon, and the output format.
+/// Arguments of one request, with the options that every request has.
+#[derive(Debug, clap::Args)]
+struct RequestArgs<Q: clap::Args> {
+    #[command(flatten)]
+    asked: Q,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl<Q: clap::Args> RequestArgs<Q> {
+    fn run(&self, run: fn(&Daemon, &Q) -> Result<ExitCode>) -> Result<ExitCode> {
+        match run(&self.daemon, &self.asked) {
+            Err(error) if self.daemon.json => {
+                say(&format!("{}\n", failure(&error)));
+                Ok(ExitCode::from(ERROR))
+            }
+            done => done,
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 struct Daemon {
     #[command(flatten)]
@@ -97,6 +115,17 @@ struct Daemon {
     /// Print one line of JSON, also for an error
     #[arg(long)]
     json: bool,
+}
+
+impl Daemon {
+    fn ask<Q: Serialize, A: DeserializeOwned>(&self, verb: &Verb<Q, A>, asked: &Q) -> Result<A> {
+        self.connect.client()?.ask(verb, asked)
+    }
+
+    fn print(&self, answer: &impl Serialize, text: impl FnOnce() -> String) -> Result<ExitCode> {
+        say(&if self.json { format!("{}\n", json!(answer)) } else { text() });
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 /// Returns all verbs of the control socket, in the order in which the daemon's greeting lists them.
@@ -107,15 +136,15 @@ pub fn control_verbs() -> Vec<ControlVerb<LiveDaemon>> {
         Row::new(STATS, |daemon, query| Ok(daemon.report(*query))),
         Row::new(HISTORY, |daemon, range| Ok(daemon.history(range))),
         Row::new(TRACE_START, |daemon, start| {
-            daemon.recording().start(&daemon.volumes(), start).map(nothing)
+            daemon.recording.start(&daemon.volumes(), start).map(nothing)
         }),
-        Row::new(TRACE_STATUS, |daemon, _| daemon.recording().status()),
-        Row::new(TRACE_STOP, |daemon, _| daemon.recording().stop()),
+        Row::new(TRACE_STATUS, |daemon, _| daemon.recording.status()),
+        Row::new(TRACE_STOP, |daemon, _| daemon.recording.stop()),
         Row::new(LOCKS_START, |daemon, _| {
-            daemon.lock_statistics().start(&daemon.volumes()).map(nothing)
+            daemon.lock_statistics.start(&daemon.volumes()).map(nothing)
         }),
-        Row::new(LOCKS_STATUS, |daemon, _| daemon.lock_statistics().status()),
-        Row::new(LOCKS_STOP, |daemon, _| daemon.lock_statistics().stop()),
+        Row::new(LOCKS_STATUS, |daemon, _| daemon.lock_statistics.status()),
+        Row::new(LOCKS_STOP, |daemon, _| daemon.lock_statistics.stop()),
         Row::new(resize::RESIZE, resize::answer),
         Row::new(SET, |daemon, asked| volume_settings::set(&daemon.volumes(), asked)),
         Row::new(SET_GROUP, LiveDaemon::set_group),
@@ -123,11 +152,11 @@ pub fn control_verbs() -> Vec<ControlVerb<LiveDaemon>> {
         Row::new(log_level::LOG_LEVEL, log_level::answer),
         Row::new(clients::CLIENTS, |daemon, _| Ok(clients::of(daemon))),
         Row::new(clients::DISCONNECT, clients::answer_disconnect),
-        Row::new(RELOAD, |daemon, asked| daemon.reloader().reload(daemon, asked)),
-        Row::new(ADD, |daemon, asked| daemon.reloader().add(daemon, asked)),
-        Row::new(REMOVE, |daemon, asked| daemon.reloader().remove(daemon, asked)),
-        Row::new(CONFIGURATION, |daemon, _| daemon.reloader().configuration(daemon)),
-        Row::new(UNSAVED, |daemon, _| Ok(daemon.reloader().unsaved(daemon))),
+        Row::new(RELOAD, |daemon, asked| daemon.reloader.reload(daemon, asked)),
+        Row::new(ADD, |daemon, asked| daemon.reloader.add(daemon, asked)),
+        Row::new(REMOVE, |daemon, asked| daemon.reloader.remove(daemon, asked)),
+        Row::new(CONFIGURATION, |daemon, _| daemon.reloader.configuration(daemon)),
+        Row::new(UNSAVED, |daemon, _| Ok(daemon.reloader.unsaved(daemon))),
     ]
 }
 
@@ -139,14 +168,12 @@ fn nothing((): ()) -> NoAnswer {
     NoAnswer::new()
 }
 
-/// Answers the verbs of the table for a daemon.
 pub struct AnsweringDaemon {
     daemon: Arc<LiveDaemon>,
     verbs: Vec<ControlVerb<LiveDaemon>>,
 }
 
 impl AnsweringDaemon {
-    /// Makes the answers for a daemon.
     pub fn new(daemon: &Arc<LiveDaemon>) -> AnsweringDaemon {
         AnsweringDaemon { daemon: Arc::clone(daemon), verbs: control_verbs() }
     }
@@ -170,7 +197,6 @@ impl Answers for AnsweringDaemon {
     }
 }
 
-/// Splits `KEY=VALUE`. An error shows `example`.
 fn pair(text: &str, example: &str) -> Result<(String, String)> {
     match text.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
@@ -178,36 +204,24 @@ fn pair(text: &str, example: &str) -> Result<(String, String)> {
     }
 }
 
-/// Sends the request and prints the result.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses. With `--json` the error is printed instead.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (daemon, done) = match &args.request {
-        Request::Resize(args) => (&args.daemon, resize::run(args)),
-        Request::Set(args) => (&args.daemon, set::run(args)),
-        Request::Get(args) => (&args.daemon, get::run(args)),
-        Request::Why(args) => (&args.daemon, why::run(args)),
-        Request::Acknowledge(args) => (&args.daemon, acknowledge::run(args)),
-        Request::Clients(args) => (&args.daemon, clients::show(args)),
-        Request::Disconnect(args) => (&args.daemon, clients::disconnect(args)),
-        Request::Reload(args) => (&args.daemon, reload::run(args)),
-        Request::Add(args) => (&args.daemon, edit::add(args)),
-        Request::Remove(args) => (&args.daemon, edit::remove(args)),
-        Request::Save(args) => (&args.daemon, save::run(args)),
-        Request::LogLevel(args) => (&args.daemon, log_level::run(args)),
-        Request::Version(args) => (&args.daemon, version::run(args)),
-    };
-    match done {
-        Err(error) if daemon.json => {
-            say(&format!("{}\n", failure(&error)));
-            Ok(ExitCode::from(ERROR))
-        }
-        done => done,
+    match &args.request {
+        Request::Resize(args) => args.run(resize::run),
+        Request::Set(args) => args.run(set::run),
+        Request::Get(args) => args.run(get::run),
+        Request::Why(args) => args.run(why::run),
+        Request::Acknowledge(args) => args.run(acknowledge::run),
+        Request::Clients(args) => args.run(clients::show),
+        Request::Disconnect(args) => args.run(clients::disconnect),
+        Request::Reload(args) => args.run(reload::run),
+        Request::Add(args) => args.run(edit::add),
+        Request::Remove(args) => args.run(edit::remove),
+        Request::Save(args) => args.run(save::run),
+        Request::LogLevel(args) => args.run(log_level::run),
+        Request::Version(args) => args.run(version::run),
     }
 }
 
-/// Converts an error of the daemon or of this program to JSON.
 fn failure(error: &anyhow::Error) -> Value {
     let (kind, message) = match error.downcast_ref::<DaemonRefusal>() {
         Some(refusal) => (refusal.kind.as_str(), refusal.message.clone()),

@@ -5,7 +5,7 @@
 //! ends the statistics by itself. The table is that of `bench --locks`.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use millrace_console::words::duration;
@@ -14,11 +14,9 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::verbs::connect::Connect;
+use crate::verbs::connect::{Connect, keep_asking};
 use crate::views::requests::{LOCKS_START, LOCKS_STATUS, LOCKS_STOP, NoArguments};
 
-/// Time between two checks for the end of the statistics.
-const TURN: Duration = Duration::from_millis(50);
 /// Time between two requests to the daemon.
 const ASK: Duration = Duration::from_secs(2);
 
@@ -44,7 +42,6 @@ held at the end, is left out. Locks are counted only while this verb runs; each 
 takes about 40 ns longer.
 ";
 
-/// Arguments of `locks`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -61,26 +58,13 @@ pub struct Args {
     json: bool,
 }
 
-/// Takes statistics and prints them.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached, refuses, or the connection is lost.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
     let mut client = args.connect.client()?;
     client.ask(&LOCKS_START, &NoArguments {})?;
-    let (began, mut asked) = (Instant::now(), Instant::now());
-    while signals.pending().next().is_none() {
-        let left = args.length.saturating_sub(began.elapsed());
-        if left.is_zero() {
-            break;
-        }
-        std::thread::sleep(left.min(TURN));
-        if asked.elapsed() >= ASK {
-            asked = Instant::now();
-            client.ask(&LOCKS_STATUS, &NoArguments {})?;
-        }
-    }
+    keep_asking(&mut signals, Some(args.length), ASK, |_| {
+        client.ask(&LOCKS_STATUS, &NoArguments {}).map(drop)
+    })?;
     let locks = client.ask(&LOCKS_STOP, &NoArguments {})?;
     let (seconds, lines) = (locks.elapsed_ns as f64 / 1e9, locks.lines());
     if args.json {

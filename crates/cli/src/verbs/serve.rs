@@ -3,10 +3,8 @@
 //!
 //! This module owns the order of a start: configuration checked, drives opened, volumes created,
 //! workers started, sockets bound, views started, `ready` printed. On a stop signal it drains,
-//! flushes, stops the workers, and exits. It calls `config` for the plan, start/drives.rs for
-//! drives, `millrace::Servers` for the servers, start/report.rs for the printed report,
-//! check/warnings.rs for logged warnings, and start/signals.rs for signals. Nothing is served
-//! before everything is ready, and a failed start removes the files that it created.
+//! flushes, stops the workers, and exits. Nothing is served before everything is ready, and a
+//! failed start removes the files that it created.
 
 mod check;
 pub mod live;
@@ -28,9 +26,10 @@ use millrace_exports::remove_socket_files;
 use millrace_machine::Native;
 use millrace_reactor::Backend;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 
 use crate::config::words;
-use crate::config::{self, Problems, ServePlan};
+use crate::config::{self, ServePlan};
 use crate::verbs::ctl::AnsweringDaemon;
 use crate::views::ViewThread;
 use check::{findings, running, start_error, view_sockets, warnings};
@@ -41,16 +40,15 @@ use live::huge_pages;
 use live::watch::{DaemonWatch, log_lost};
 use reload::{ConfigReloader, StartFlags};
 use start::images::ImageArgs;
-use start::report::{self, DataOwner};
+use start::report;
 use start::signals::{self, Signals};
-use start::source::{Source, SourceArgs};
+use start::source::Source;
 use start::startup::Startup;
 use start::{drives, thread_count};
 
 /// Longest time for I/O in flight to finish after a stop signal.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Error of a start whose threads for signals and the log cannot be started.
 const FEW_THREADS: &str = "this configuration needs more threads than the system allows: cannot \
                            start those of signals and of the log";
 
@@ -76,7 +74,6 @@ one, half a second later or more, exits at once with 1. SIGHUP reads the configu
 The log goes to standard error, with all warnings and notes, and results to standard output. \
 MILLRACE_LOG=debug, or -v, logs more.";
 
-/// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -112,16 +109,9 @@ pub struct Args {
 }
 
 /// Serves until a signal. Returns exit status 0 if everything was flushed, else 1.
-///
-/// # Errors
-/// Fails if the configuration is invalid, or a drive or socket cannot be opened.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let source = Source::read(&SourceArgs {
-        files: &args.files,
-        config: args.config.as_deref(),
-        data_dir: args.data_dir.as_deref(),
-        images: &args.images,
-    })?;
+    let (config, data_dir) = (args.config.as_deref(), args.data_dir.as_deref());
+    let source = Source::read(&args.files, config, data_dir, &args.images)?;
     let loaded = config::load(&source.name, &source.text, &source.base);
     let mut plan = match loaded {
         Err(problems) if args.check => {
@@ -174,7 +164,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Opens and serves a plan until a signal.
 fn serve(
     (mut plan, reloader): (ServePlan, ConfigReloader),
     source: &Source,
@@ -201,13 +190,12 @@ fn serve(
     let server = server.map_err(|error| start_error::to_problems(&plan, &error))?;
     startup.serves()?;
     take_real_ports(&mut plan, &server);
-    let owner = if source.data_dir.is_some() { DataOwner::Demo } else { DataOwner::Users };
     opened.notes.extend(server.notes());
     warnings::on_plan(&plan, metrics);
     warnings::on_start(&plan, &opened, &workers);
     tracing::debug!("{}", huge_pages::allowed());
     marks.lost().iter().for_each(|volume| tracing::warn!("{}", dirty_marks::warning(volume)));
-    say(&report::serving(&plan, &opened, &workers, owner));
+    say(&report::serving(&plan, &opened, &workers, source.data_dir.as_deref()));
     say(&view_sockets::describe(&sockets));
     let server = Server::of_parts(&plan.config, opened, workers, server);
     let parts = (Arc::clone(&marks), Box::new(reloader) as _, Arc::clone(&sockets.metrics));
@@ -215,7 +203,7 @@ fn serve(
     startup.reload_by(&daemon);
     let views = ViewThread::start(sockets, Arc::new(AnsweringDaemon::new(&daemon)));
     let views = views.context("cannot start the thread of the control socket")?;
-    signals::tell_manager(signals::DaemonPhase::Ready);
+    signals::tell_manager(NotifyState::Ready);
     say(&format!("ready {}\n", std::process::id()));
     let mut watch = DaemonWatch::new(&daemon);
     watch.watch(done);
@@ -226,7 +214,6 @@ fn serve(
     Ok(code)
 }
 
-/// Opens the marks of dirty caches in the directory of `[server] state`.
 fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks> {
     let Some(state) = &plan.daemon.state else { return Ok(DirtyMarks::default()) };
     startup.step(format!("opening the directory of state = \"{}\"", state.display()))?;
@@ -235,9 +222,7 @@ fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks>
     let volumes = plan.config.volumes.iter().filter(is_dirtied);
     let marks = DirtyMarks::open(Some(state), volumes.map(|volume| volume.name.as_str()));
     marks.map_err(|error| {
-        let mut problems = Problems::new(&plan.file);
-        problems.add(plan.lines.server.at("state"), format!("state: {error:#}"));
-        problems.into()
+        plan.problem(plan.lines.server.at("state"), format!("state: {error:#}")).into()
     })
 }
 
@@ -249,7 +234,6 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Replaces port 0 by the port that the system chose.
 fn take_real_ports(plan: &mut ServePlan, server: &Servers) {
     for (listener, real) in plan.listeners.iter_mut().zip(server.addresses()) {
         if let Listen::Tcp(address) = real {
@@ -264,7 +248,7 @@ fn stop(
     signals: Signals,
     (mut watch, daemon, marks): (DaemonWatch, Arc<LiveDaemon>, Arc<DirtyMarks>),
 ) -> ExitCode {
-    signals::tell_manager(signals::DaemonPhase::Stopping);
+    signals::tell_manager(NotifyState::Stopping);
     tracing::info!(
         "stopping: finishing what is in flight, {} s at most, then flushing; caches are written \
          out as long as their drives make progress",
@@ -278,7 +262,7 @@ fn stop(
             log_lost(&daemon, DaemonEnd::SecondSignal);
         }
     });
-    let Some(mut server) = daemon.take_server() else { return ExitCode::FAILURE };
+    let Some(mut server) = daemon.server().take() else { return ExitCode::FAILURE };
     let (stopping, done) = std::sync::mpsc::channel::<()>();
     let mut hang = Vec::new();
     let outcome = std::thread::scope(|scope| {

@@ -1,10 +1,8 @@
 //! `millrace stat`: counters of a running daemon, in iostat's columns.
 //!
-//! `millrace stat` fetches the daemon's counters at each interval and prints the differences; the
-//! first report covers the time since the daemon began to serve, as iostat's covers the time since
-//! boot. columns.rs does the arithmetic, table.rs the text; caches.rs adds a table for volumes with
-//! caches. Reports are printed at whole intervals after the first, however long a reply takes. The
-//! program ends without an error when its reader closes the pipe.
+//! Each report has the differences since the last one; the first covers the time since the daemon
+//! began to serve, as iostat's covers the time since boot. Reports are printed at whole intervals
+//! after the first, however long a reply takes. columns.rs does the arithmetic, table.rs the text.
 
 pub mod caches;
 pub mod columns;
@@ -43,7 +41,6 @@ Examples:
 `serve` prints where its control socket is when it starts: the line \"control at ...\".
 ";
 
-/// Arguments of `stat`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = long_help())]
 pub struct Args {
@@ -79,7 +76,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// Formats a report.
     fn text(&self, report: &Report, before: Option<&Report>) -> String {
         let form = if self.extended { Form::Whole } else { Form::Short };
         let uptime_ns = report.uptime_ns;
@@ -125,7 +121,6 @@ fn leave_out_idle(rows: &mut Vec<columns::StatRow>, left_out: usize) -> usize {
     left_out + volumes - busy.len()
 }
 
-/// Formats a report as a line of JSON.
 fn as_json(report: &Report, rows: &[columns::StatRow], idle: usize) -> Value {
     let volumes = report.volumes.iter().map(|volume| {
         let (size_bytes, unused_bytes) = (volume.size_bytes, volume.unused_bytes);
@@ -145,16 +140,11 @@ fn as_json(report: &Report, rows: &[columns::StatRow], idle: usize) -> Value {
     })
 }
 
-/// Returns the examples and definitions for `--help`.
 fn long_help() -> String {
     let helps = [columns::HELP, caches::HELP, guests::HELP, groups::HELP].join("\n\n");
     format!("{EXAMPLES}\n{helps}")
 }
 
-/// Parses the time between two reports.
-///
-/// # Errors
-/// Returns the rule that the text breaks.
 pub fn interval(text: &str) -> Result<Duration, String> {
     let time = millrace_console::words::duration(text)?;
     let is_short = time < Duration::from_millis(10);
@@ -165,10 +155,6 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Prints reports until there are enough, or the reader closes the pipe.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached, or the connection is lost.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut client = args.connect.client()?;
     let count = match args.interval {

@@ -62,7 +62,6 @@ const END: &str = "\
 `millrace stat --help` defines the columns. A terminal with fewer than 76 columns shows fewer columns \
 and no graph; one with 105 or more shows more columns.";
 
-/// Arguments of `top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}{KEYS}\n\nColumns:\n{COLUMNS}\n\n{END}"))]
 pub struct Args {
@@ -82,10 +81,6 @@ impl Args {
     }
 }
 
-/// Shows the daemon until q or Ctrl-C.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached, the connection is lost, or there is no terminal.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut client = args.connect.client()?;
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -127,11 +122,11 @@ fn show(
     (client, query): (&mut Client, StatsQuery),
     model: &mut Model,
 ) -> anyhow::Result<()> {
-    let mut next = Instant::now() + model.interval();
+    let mut next = Instant::now() + model.interval;
     loop {
         terminal.draw(|frame| draw::draw(frame, model))?;
         if event::poll(next.saturating_duration_since(Instant::now()))? {
-            let interval = model.interval();
+            let interval = model.interval;
             // Other events, such as a new size, only need a redraw.
             if let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release
@@ -139,13 +134,13 @@ fn show(
             {
                 return Ok(());
             }
-            if model.interval() != interval {
-                next = next.min(Instant::now() + model.interval());
+            if model.interval != interval {
+                next = next.min(Instant::now() + model.interval);
             }
         }
         if Instant::now() >= next {
             model.update(client.ask(&STATS, &query)?);
-            next = Instant::now() + model.interval();
+            next = Instant::now() + model.interval;
         }
     }
 }
@@ -154,19 +149,19 @@ fn show(
 fn pressed(key: KeyEvent, model: &mut Model) -> bool {
     let is_interrupt =
         key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    if model.is_explained() && !is_interrupt {
+    if model.explained && !is_interrupt {
         // Any key returns to the tables.
-        model.explain();
+        model.explained = !model.explained;
         return true;
     }
     match key.code {
-        KeyCode::Char('?' | 'h') => model.explain(),
+        KeyCode::Char('?' | 'h') => model.explained = !model.explained,
         KeyCode::Char('q') | KeyCode::Esc => return false,
         _ if is_interrupt => return false,
         KeyCode::Tab => model.next_below(),
         KeyCode::Char('s') => model.sort_by_next(),
-        KeyCode::Char('r') => model.reverse(),
-        KeyCode::Char(' ') => model.hold(),
+        KeyCode::Char('r') => model.reversed = !model.reversed,
+        KeyCode::Char(' ') => model.held = !model.held,
         KeyCode::Char('+') => model.change_interval(2.0),
         KeyCode::Char('-') => model.change_interval(0.5),
         KeyCode::Up => model.scroll(-1),

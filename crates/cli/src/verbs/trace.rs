@@ -31,7 +31,6 @@ blktrace writes them; blkparse and btt read the same files. The name - is standa
 `blktrace -o -` can write. `millrace-lab trace report` makes a page of plots of a trace, and `millrace-lab \
 trace convert` makes recordings of traces of other formats.";
 
-/// Arguments of `trace`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Args {
@@ -49,10 +48,6 @@ enum Verb {
     Spans(spans::Args),
 }
 
-/// Runs the subcommand.
-///
-/// # Errors
-/// Fails if a trace is missing, unreadable or damaged. The text names file and byte.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Record(args) => record::run(args),
@@ -61,7 +56,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Arguments that select traces.
 #[derive(Debug, clap::Args)]
 struct TraceInput {
     /// Names of recordings, - for standard input; several are merged by time, as blkparse does
@@ -80,12 +74,8 @@ impl TraceInput {
         self.names.iter().map(|name| TraceName::new(name, self.dir.as_deref())).collect()
     }
 
-    /// Passes each event to `each` until the traces end or `each` returns `Stop`, and shows the
-    /// progress in `bar`. Only a caller that prints nothing meanwhile may show a bar, because the
-    /// bar would break up lines on the same terminal.
-    ///
-    /// # Errors
-    /// Fails if a trace cannot be read.
+    /// Only a caller that prints nothing meanwhile may show a bar, because the bar would break up
+    /// lines on the same terminal.
     fn for_each_event(
         &self,
         bar: ProgressBar,

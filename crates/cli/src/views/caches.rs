@@ -3,27 +3,24 @@
 //! Owns the rows of one cache's counters, and their JSON shape. `serve` fills them from the caches;
 //! `millrace stat` reads them back.
 
-use millrace::{Cache, CacheMode, Native};
+use millrace::{Cache, Native};
+use millrace_console::cache::mode_word;
 use millrace_exports::CounterTable as _;
 use serde::{Deserialize, Serialize};
 
 use super::counter_json;
 
-/// Settings of a cache, and its counters since the daemon began to serve.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheCounts {
-    /// Name of the volume that is cached.
     pub volume: String,
     /// Cache mode, which decides when a write is acknowledged: `write-back` or `write-through`.
     pub mode: String,
-    /// Counters, and sizes.
     #[serde(flatten, with = "counter_json")]
     pub stats: CacheNumbers,
 }
 
 millrace_exports::counter_table! {
-/// Counters and sizes of a cache.
 pub struct CacheNumbers {
     read_hits counter "read_hit_pages" "/reads/hits" "Pages that reads found in memory.",
     read_misses counter "read_miss_pages" "/reads/misses"
@@ -48,16 +45,7 @@ pub struct CacheNumbers {
 }
 }
 
-/// Returns the configuration's word for a cache mode.
-pub fn mode_word(mode: CacheMode) -> &'static str {
-    match mode {
-        CacheMode::WriteBack => "write-back",
-        CacheMode::WriteThrough => "write-through",
-    }
-}
-
 impl CacheCounts {
-    /// Takes the settings and counters of a cache.
     pub fn new(cache: &Cache<Native>) -> CacheCounts {
         let (config, stats) = (cache.config(), cache.stats());
         CacheCounts {
@@ -82,8 +70,6 @@ impl CacheCounts {
         }
     }
 
-    /// Returns the increase since an earlier report of the same cache.
-    #[must_use]
     pub fn since(&self, before: &CacheCounts) -> CacheCounts {
         CacheCounts { stats: self.stats.since(before.stats), ..self.clone() }
     }

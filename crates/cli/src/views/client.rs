@@ -22,7 +22,6 @@ use super::history::History;
 use super::requests::HISTORY;
 use super::{CONTROL_VERSION, HistoryRange, Verb};
 
-/// Timeout of a reply, which normally takes milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of the reply to a reload, which may have to write a removed cache to its drives first.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -30,16 +29,12 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(3600);
 /// for a request.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Advice for a path that is not a control socket.
 const CONNECT: &str = "name the daemon's control socket, which it prints when it starts as \
                        \"control at ...\": --connect unix:PATH";
 
-/// Error for a request that the daemon refused.
 #[derive(Debug)]
 pub struct DaemonRefusal {
-    /// Kind of the error, for programs.
     pub kind: String,
-    /// Message of the daemon.
     pub message: String,
     /// Message with the daemon's socket and the verb in front.
     text: String,
@@ -53,24 +48,16 @@ impl fmt::Display for DaemonRefusal {
 
 impl Error for DaemonRefusal {}
 
-/// Connection to a daemon's control socket.
 pub struct Client {
     socket: BufReader<UnixStream>,
     path: PathBuf,
     asked: u64,
-    /// Version of the daemon's program.
     version: String,
-    /// Process ID of the daemon.
     pid: u64,
-    /// Verbs that the daemon knows.
     verbs: Vec<String>,
 }
 
 impl Client {
-    /// Connects to the control socket at a path.
-    ///
-    /// # Errors
-    /// Fails if nobody listens there, or a server of another protocol does.
     pub fn connect(path: &Path) -> anyhow::Result<Client> {
         let socket = UnixStream::connect(path).map_err(|error| {
             let (path, why) = (path.display(), why_not(path, &error));
@@ -80,9 +67,6 @@ impl Client {
     }
 
     /// Takes over a connected socket. `path` is only for messages.
-    ///
-    /// # Errors
-    /// Fails if the other end is not a daemon, or uses another version of the protocol.
     pub fn greeted(socket: UnixStream, path: &Path) -> anyhow::Result<Client> {
         socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
         socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
@@ -135,20 +119,15 @@ impl Client {
         }
     }
 
-    /// Returns true if the daemon knows a verb.
     pub fn knows(&self, verb: &str) -> bool {
         self.verbs.iter().any(|known| known == verb)
     }
 
-    /// Returns the daemon's version, process ID and control socket.
     pub fn daemon(&self) -> (&str, u64, &Path) {
         (&self.version, self.pid, &self.path)
     }
 
     /// Asks for the samples of the last `seconds`. Returns none if the daemon keeps no history.
-    ///
-    /// # Errors
-    /// Fails if the connection is lost.
     pub fn history(&mut self, seconds: usize) -> anyhow::Result<History> {
         match self.knows(HISTORY.name) {
             true => self.ask(&HISTORY, &HistoryRange { seconds: Some(seconds) }),
@@ -156,10 +135,6 @@ impl Client {
         }
     }
 
-    /// Sends a request and waits for the reply.
-    ///
-    /// # Errors
-    /// Fails if the connection is lost or the daemon refuses the request.
     pub fn ask<Q, A>(&mut self, verb: &Verb<Q, A>, arguments: &Q) -> anyhow::Result<A>
     where
         Q: Serialize,
@@ -171,7 +146,6 @@ impl Client {
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 
-    /// Returns the value of `ok` in the reply to a verb.
     fn value(&mut self, verb: &str, arguments: &Value) -> anyhow::Result<Value> {
         self.asked += 1;
         let mut request = json!({ "id": self.asked, "verb": verb });
@@ -207,7 +181,6 @@ impl Client {
         serde_json::from_str(&line).with_context(|| self.broken())
     }
 
-    /// Converts an I/O error of the connection.
     fn gone(&self, error: &io::Error) -> anyhow::Error {
         let path = self.path.display();
         match error.kind() {
@@ -227,7 +200,6 @@ impl Client {
     }
 }
 
-/// Repeats an operation until no signal interrupts it.
 fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match attempt() {
@@ -237,12 +209,10 @@ fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Makes the error for a socket of another server.
 fn other(path: &Path, why: &str) -> anyhow::Error {
     anyhow::anyhow!("unix:{}: {why}; {CONNECT}", path.display())
 }
 
-/// Explains why connecting to a path failed.
 pub fn why_not(path: &Path, error: &io::Error) -> String {
     let meta = std::fs::metadata(path);
     if meta.as_ref().is_ok_and(|meta| !meta.file_type().is_socket()) {

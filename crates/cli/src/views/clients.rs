@@ -7,15 +7,12 @@ use millrace::ServedGroups;
 use millrace_exports::ClientReport;
 use serde::{Deserialize, Serialize};
 
-/// Connected clients at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Clients {
-    /// Clients in order of their numbers.
     pub clients: Vec<ConnectedClient>,
 }
 
-/// A connected client.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConnectedClient {
@@ -27,22 +24,17 @@ pub struct ConnectedClient {
     pub peer: String,
     /// Name of the client's export; empty while it negotiates.
     pub export: String,
-    /// Name of the client's group; empty while it negotiates.
     pub group: String,
-    /// Time in nanoseconds since the client connected.
     pub connected_ns: u64,
     /// Number of requests received. For a virtual machine, number of requests answered.
     pub requests: u64,
-    /// Bytes read and written.
     pub bytes: u64,
-    /// Number of requests that are not answered yet.
     pub in_flight: u32,
     /// Reason why the client's next request waits; empty if it does not wait.
     pub waits_for: String,
 }
 
 impl ConnectedClient {
-    /// Converts a server's report. `groups` has the names of the groups.
     pub fn new(report: ClientReport, groups: &ServedGroups) -> ConnectedClient {
         let group = groups.table().config(report.group).filter(|_| !report.export.is_empty());
         ConnectedClient {

@@ -7,7 +7,6 @@ use millrace_exports::CounterTable;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
-/// Writes the counters that have a place in reports.
 pub fn serialize<T, const N: usize, S>(counters: &T, to: S) -> Result<S::Ok, S::Error>
 where
     T: CounterTable<N>,
@@ -22,7 +21,6 @@ where
     json.serialize(to)
 }
 
-/// Reads counters back.
 pub fn deserialize<'de, T, const N: usize, D>(from: D) -> Result<T, D::Error>
 where
     T: CounterTable<N>,

@@ -1,8 +1,7 @@
 //! Counters of groups, for the control socket.
 //!
-//! Plain data for serde, as in report.rs: `serve` fills it from the volumes' accounts; `stat
-//! --groups`, `top` and `ctl why` read it back and take the difference of two reports. The settings
-//! of groups are in settings.rs. Fields may be added: readers ignore unknown ones.
+//! `stat --groups`, `top` and `ctl why` read them and take the difference of two reports. The
+//! settings of groups are in settings.rs.
 
 use std::collections::BTreeMap;
 
@@ -11,29 +10,22 @@ use serde::{Deserialize, Serialize};
 
 use super::report::OpTotals;
 
-/// Counters of a group.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupCounts {
-    /// Name of the group.
     pub name: String,
-    /// Name of the parent group, if there is one.
     pub parent: Option<String>,
-    /// Current weight.
     pub weight: u32,
     /// True for a group of the idle class, which gets only the capacity that other groups leave.
     pub idle: bool,
     /// Time in nanoseconds for which the group's limits are used up in advance.
     pub booked_ns: u64,
-    /// Counters of the group for each volume that it has used.
     pub volumes: Vec<OnVolume>,
 }
 
-/// Counters of a group on one volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OnVolume {
-    /// Name of the volume.
     pub volume: String,
     /// I/Os by operation. A split I/O counts once.
     pub ops: Vec<OpTotals>,
@@ -42,7 +34,6 @@ pub struct OnVolume {
     /// Time that I/Os were held, in nanoseconds, summed over I/Os, by reason. I/Os that are still
     /// held count up to now.
     pub held_ns: BTreeMap<String, u64>,
-    /// Number of I/Os held now.
     pub waiting: u64,
     /// Time that the I/Os held now have been held so far, in nanoseconds, summed over I/Os.
     pub waiting_ns: u64,
@@ -71,7 +62,6 @@ impl OnVolume {
     }
 }
 
-/// Returns the cost on a drive of I/Os of one operation, in nanoseconds.
 fn cost_of(model: &CostModel, ended: &OpTotals) -> u64 {
     let of = |cost: &OpCost, bytes: u64| {
         let moved_ns = u128::from(bytes) * u128::from(cost.byte_ps) / 1_000;

@@ -9,18 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::counter_json;
 
-/// Counters of an I/O thread of an export to virtual machines.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GuestThread {
-    /// Name of the export.
     pub export: String,
-    /// Number of the thread within its export.
     pub thread: u16,
-    /// Counters of the thread over all its queues.
     #[serde(flatten, with = "counter_json")]
     pub stats: ThreadStats,
-    /// Counters of the queues that it serves or has served.
+    /// Counters of the queues that the thread serves or has served.
     pub queues: Vec<GuestQueue>,
 }
 
@@ -28,17 +24,14 @@ pub struct GuestThread {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GuestQueue {
-    /// Index of the queue in the device.
     pub queue: u16,
     /// True while a guest uses the queue.
     pub in_service: bool,
-    /// Counters of the queue.
     #[serde(flatten, with = "counter_json")]
     pub stats: QueueStats,
 }
 
 impl GuestThread {
-    /// Takes the counters of a thread and its queues.
     pub fn new(export: &str, thread: usize, stats: &VhostStats) -> GuestThread {
         let queue = |(queue, stats): &(u16, QueueStats)| GuestQueue {
             queue: *queue,
@@ -50,8 +43,6 @@ impl GuestThread {
         GuestThread { export, thread, stats: stats.thread, queues }
     }
 
-    /// Returns the increase since an earlier report of the same thread.
-    #[must_use]
     pub fn since(&self, before: &GuestThread) -> GuestThread {
         let queue = |now: &GuestQueue| {
             let then = before.queues.iter().find(|then| then.queue == now.queue);
@@ -62,7 +53,6 @@ impl GuestThread {
         GuestThread { stats: self.stats.since(before.stats), queues, ..self.clone() }
     }
 
-    /// Returns the number of requests taken off all its queues.
     pub fn requests(&self) -> u64 {
         self.queues.iter().map(|queue| queue.stats.requests).sum()
     }

@@ -1,12 +1,10 @@
 //! Samples of the last hour, one per second, on the control socket.
 //!
-//! Plain data for serde, as in report.rs. `serve` keeps the samples; `top` and the dashboard read
-//! them, so that they can show past seconds at once. Fields may be added: readers ignore unknown
-//! ones.
+//! `serve` keeps the samples; `top` and the dashboard read them, so that they can show past seconds
+//! at once.
 
 use serde::{Deserialize, Serialize};
 
-/// Number of seconds kept.
 pub const KEPT_S: usize = 3600;
 /// Maximum number of series of each kind. Only the busiest ones are kept.
 pub const SERIES_MAX: usize = 32;
@@ -18,13 +16,9 @@ pub const HEAT_ROWS: usize = 22;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct History {
-    /// Totals of all volumes and drives.
     pub samples: Vec<Sample>,
-    /// Series of the busiest volumes.
     pub volumes: Vec<Series>,
-    /// Series of the busiest drives.
     pub drives: Vec<Series>,
-    /// Series of the busiest groups.
     pub groups: Vec<Series>,
 }
 
@@ -32,21 +26,15 @@ pub struct History {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
-    /// End of the second, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// Reads that completed for clients.
     pub reads: u64,
-    /// Writes that completed for clients.
     pub writes: u64,
-    /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes written.
     pub write_bytes: u64,
     /// Median latency of clients' I/Os in nanoseconds; 0 if there were none.
     pub p50_ns: u64,
-    /// 99th percentile of the latency of clients' I/Os in nanoseconds.
     pub p99_ns: u64,
-    /// Mean time of drives' I/Os in each stage (q2g, g2i, i2d, d2c), in nanoseconds.
+    /// Mean time of the drives' I/Os in each stage (q2g, g2i, i2d, d2c), in nanoseconds.
     pub stage_ns: [u64; 4],
     /// Latency histogram: row and count, for rows with a count.
     pub heat: Vec<(u8, u32)>,
@@ -57,9 +45,7 @@ pub struct Sample {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Series {
-    /// Name of the volume, drive or group.
     pub name: String,
-    /// Completed I/Os per second.
     pub ios: Vec<u32>,
     /// I/Os in flight at the end of the second; 0 for a group.
     pub in_flight: Vec<u32>,

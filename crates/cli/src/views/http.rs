@@ -1,9 +1,8 @@
 //! HTTP for the metrics page: GET and HEAD of five paths, one request per connection. Serves
-//! Prometheus's metrics, a dashboard with its counters and history, and the daemon's health.
+//! Prometheus's metrics, a dashboard, and the daemon's health.
 //!
 //! Pure functions from the bytes received so far to a complete response, or to `None` while the
-//! request's head is incomplete. `httparse` parses the head; its limits are here. Request bodies
-//! are ignored. session.rs calls this module.
+//! request's head is incomplete. Request bodies are ignored.
 
 use serde_json::{Map, Value};
 
@@ -14,14 +13,11 @@ use super::{Answers, StatsQuery};
 /// Forms of the query that also selects idle volumes.
 const ALL: [&str; 4] = ["all", "all=", "all=1", "all=true"];
 
-/// Longest request head in bytes.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 const HEADERS_MAX: usize = 64;
-/// Content type of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
-/// Page at `/`, which fetches `stats.json` every second.
 const DASHBOARD: &str = include_str!("dashboard.html");
 /// Content security policy: the page runs only its own script and connects only to this server, so
 /// that a drive's name cannot inject code.
@@ -73,7 +69,6 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
     Some(response)
 }
 
-/// Parses the query of `history`. Returns `None` if it is invalid.
 fn history_arguments(query: &str) -> Option<Map<String, Value>> {
     if query.is_empty() {
         return Some(Map::new());
@@ -87,7 +82,6 @@ fn wrong_query(text: &str) -> Vec<u8> {
     response("400 Bad Request", PLAIN, &format!("{text}\n"))
 }
 
-/// Returns a verb's answer as JSON.
 fn json(answers: &dyn Answers, verb: &str, arguments: Map<String, Value>) -> Vec<u8> {
     let question = answers.ask(verb, arguments);
     match question.and_then(|question| (question.answer)()) {

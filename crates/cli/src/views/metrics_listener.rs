@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Current socket of the metrics page.
 pub struct MetricsListener {
     bound: Mutex<Option<BoundAddress>>,
     /// Event descriptor that is readable once the socket has changed.
@@ -25,10 +24,6 @@ pub struct BoundAddress {
 }
 
 impl BoundAddress {
-    /// Listens at an address.
-    ///
-    /// # Errors
-    /// Fails if the address is in use, or the system refuses it.
     pub fn bind(address: SocketAddr) -> io::Result<BoundAddress> {
         let socket = TcpListener::bind(address)?;
         socket.set_nonblocking(true)?;
@@ -42,10 +37,6 @@ impl BoundAddress {
 }
 
 impl MetricsListener {
-    /// Takes the socket of the page. `None` means that there is no page.
-    ///
-    /// # Errors
-    /// Fails if there are no file descriptors left.
     pub fn new(bound: Option<BoundAddress>) -> io::Result<MetricsListener> {
         let changed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(MetricsListener { bound: Mutex::new(bound), changed })
@@ -55,29 +46,24 @@ impl MetricsListener {
         self.bound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the current socket.
     pub fn socket(&self) -> Option<Arc<TcpListener>> {
         self.bound().as_ref().map(|bound| Arc::clone(&bound.socket))
     }
 
-    /// Returns the currently configured address.
     pub fn address(&self) -> Option<SocketAddr> {
         self.bound().as_ref().map(|bound| bound.address)
     }
 
-    /// Replaces the socket. `None` ends the page.
     pub fn replace(&self, bound: Option<BoundAddress>) {
         *self.bound() = bound;
         // The write cannot fail, because the thread reads the counter long before it overflows.
         let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
     }
 
-    /// Returns the descriptor that is readable once the socket has changed.
     pub(super) fn changed(&self) -> BorrowedFd<'_> {
         self.changed.as_fd()
     }
 
-    /// Resets [`MetricsListener::changed`] until the next change.
     pub(super) fn take_change(&self) {
         let _ = rustix::io::read(&self.changed, &mut [0u8; 8]);
     }

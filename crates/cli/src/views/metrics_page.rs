@@ -1,10 +1,8 @@
 //! Prometheus's text format, version 0.0.4: families, samples and histograms.
 //!
-//! Pure text. Every metric family has its HELP and TYPE lines and is contiguous. Histogram buckets
-//! end at powers of four nanoseconds from 1.024 us to 17.2 s, which are bounds of the layer's own
-//! finer buckets, so that no count is estimated. The layer's buckets exclude their upper bound
-//! while `le` includes it, a difference of one nanosecond. Source: the exposition formats and
-//! naming practices of prometheus.io.
+//! Histogram buckets end at powers of four nanoseconds from 1.024 us to 17.2 s, which are bounds of
+//! the layer's own finer buckets, so that no count is estimated. The layer's buckets exclude their
+//! upper bound while `le` includes it, a difference of one nanosecond.
 
 use std::fmt::{Display, Write};
 
@@ -15,27 +13,35 @@ use super::report::{Queue, TimeHistogram};
 /// Exponents of the powers of two, in nanoseconds, at which buckets end.
 pub(super) const BORDERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 
-/// Page written so far.
 pub struct MetricsPage(pub String);
 
-/// Names and values of a sample's labels.
 pub type Labels = Vec<(&'static str, String)>;
 
 impl MetricsPage {
-    /// Begins a family with its HELP and TYPE lines.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// Writes a line of the family.
     pub fn sample(&mut self, name: &str, labels: &[(&str, impl AsRef<str>)], value: impl Display) {
         let _ = writeln!(self.0, "{name}{} {value}", braced(labels, None));
     }
 
-    /// Writes a family with a single line.
     pub fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.family(name, kind, help);
         let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    /// Writes a family with its lines: labels and value of each.
+    pub fn samples<'a, L, S>(
+        &mut self,
+        (name, kind, help): (&str, &str, &str),
+        lines: impl IntoIterator<Item = (L, impl Display)>,
+    ) where
+        L: AsRef<[(&'a str, S)]>,
+        S: AsRef<str> + 'a,
+    {
+        self.family(name, kind, help);
+        lines.into_iter().for_each(|(labels, value)| self.sample(name, labels.as_ref(), value));
     }
 
     /// Writes a family for each counter of a table, with a line for each of `all`.
@@ -47,14 +53,11 @@ impl MetricsPage {
         for (at, row) in rows.filter(|_| !all.is_empty()) {
             let end = if row.kind == "counter" { "_total" } else { "" };
             let name = format!("millrace_{prefix}_{}{end}", row.metric);
-            self.family(&name, row.kind, row.help);
-            all.iter().for_each(|(labels, counters)| {
-                self.sample(&name, labels, counters.values()[at]);
-            });
+            let lines = all.iter().map(|(labels, counters)| (labels, counters.values()[at]));
+            self.samples((&name, row.kind, row.help), lines);
         }
     }
 
-    /// Writes the lines of a histogram of times.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -91,7 +94,6 @@ impl MetricsPage {
     }
 }
 
-/// Converts nanoseconds to Prometheus's unit of time.
 pub fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }

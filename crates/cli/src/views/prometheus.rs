@@ -16,7 +16,7 @@ type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
 /// Name, help text and counts of a histogram.
 type Timed = (&'static str, &'static str, fn(&OpCounts) -> &TimeHistogram);
 
-/// Stage of an I/O as btt names it, and its times.
+/// Stage of an I/O with its btt name, and its times.
 type Stage = (&'static str, fn(&OpCounts) -> &TimeHistogram);
 
 const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
@@ -59,7 +59,6 @@ const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
     ("errors", "I/Os that failed.", |op| op.errors),
 ];
 
-/// Formats a report.
 pub fn render(report: &Report) -> String {
     let mut page = MetricsPage(String::new());
     page.family("millrace_build_info", "gauge", "Version of the running daemon, as a label.");
@@ -104,26 +103,18 @@ pub fn render(report: &Report) -> String {
 
 fn drives(page: &mut MetricsPage, report: &Report) {
     for (name, help, value) in DRIVE_GAUGES {
-        let name = format!("millrace_drive_{name}");
-        page.family(&name, "gauge", help);
-        for drive in &report.drives {
-            page.sample(&name, &of_drive(drive), value(drive));
-        }
+        let lines = report.drives.iter().map(|drive| (of_drive(drive), value(drive)));
+        page.samples((&format!("millrace_drive_{name}"), "gauge", help), lines);
     }
     for counter in DiskCounter::ALL {
         let name = format!("millrace_drive_{}_total", counter.name());
-        page.family(&name, "counter", counter.help());
-        for drive in &report.drives {
-            page.sample(&name, &of_drive(drive), drive.counts[counter]);
-        }
+        let lines = report.drives.iter().map(|drive| (of_drive(drive), drive.counts[counter]));
+        page.samples((&name, "counter", counter.help()), lines);
     }
     let ops = || report.drives.iter().flat_map(|drive| drive.ops.iter().map(move |op| (drive, op)));
     for (name, help, value) in OP_COUNTERS {
-        let name = format!("millrace_drive_{name}_total");
-        page.family(&name, "counter", help);
-        for (drive, op) in ops() {
-            page.sample(&name, &of_op(drive, op), value(op));
-        }
+        let lines = ops().map(|(drive, op)| (of_op(drive, op), value(op)));
+        page.samples((&format!("millrace_drive_{name}_total"), "counter", help), lines);
     }
     for (name, help, times) in HISTOGRAMS {
         let name = format!("millrace_drive_{name}");
@@ -145,13 +136,9 @@ fn drives(page: &mut MetricsPage, report: &Report) {
     queues(page, report);
 }
 
-/// Writes the metrics of hardware queues.
 fn queues(page: &mut MetricsPage, report: &Report) {
-    let queues = || {
-        let of = |drive: &'_ Drive| drive.queues.len();
-        let drives = report.drives.iter().filter(move |drive| of(drive) > 0);
-        drives.flat_map(|drive| drive.queues.iter().map(move |queue| (drive, queue)))
-    };
+    let drives = || report.drives.iter();
+    let queues = || drives().flat_map(|drive| drive.queues.iter().map(move |queue| (drive, queue)));
     let name = "millrace_queue_io_duration_seconds";
     page.family(name, "histogram", "Time of an I/O, by the hardware queue that it used.");
     for (drive, queue) in queues() {
@@ -170,7 +157,6 @@ fn queues(page: &mut MetricsPage, report: &Report) {
     }
 }
 
-/// Writes the metrics of I/Os that ended, by volume, client and group.
 fn ended(page: &mut MetricsPage, report: &Report) {
     let of = |labels: Labels, ops: &'_ [OpTotals]| {
         let with_op = |op: &OpTotals| {
@@ -198,9 +184,8 @@ fn ended(page: &mut MetricsPage, report: &Report) {
         ("group", of_groups.collect()),
     ] {
         for (name, help, value) in ENDED_COUNTERS {
-            let name = format!("millrace_{kind}_{name}_total");
-            page.family(&name, "counter", help);
-            all.iter().for_each(|(labels, op)| page.sample(&name, labels, value(op)));
+            let lines = all.iter().map(|(labels, op)| (labels, value(op)));
+            page.samples((&format!("millrace_{kind}_{name}_total"), "counter", help), lines);
         }
         let name = format!("millrace_{kind}_io_duration_seconds");
         page.family(&name, "histogram", "Time of an I/O, from submission until all of it ended.");
@@ -208,55 +193,46 @@ fn ended(page: &mut MetricsPage, report: &Report) {
     }
 }
 
-/// Writes the metrics of groups that `ended` does not.
 fn groups(page: &mut MetricsPage, report: &Report) {
     let groups = &report.group_counts;
-    page.family("millrace_group_weight", "gauge", "The group's weight beside its siblings'.");
+    let weights = groups.iter().map(|group| ([("group", &group.name)], group.weight));
+    let help = "The group's weight beside its siblings'.";
+    page.samples(("millrace_group_weight", "gauge", help), weights);
+    let booked = groups.iter().map(|group| ([("group", &group.name)], seconds(group.booked_ns)));
+    let help = "How far ahead the group's limits are booked.";
+    page.samples(("millrace_group_booked_seconds", "gauge", help), booked);
+    let mut on_volumes: Vec<([(&str, &String); 2], &OnVolume)> = Vec::new();
     for group in groups {
-        page.sample("millrace_group_weight", &[("group", &group.name)], group.weight);
+        let volumes = group.volumes.iter();
+        on_volumes.extend(volumes.map(|on| ([("group", &group.name), ("volume", &on.volume)], on)));
     }
-    let name = "millrace_group_booked_seconds";
-    page.family(name, "gauge", "How far ahead the group's limits are booked.");
-    for group in groups {
-        page.sample(name, &[("group", &group.name)], seconds(group.booked_ns));
-    }
-    let volumes = || groups.iter().flat_map(|one| one.volumes.iter().map(move |on| (one, on)));
-    let name = "millrace_group_cost_seconds_total";
-    page.family(name, "counter", "What the group's I/Os cost the drives, by their cost model.");
-    for (group, on) in volumes() {
-        let labels = [("group", &group.name), ("volume", &on.volume)];
-        page.sample(name, &labels, seconds(on.cost_ns));
-    }
-    let name = "millrace_group_held_seconds_total";
+    let costs = on_volumes.iter().map(|(labels, on)| (labels, seconds(on.cost_ns)));
+    let help = "What the group's I/Os cost the drives, by their cost model.";
+    page.samples(("millrace_group_cost_seconds_total", "counter", help), costs);
+    let held = on_volumes.iter().flat_map(|([group, volume], on)| {
+        let line = |(reason, ns): (_, &u64)| ([*group, *volume, ("reason", reason)], seconds(*ns));
+        on.held_ns.iter().map(line)
+    });
     let help = "How long the group's I/Os were held, added up over I/Os, by reason.";
-    page.family(name, "counter", help);
-    for (group, on) in volumes() {
-        for (reason, ns) in &on.held_ns {
-            let labels = [("group", &group.name), ("volume", &on.volume), ("reason", reason)];
-            page.sample(name, &labels, seconds(*ns));
-        }
-    }
-    let name = "millrace_group_waiting";
-    page.family(name, "gauge", "I/Os of the group that something holds now.");
-    for (group, on) in volumes() {
-        page.sample(name, &[("group", &group.name), ("volume", &on.volume)], on.waiting);
-    }
+    page.samples(("millrace_group_held_seconds_total", "counter", help), held);
+    let waiting = on_volumes.iter().map(|(labels, on)| (labels, on.waiting));
+    let help = "I/Os of the group that something holds now.";
+    page.samples(("millrace_group_waiting", "gauge", help), waiting);
 }
 
 fn volumes(page: &mut MetricsPage, report: &Report) {
-    page.family("millrace_volume_size_bytes", "gauge", "Size of the volume.");
-    for volume in &report.volumes {
-        let labels = [("volume", volume.name.as_str()), ("serving", volume.serving.as_str())];
-        page.sample("millrace_volume_size_bytes", &labels, volume.size_bytes);
-    }
-    let name = "millrace_export_errors_total";
-    page.family(name, "counter", "Requests of clients that failed because of a drive.");
-    for export in &report.exports {
+    let sizes = report.volumes.iter().map(|volume| {
+        ([("volume", &volume.name), ("serving", &volume.serving)], volume.size_bytes)
+    });
+    page.samples(("millrace_volume_size_bytes", "gauge", "Size of the volume."), sizes);
+    let errors = report.exports.iter().map(|export| {
         // Exports on different listeners may have the same name.
         let access = if export.read_only { "read-only" } else { "read-write" };
-        let labels = [("export", export.name.as_str()), ("volume", &export.volume)];
-        page.sample(name, &[labels[0], labels[1], ("access", access)], export.errors);
-    }
+        let labels = [("export", &*export.name), ("volume", &*export.volume), ("access", access)];
+        (labels, export.errors)
+    });
+    let help = "Requests of clients that failed because of a drive.";
+    page.samples(("millrace_export_errors_total", "counter", help), errors);
 }
 
 fn of_drive(drive: &Drive) -> [(&str, &str); 2] {

@@ -1,12 +1,10 @@
 //! The control protocol: lines of JSON, with verbs as rows of a table.
 //!
-//! This module owns the limits, the version, and [`ControlVerb`], a row of the table, which is in
-//! verbs/ctl.rs. The verb list in the greeting and in errors, the check of arguments and the access
-//! rights follow from the rows. Pure functions: session.rs does the I/O. Any input results in a
-//! question or a refusal. docs/control.md describes the protocol for authors of clients.
+//! The verb list in the greeting and in errors, the check of arguments and the access rights follow
+//! from the rows ([`ControlVerb`]), which are in verbs/ctl.rs. Any input results in a question or a
+//! refusal. docs/control.md describes the protocol for authors of clients.
 
 use std::marker::PhantomData;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use millrace_drives::unknown_word;
@@ -23,47 +21,27 @@ pub const LINE_BYTES_MAX: usize = 64 * 1024;
 /// Verb as daemon and client know it, with `Q` as the type of its arguments and `A` as that of its
 /// answer.
 pub struct Verb<Q, A> {
-    facts: VerbFacts,
-    types: PhantomData<fn(Q) -> A>,
-}
-
-/// Properties of a verb that do not depend on its argument and answer types.
-#[derive(Debug, Clone, Copy)]
-pub struct VerbFacts {
-    /// Name of the verb on the socket.
     pub name: &'static str,
-    /// Clients that may use the verb.
     pub access: Access,
     /// One-line description of the answer, which a test compares with docs/control.md.
     #[cfg_attr(not(test), expect(dead_code))]
     pub summary: &'static str,
     /// True if the answer may have to wait for drives.
     pub takes_long: bool,
+    types: PhantomData<fn(Q) -> A>,
 }
 
 impl<Q, A> Verb<Q, A> {
-    /// Makes a verb that is answered at once.
     pub const fn new(name: &'static str, access: Access, summary: &'static str) -> Self {
-        let facts = VerbFacts { name, access, summary, takes_long: false };
-        Verb { facts, types: PhantomData }
+        Verb { name, access, summary, takes_long: false, types: PhantomData }
     }
 
-    /// Marks a verb whose answer may have to wait for drives.
     pub const fn long(mut self) -> Self {
-        self.facts.takes_long = true;
+        self.takes_long = true;
         self
     }
 }
 
-impl<Q, A> Deref for Verb<Q, A> {
-    type Target = VerbFacts;
-
-    fn deref(&self) -> &VerbFacts {
-        &self.facts
-    }
-}
-
-/// Clients that may use a verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// All clients that can open the socket may use the verb, because it changes nothing that the
@@ -77,7 +55,6 @@ pub enum Access {
 }
 
 impl Access {
-    /// Returns true if a request with these arguments is for admins only.
     fn changes(self, arguments: &Map<String, Value>) -> bool {
         match self {
             Access::Everybody => false,
@@ -89,59 +66,53 @@ impl Access {
 
 /// Row of the table of verbs that a daemon `D` answers.
 pub struct ControlVerb<D> {
-    facts: VerbFacts,
+    pub name: &'static str,
+    pub access: Access,
+    #[cfg(test)]
+    pub summary: &'static str,
+    takes_long: bool,
     read: ReadArguments<D>,
 }
 
-/// Parses arguments.
 type ReadArguments<D> = Box<dyn Fn(Map<String, Value>) -> Result<Answer<D>, Refusal> + Send + Sync>;
 
-/// Computes an answer with parsed arguments.
 type Answer<D> = Box<dyn FnOnce(&D) -> Result<Value, Refusal> + Send>;
 
 impl<D: 'static> ControlVerb<D> {
-    /// Makes a row for a verb; `answer` computes its answer.
     pub fn new<Q, A>(verb: Verb<Q, A>, answer: fn(&D, &Q) -> Result<A, Refusal>) -> Self
     where
         Q: DeserializeOwned + Send + 'static,
         A: Serialize + 'static,
     {
-        let facts = verb.facts;
+        let Verb { name, access, takes_long, .. } = verb;
         let read = move |arguments| {
             let asked: Q = serde_json::from_value(Value::Object(arguments))
-                .map_err(|error| Refusal::new("bad-request", format!("{}: {error}", facts.name)))?;
+                .map_err(|error| Refusal::new("bad-request", format!("{name}: {error}")))?;
             let answer = move |daemon: &D| {
                 serde_json::to_value(answer(daemon, &asked)?)
                     .map_err(|error| Refusal::new("internal", error.to_string()))
             };
             Ok(Box::new(answer) as Answer<D>)
         };
-        ControlVerb { facts, read: Box::new(read) }
-    }
-}
-
-impl<D> Deref for ControlVerb<D> {
-    type Target = VerbFacts;
-
-    fn deref(&self) -> &VerbFacts {
-        &self.facts
+        ControlVerb {
+            name,
+            access,
+            #[cfg(test)]
+            summary: verb.summary,
+            takes_long,
+            read: Box::new(read),
+        }
     }
 }
 
 /// Verb with its arguments, ready to be answered by a daemon.
 pub struct Question {
-    /// True if the request is for admins only.
     pub changes: bool,
-    /// True if the answer may have to wait for drives.
     pub takes_long: bool,
     /// Computes the answer, which becomes the value of `ok` in the reply.
     pub answer: Box<dyn FnOnce() -> Result<Value, Refusal> + Send>,
 }
 
-/// Creates the question for a verb and its arguments.
-///
-/// # Errors
-/// Returns `unknown-verb`, or `bad-request` if the verb does not take these arguments.
 pub fn ask<D: Send + Sync + 'static>(
     verbs: &[ControlVerb<D>],
     daemon: &Arc<D>,
@@ -156,28 +127,22 @@ pub fn ask<D: Send + Sync + 'static>(
     Ok(Question { changes, takes_long: verb.takes_long, answer })
 }
 
-/// Returns the names of all verbs of a table.
 pub fn names<D>(verbs: &[ControlVerb<D>]) -> Vec<&'static str> {
     verbs.iter().map(|verb| verb.name).collect()
 }
 
-/// Reason why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Kind of the refusal, one word for programs.
     pub kind: &'static str,
-    /// Text for people: the problem and the remedy.
     pub message: String,
 }
 
 impl Refusal {
-    /// Makes a refusal of this kind.
     pub fn new(kind: &'static str, message: impl Into<String>) -> Self {
         Refusal { kind, message: message.into() }
     }
 }
 
-/// Parsed request line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// Client's identifier of the request, repeated in the reply; null if there is none.
@@ -186,7 +151,6 @@ pub struct Request {
     pub verb: Result<(String, Map<String, Value>), Refusal>,
 }
 
-/// Parses a request line without its newline.
 pub fn parse(line: &[u8]) -> Request {
     let broken = |refusal| Request { id: Value::Null, verb: Err(refusal) };
     if line.len() > LINE_BYTES_MAX {
@@ -213,7 +177,6 @@ pub fn parse(line: &[u8]) -> Request {
     Request { id, verb }
 }
 
-/// Returns the refusal of a line that exceeds the limit.
 pub fn too_long() -> Refusal {
     let text = format!("a request is one line of at most {LINE_BYTES_MAX} bytes");
     Refusal::new("bad-request", text)
@@ -229,7 +192,6 @@ pub fn greeting(verbs: &[&str]) -> Value {
     })
 }
 
-/// Returns the reply line to a request.
 pub fn reply(id: &Value, outcome: Result<Value, Refusal>) -> Vec<u8> {
     line(&match outcome {
         Ok(ok) => json!({ "id": id, "ok": ok }),
@@ -239,7 +201,6 @@ pub fn reply(id: &Value, outcome: Result<Value, Refusal>) -> Vec<u8> {
     })
 }
 
-/// Returns a value as a line with its newline.
 pub fn line(value: &Value) -> Vec<u8> {
     let mut line = value.to_string().into_bytes();
     line.push(b'\n');

@@ -1,51 +1,38 @@
 //! Changes made by a reload, on the control socket.
 //!
-//! Plain data for serde, as in report.rs: the daemon's answer to `reload`. The daemon's
-//! live/reload.rs creates it; `millrace ctl reload` prints it, and the daemon logs it. Fields may
-//! be added.
+//! `millrace ctl reload` prints the daemon's answer, and the daemon logs it.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Answer to `reload`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReloadReport {
-    /// Path of the configuration file that was read.
     pub file: String,
-    /// True for a dry run, which changed nothing.
     pub dry_run: bool,
-    /// Changes, in the order of the sections of a configuration.
     pub changes: Vec<ReloadChange>,
-    /// Likely mistakes, as text.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// Answer to `configuration`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunningConfiguration {
-    /// Absolute path of the file that the configuration was last read from; `None` if it was never
-    /// in a file.
+    /// File that the configuration was last read from; `None` if it was never in a file.
     pub file: Option<PathBuf>,
-    /// Text of that file when it was read.
     pub as_read: Option<String>,
-    /// Absolute path of the directory that its relative paths start from.
     pub folder: PathBuf,
-    /// Configuration that is served now, as TOML.
     pub text: String,
 }
 
-/// Answer to `unsaved`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnsavedChanges {
-    /// Path of the configuration file, if there is one.
     pub file: Option<String>,
-    /// Differences from that file: `+` is served but not in the file, `-` is only in the file.
+    /// Differences from the configuration file: `+` is served but not in the file, `-` is only
+    /// there.
     pub changes: Vec<ReloadChange>,
     /// Reason why the differences cannot be determined, as text.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -72,7 +59,6 @@ impl UnsavedChanges {
 }
 
 impl ReloadReport {
-    /// Returns lines for a person: changes, warnings, and a verdict on the file.
     pub fn text(&self) -> String {
         let mut text: String = self.changes.iter().map(|change| format!("{change}\n")).collect();
         text.extend(self.warnings.iter().map(|warning| format!("warning: {warning}\n")));
@@ -85,7 +71,6 @@ impl ReloadReport {
     }
 }
 
-/// Change of one section of a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReloadChange {
@@ -93,7 +78,6 @@ pub struct ReloadChange {
     pub change: String,
     /// Kind of the section: drive, volume, export, group, listener, controller or server.
     pub section: String,
-    /// Name of the section.
     pub name: String,
     /// Settings that change, with their old and new values; empty for an added or removed section.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -101,7 +85,6 @@ pub struct ReloadChange {
 }
 
 impl ReloadChange {
-    /// Makes the change of an added or removed section.
     pub fn new(change: char, section: &str, name: impl Into<String>) -> ReloadChange {
         let (change, section) = (change.to_string(), section.to_owned());
         ReloadChange { change, section, name: name.into(), detail: String::new() }

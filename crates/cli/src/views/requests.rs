@@ -1,9 +1,8 @@
-//! Verbs of the control socket, as daemon and client know them: name, arguments, and type of the
-//! answer.
+//! Verbs of the control socket: name, arguments, and type of the answer.
 //!
-//! Plain data for serde; an unknown argument is an error. The daemon has a row for each verb in
-//! verbs/ctl.rs, client.rs sends the requests, and docs/control.md describes them. A verb used by a
-//! single file of verbs/ctl is defined in that file.
+//! An unknown argument is an error. The daemon has a row for each verb in verbs/ctl.rs, and
+//! docs/control.md describes them. A verb used by a single file of verbs/ctl is defined in that
+//! file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -63,7 +62,6 @@ pub const UNSAVED: Verb<NoArguments, UnsavedChanges> = Verb::new(
 )
 .long();
 
-/// Arguments of a verb that takes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoArguments {}
@@ -71,7 +69,6 @@ pub struct NoArguments {}
 /// Answer of a verb without results: a JSON object that has no fields yet.
 pub type NoAnswer = Map<String, Value>;
 
-/// Arguments of `stats`: the selection of counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatsQuery {
@@ -82,7 +79,6 @@ pub struct StatsQuery {
 }
 
 impl StatsQuery {
-    /// Selects the counters of all volumes.
     pub const ALL: StatsQuery = StatsQuery { all: true };
 }
 
@@ -92,31 +88,25 @@ impl StatsQuery {
 pub struct TraceStart {
     /// Absolute path of the files without the suffix `.blktrace.N`.
     pub name: PathBuf,
-    /// Record only the drives of this volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
-    /// Record only these drives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drives: Vec<String>,
     /// Record only events with these action letters: Q, D, C...
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<String>,
-    /// Record only these operations: read, write, flush, discard.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<String>,
-    /// Record only I/O of this client number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<u32>,
     /// Record only I/Os that touch this range of sectors on a drive: first sector, and the one
     /// after the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sectors: Option<(u64, u64)>,
-    /// Precision of timestamps: `batch` or `event`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stamp: Option<String>,
 }
 
-/// Options for changes that remove a part of the served configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(default)]
 pub struct RemovalOptions {
@@ -131,48 +121,37 @@ pub struct RemovalOptions {
     pub force: bool,
 }
 
-/// Arguments of `reload`: the configuration to serve from now on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {
     /// Absolute path of the file; `None` for the file that the daemon was started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// Options for the parts that are removed.
     #[serde(flatten)]
     pub options: RemovalOptions,
 }
 
-/// Arguments of `add`: a section to add.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddSection {
-    /// Kind of the section: drive, volume, export or group.
     pub section: String,
-    /// Name of the section.
     pub name: String,
     /// Keys and values as in a configuration; `cache.size` is a key of `[volume.cache]`.
     #[serde(default, deserialize_with = "words")]
     pub settings: BTreeMap<String, String>,
-    /// Only check whether the section can be served.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// Arguments of `remove`: a section to remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveSection {
-    /// Kind of the section: drive, volume, export or group.
     pub section: String,
-    /// Name of the section.
     pub name: String,
-    /// Options, as for `reload`.
     #[serde(flatten)]
     pub options: RemovalOptions,
 }
 
-/// Arguments of `history`: the range of samples.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryRange {
@@ -181,29 +160,23 @@ pub struct HistoryRange {
     pub seconds: Option<usize>,
 }
 
-/// Arguments of `set`: new settings of a volume. Missing ones stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetVolume {
-    /// Name of the volume.
     pub volume: String,
-    /// Scheduler for its drives, by its name in the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<String>,
 }
 
-/// Arguments of `set-group`: new settings of a group. Missing ones stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetGroup {
-    /// Name of the group.
     pub group: String,
     /// Keys and values as in a configuration. A value may be a JSON number.
     #[serde(deserialize_with = "words")]
     pub settings: BTreeMap<String, String>,
 }
 
-/// Deserializes values that may be strings or numbers.
 fn words<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
     let values = BTreeMap::<String, Value>::deserialize(from)?;
     let word = |(key, value): (String, Value)| match value {

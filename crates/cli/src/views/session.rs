@@ -1,13 +1,13 @@
 //! A session: one client of the control socket or of the metrics page.
 //!
-//! `Session` owns the client's socket and two bounded buffers. The input buffer holds at most one
-//! request that is too long; the output buffer holds one reply, because nothing is read before the
-//! last reply is sent. It never blocks: thread.rs calls [`Session::turn`] when the socket is ready.
-//! A client that neither completes its request nor reads its reply is dropped at its deadline.
+//! The input buffer holds at most one request that is too long; the output buffer holds one reply,
+//! because nothing is read before the last reply is sent. A session never blocks. A client that
+//! neither completes its request nor reads its reply is dropped at its deadline.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -28,52 +28,15 @@ pub const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10
 /// turn.
 const REQUESTS_A_TURN: usize = 16;
 const READ_BYTES: usize = 4096;
-/// Maximum length of the part of a request that is logged, in bytes.
 const LOGGED_BYTES_MAX: usize = 500;
 
-/// Connected socket in non-blocking mode.
-enum Socket {
-    Control(UnixStream),
-    Metrics(TcpStream),
-}
-
-impl Read for Socket {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Socket::Control(socket) => socket.read(buffer),
-            Socket::Metrics(socket) => socket.read(buffer),
-        }
-    }
-}
-
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Socket::Control(socket) => socket.write(bytes),
-            Socket::Metrics(socket) => socket.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Tells whether a session continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SessionState {
-    /// The session waits for its socket.
-    Stay,
-    /// The session has ended and must be dropped.
-    Over,
-}
-
-/// Connection of a client, with its buffers.
 pub struct Session {
-    socket: Socket,
+    /// Connected socket in non-blocking mode, as a file that is read and written.
+    socket: File,
+    /// True for a client of the control socket, false for one of the metrics page.
+    is_control: bool,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Number of bytes of `output` already sent.
     sent: usize,
     /// Time since which the client has an incomplete request or an unread reply.
     owed_since: Option<Instant>,
@@ -81,15 +44,12 @@ pub struct Session {
     last: bool,
     /// Refusal of requests that change anything; `None` for a client that may change things.
     read_only: Option<Refusal>,
-    /// Process and user of the client, for the log.
     peer: String,
-    /// Answer that another thread is computing.
     pending: Option<PendingAnswer>,
 }
 
 /// Answer that takes long and is computed by another thread, so that other clients need not wait.
 struct PendingAnswer {
-    /// Socket that becomes readable once the answer is complete.
     done: UnixStream,
     reply: Receiver<Vec<u8>>,
 }
@@ -97,9 +57,6 @@ struct PendingAnswer {
 impl Session {
     /// Starts a session on the control socket and queues the greeting. Only clients that `admins`
     /// admits may change anything.
-    ///
-    /// # Errors
-    /// Fails if a system call on the socket fails.
     pub fn control(
         socket: UnixStream,
         admins: &AllowedPeers,
@@ -108,7 +65,8 @@ impl Session {
         socket.set_nonblocking(true)?;
         let read_only = admins.check(socket.as_raw_fd()).err().map(|who| denied(admins, &who));
         let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-        let mut session = Session::new(Socket::Control(socket));
+        let mut session = Session::new(socket);
+        session.is_control = true;
         session.peer =
             format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw());
         session.output = protocol::line(&answers.greeting());
@@ -116,48 +74,44 @@ impl Session {
         Ok(session)
     }
 
-    /// Starts a session on the metrics page.
-    ///
-    /// # Errors
-    /// Fails if a system call on the socket fails.
     pub fn metrics(socket: TcpStream) -> io::Result<Session> {
         socket.set_nonblocking(true)?;
-        Ok(Session::new(Socket::Metrics(socket)))
+        Ok(Session::new(socket))
     }
 
-    fn new(socket: Socket) -> Session {
-        let (input, output) = (Vec::new(), Vec::new());
-        let owed_since = Some(Instant::now());
-        let (last, read_only, peer) = (false, None, String::new());
-        let pending = None;
-        Session { socket, input, output, sent: 0, owed_since, last, read_only, peer, pending }
+    fn new(socket: impl Into<OwnedFd>) -> Session {
+        Session {
+            socket: File::from(socket.into()),
+            is_control: false,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            owed_since: Some(Instant::now()),
+            last: false,
+            read_only: None,
+            peer: String::new(),
+            pending: None,
+        }
     }
 
-    /// Returns true for a client of the control socket.
     pub fn is_control(&self) -> bool {
-        matches!(self.socket, Socket::Control(_))
+        self.is_control
     }
 
-    /// Returns true for a client of the control socket that may only read.
     pub fn is_reader(&self) -> bool {
         self.is_control() && self.read_only.is_some()
     }
 
-    /// Returns true for a client of the metrics page that has not sent its request yet.
     pub fn awaits_page_request(&self) -> bool {
         !self.is_control() && self.output.is_empty()
     }
 
-    /// Returns the descriptor and the events to poll it for.
     pub fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
         if let Some(pending) = &self.pending {
             return (pending.done.as_fd(), PollFlags::IN);
         }
-        let fd = match &self.socket {
-            Socket::Control(socket) => socket.as_fd(),
-            Socket::Metrics(socket) => socket.as_fd(),
-        };
-        (fd, if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT })
+        let flags = if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT };
+        (self.socket.as_fd(), flags)
     }
 
     /// Returns the time at which the client is dropped, or `None` if the daemon expects nothing
@@ -171,32 +125,32 @@ impl Session {
         self.owed_since = self.owed_since.map(|since| (since + pause).min(Instant::now()));
     }
 
-    /// Sends and receives as much as possible without blocking.
-    pub fn turn(&mut self, answers: &Arc<dyn Answers>) -> SessionState {
-        self.try_turn(answers).unwrap_or(SessionState::Over)
+    /// Sends and receives without blocking. Returns false when the session ends.
+    pub fn turn(&mut self, answers: &Arc<dyn Answers>) -> bool {
+        self.try_turn(answers).unwrap_or(false)
     }
 
-    fn try_turn(&mut self, answers: &Arc<dyn Answers>) -> io::Result<SessionState> {
+    fn try_turn(&mut self, answers: &Arc<dyn Answers>) -> io::Result<bool> {
         if let Some(pending) = &self.pending {
             match pending.reply.try_recv() {
                 Ok(reply) => self.reply(reply),
-                Err(TryRecvError::Empty) => return Ok(SessionState::Stay),
-                Err(TryRecvError::Disconnected) => return Ok(SessionState::Over),
+                Err(TryRecvError::Empty) => return Ok(true),
+                Err(TryRecvError::Disconnected) => return Ok(false),
             }
             self.pending = None;
         }
         for _ in 0..REQUESTS_A_TURN {
             if !self.send()? {
-                return Ok(SessionState::Stay);
+                return Ok(true);
             }
             if self.take_request(answers) {
                 continue;
             }
             if self.pending.is_some() {
-                return Ok(SessionState::Stay);
+                return Ok(true);
             }
             if self.last {
-                return Ok(SessionState::Over);
+                return Ok(false);
             }
             if !self.receive()? {
                 break;
@@ -206,14 +160,14 @@ impl Session {
         // thread. A reply that is being sent will wake it.
         let has_reply = self.output.is_empty() && self.take_request(answers);
         if has_reply || self.pending.is_some() {
-            return Ok(SessionState::Stay);
+            return Ok(true);
         }
         match self.is_control() && self.input.is_empty() {
             true => self.owed_since = None,
             // The deadline counts from the first byte of a request, even if more bytes follow.
             false => self.owed_since = self.owed_since.or_else(|| Some(Instant::now())),
         }
-        Ok(SessionState::Stay)
+        Ok(true)
     }
 
     /// Sends output. Returns true if nothing is left to send.
@@ -253,12 +207,11 @@ impl Session {
         }
     }
 
-    /// Answers the first request in the input, if it is complete.
     fn take_request(&mut self, answers: &Arc<dyn Answers>) -> bool {
-        let reply = match self.socket {
-            Socket::Control(_) => self.take_line(answers),
-            Socket::Metrics(_) if self.input.is_empty() => None,
-            Socket::Metrics(_) => http::answer(&self.input, &**answers).inspect(|_| {
+        let reply = match self.is_control {
+            true => self.take_line(answers),
+            false if self.input.is_empty() => None,
+            false => http::answer(&self.input, &**answers).inspect(|_| {
                 // HTTP connections serve a single request.
                 self.input = Vec::new();
                 self.last = true;
@@ -269,7 +222,6 @@ impl Session {
         true
     }
 
-    /// Queues a reply.
     fn reply(&mut self, reply: Vec<u8>) {
         (self.output, self.sent) = (reply, 0);
         self.owed_since = Some(Instant::now());
@@ -347,7 +299,6 @@ impl Session {
     }
 }
 
-/// Makes the refusal of a change by a client that is not an admin.
 fn denied(admins: &AllowedPeers, who: &str) -> Refusal {
     let users = admins.users.iter().map(|user| match user {
         0 => "root".to_owned(),

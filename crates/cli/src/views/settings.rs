@@ -7,54 +7,38 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Answer to `set`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeChange {
-    /// Name of the volume.
     pub volume: String,
-    /// Drives of the volume, in the volume's order.
     pub drives: Vec<Drive>,
 }
 
-/// Change of a drive's scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Drive {
-    /// Name of the drive.
     pub name: String,
-    /// New scheduler.
     pub scheduler: String,
-    /// Former scheduler.
     pub before: String,
 }
 
-/// Answer to `set-group`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupChange {
-    /// Name of the group.
     pub group: String,
-    /// Changed settings, in the order of the keys.
     pub settings: Vec<GroupSetting>,
-    /// Likely mistakes, as text.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// Change of a group's setting.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupSetting {
-    /// Key of the setting.
     pub key: String,
-    /// New value.
     pub value: String,
-    /// Former value.
     pub before: String,
 }
 
-/// Current settings of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupState {
@@ -63,7 +47,6 @@ pub struct GroupState {
     /// Weight, and the settings that differ from the default, with the configuration's keys and
     /// values.
     pub settings: BTreeMap<String, String>,
-    /// Latency targets that cannot be kept, as text.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

@@ -1,12 +1,9 @@
 //! Thread that serves the control socket and the metrics page.
 //!
-//! This module owns all sessions and the control socket, and shares the metrics page's socket,
-//! which may be replaced. The thread sleeps in one poll(2) over all of them, without a timeout
-//! unless a client has a deadline, so that an idle daemon stays idle. The number of clients is
-//! limited, and a failing client affects no other. Time in which the daemon was suspended is not
-//! charged to clients. `serve` starts the thread last; dropping [`ViewThread`] ends it. The thread
-//! takes no part in I/O. Answers are computed between two calls of poll and take well below a
-//! millisecond.
+//! The thread sleeps in one poll(2) over all sessions and sockets, without a timeout unless a
+//! client has a deadline, so that an idle daemon stays idle. Time in which the daemon was suspended
+//! is not charged to clients. Answers are computed between two calls of poll and take well below a
+//! millisecond. Dropping [`ViewThread`] ends the thread.
 
 use std::io;
 use std::net::TcpListener;
@@ -23,27 +20,22 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Answers;
 use super::metrics_listener::MetricsListener;
-use super::session::{Session, SessionState, turn_away};
+use super::session::{Session, turn_away};
 
-/// Maximum number of clients of each socket at a time.
 const CLIENTS_MAX: usize = 32;
 /// Time for which a listener is not polled after the system ran out of descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Minimum time between two log lines about that.
+/// Minimum time between two log lines about waiting clients.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Sockets that the thread serves.
 pub struct Sockets {
-    /// Control socket, if there is one.
     pub control: Option<UnixSocket>,
     /// Clients of the control socket that may change anything.
     pub admins: AllowedPeers,
-    /// Socket of the metrics page.
     pub metrics: Arc<MetricsListener>,
 }
 
-/// Handle of the running thread.
 pub struct ViewThread {
     /// Closing this socket wakes and ends the thread.
     stop: Option<UnixStream>,
@@ -51,17 +43,16 @@ pub struct ViewThread {
 }
 
 impl ViewThread {
-    /// Starts a thread that serves these sockets. If there are none, it waits until a metrics
-    /// socket is added.
-    ///
-    /// # Errors
-    /// Fails if a thread or socket cannot be created.
+    /// Starts a thread that serves these sockets. Without any, it waits until a metrics socket is
+    /// added.
     pub fn start(sockets: Sockets, answers: Arc<dyn Answers>) -> io::Result<ViewThread> {
         if let Some(control) = &sockets.control {
             control.socket().set_nonblocking(true)?;
         }
         let (stop, wake) = UnixStream::pair()?;
-        let mut server = ViewLoop::new(sockets, answers);
+        let (sessions, clock) = (Vec::new(), RunningClock::new());
+        let mut server =
+            ViewLoop { sockets, answers, sessions, paused_until: None, told: None, clock };
         let thread = std::thread::Builder::new().name("millrace-views".to_owned());
         let thread = thread.spawn(move || while server.turn(&wake) {})?;
         Ok(ViewThread { stop: Some(stop), thread: Some(thread) })
@@ -78,23 +69,16 @@ impl Drop for ViewThread {
     }
 }
 
-/// State of the thread.
 struct ViewLoop {
     sockets: Sockets,
     answers: Arc<dyn Answers>,
     sessions: Vec<Session>,
     paused_until: Option<Instant>,
-    /// Time of the last log line about waiting clients.
     told: Option<Instant>,
     clock: RunningClock,
 }
 
 impl ViewLoop {
-    fn new(sockets: Sockets, answers: Arc<dyn Answers>) -> ViewLoop {
-        let (sessions, clock) = (Vec::new(), RunningClock::new());
-        ViewLoop { sockets, answers, sessions, paused_until: None, told: None, clock }
-    }
-
     /// Waits for events and handles them. Returns false when the thread is to end.
     fn turn(&mut self, wake: &UnixStream) -> bool {
         let now = Instant::now();
@@ -116,7 +100,7 @@ impl ViewLoop {
         self.sessions.retain_mut(|session| {
             let ready = sessions.next().is_some_and(|ready| *ready);
             match ready {
-                true => session.turn(answers) == SessionState::Stay,
+                true => session.turn(answers),
                 false => session.deadline().is_none_or(|deadline| deadline > now),
             }
         });
@@ -169,16 +153,10 @@ impl ViewLoop {
         (!ready[0]).then(|| ready[1..].to_vec())
     }
 
-    /// Accepts all waiting clients.
     fn accept(&mut self, metrics: Option<&TcpListener>, now: Instant) {
         while let Some(control) = &self.sockets.control {
-            let socket = match control.socket().accept() {
-                Ok((socket, _)) => socket,
-                Err(error) => {
-                    self.not_accepted(&error, now);
-                    break;
-                }
-            };
+            let accepted = control.socket().accept();
+            let Some((socket, _)) = self.accepted(accepted, now) else { break };
             let count = self.sessions.iter().filter(|session| session.is_control()).count();
             let admins = &self.sockets.admins;
             // At the limit, a new admin replaces the oldest read-only client.
@@ -191,13 +169,7 @@ impl ViewLoop {
             }
         }
         while let Some(metrics) = metrics {
-            let socket = match metrics.accept() {
-                Ok((socket, _)) => socket,
-                Err(error) => {
-                    self.not_accepted(&error, now);
-                    break;
-                }
-            };
+            let Some((socket, _)) = self.accepted(metrics.accept(), now) else { break };
             let count = self.sessions.iter().filter(|session| !session.is_control()).count();
             // At the limit, a new client replaces the oldest one that has sent no request.
             if count < CLIENTS_MAX || drop_oldest(&mut self.sessions, Session::awaits_page_request)
@@ -207,14 +179,14 @@ impl ViewLoop {
         }
     }
 
-    fn not_accepted(&mut self, error: &io::Error, now: Instant) {
-        let gone = matches!(
-            error.kind(),
-            io::ErrorKind::WouldBlock
-                | io::ErrorKind::Interrupted
-                | io::ErrorKind::ConnectionAborted
-        );
-        if !gone {
+    /// Returns an accepted client. If the system has run out of descriptors, pauses the listeners.
+    fn accepted<T>(&mut self, accepted: io::Result<T>, now: Instant) -> Option<T> {
+        use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+        let error = match accepted {
+            Ok(accepted) => return Some(accepted),
+            Err(error) => error,
+        };
+        if !matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) {
             self.paused_until = Some(now + PAUSE);
             if self.told.is_none_or(|told| now.duration_since(told) > TOLD_EVERY) {
                 self.told = Some(now);
@@ -223,10 +195,10 @@ impl ViewLoop {
                 );
             }
         }
+        None
     }
 }
 
-/// Drops the oldest session of a kind to make room for a new one. Returns false if there is none.
 fn drop_oldest(sessions: &mut Vec<Session>, is_kind: impl Fn(&Session) -> bool) -> bool {
     let oldest = sessions.iter().position(is_kind);
     oldest.map(|at| sessions.remove(at)).is_some()

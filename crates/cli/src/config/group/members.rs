@@ -12,13 +12,10 @@ use crate::config::names::SectionNames;
 use crate::config::plan::PlanLines;
 use crate::config::problem::Problems;
 
-/// Groups and exports of a configuration, with their lines.
 pub struct Members<'a> {
-    /// Served configuration; its volumes may not be resolved yet.
+    /// Served configuration, whose volumes may not have their drives yet.
     pub config: &'a ServeConfig,
-    /// Lines of the configuration's keys.
     pub lines: &'a PlanLines,
-    /// Names of all groups.
     pub names: &'a SectionNames<'a>,
 }
 
@@ -31,7 +28,6 @@ impl<'a> Members<'a> {
         self.config.exports.iter().zip(&self.lines.exports)
     }
 
-    /// Checks the parents of groups, and the groups that exports name.
     pub fn check(&self, problems: &mut Problems) {
         for (group, lines) in self.groups() {
             let Some(parent) = &group.parent else { continue };
@@ -54,7 +50,6 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Returns the group of a name, if it could be read.
     fn find(&self, name: &str) -> Option<&'a GroupConfig> {
         self.names.find(name).ok().flatten().map(|number| &self.config.groups[number])
     }
@@ -125,7 +120,6 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Returns the volumes that each group's clients use, in the order of the configuration.
 pub fn volumes_by_group(config: &ServeConfig) -> HashMap<&str, Vec<&VolumeConfig>> {
     let mut users: HashMap<&str, HashSet<&str>> = HashMap::new();
     for export in &config.exports {

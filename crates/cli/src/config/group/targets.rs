@@ -22,12 +22,10 @@ fn rounded(ns: u64) -> u64 {
     ns.div_ceil(unit) * unit
 }
 
-/// Formats a time that is rounded up to two significant digits.
 fn about(ns: u64) -> String {
     words::time_text(rounded(ns))
 }
 
-/// Returns the statistic of measured times that a target limits: the mean or a percentile.
 pub fn figure_ns(target: LatencyTarget, times: &Snapshot) -> u64 {
     match target {
         LatencyTarget::Mean(_) => times.mean_ns(),
@@ -35,7 +33,6 @@ pub fn figure_ns(target: LatencyTarget, times: &Snapshot) -> u64 {
     }
 }
 
-/// Returns the target with another time.
 fn with_ns(target: LatencyTarget, ns: u64) -> LatencyTarget {
     match target {
         LatencyTarget::Mean(_) => LatencyTarget::Mean(ns),
@@ -43,21 +40,15 @@ fn with_ns(target: LatencyTarget, ns: u64) -> LatencyTarget {
     }
 }
 
-/// A latency target, with its group and the drive that is to keep it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetQuery<'a> {
-    /// Name of the group.
     pub group: &'a str,
-    /// Latency target of the group.
     pub target: LatencyTarget,
-    /// Name of the drive.
     pub drive: &'a str,
-    /// Name of the drive's volume.
     pub volume: &'a str,
 }
 
 impl TargetQuery<'_> {
-    /// Returns the beginning of a warning, with the group, its target and the drive.
     fn begin(&self) -> String {
         format!("group {}: latency-target {}", self.group, target_text(self.target))
     }
@@ -74,7 +65,6 @@ impl TargetQuery<'_> {
         format!("set latency-target to {word} or more, or give the group a faster drive")
     }
 
-    /// Warns that the drive's scheduler does not keep latency targets, unless it is `latency`.
     pub fn by_scheduler(&self, scheduler: SchedulerKind) -> Option<String> {
         (scheduler != SchedulerKind::Latency).then(|| {
             format!(
@@ -88,7 +78,6 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// Warns that a modelled drive takes longer than the target.
     pub fn by_model(&self, usual: UsualTimes) -> Option<String> {
         let longest_ns = usual.read_ns.max(usual.write_ns);
         (longest_ns > self.target.ns()).then(|| {
@@ -120,7 +109,6 @@ impl TargetQuery<'_> {
                 (ns, format!("half of the I/Os at {drive} took {} or more", about(ns)))
             }
         };
-        // Slow I/Os may have waited for others; the fastest show what the drive can do.
         let fastest_ns = times.quantile_ns(0.1);
         (took_ns > self.target.ns()).then(|| {
             let advice = match fastest_ns > self.target.ns() {
@@ -164,14 +152,11 @@ impl TargetQuery<'_> {
         format!("{takes}, which no scheduler can shorten; {}", self.remedy(figure_ns))
     }
 
-    /// Reports that the group's I/Os at the drive meet the target again.
     pub fn kept(&self) -> String {
         format!("{} is kept by {} again", self.begin(), self.drive())
     }
 }
 
-/// Returns the keys of a group by which schedulers share drives: those that are set and for which
-/// `wanted` returns true.
 fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
     let plain = GroupConfig::new("");
     [
@@ -184,8 +169,8 @@ fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Vec<&'stati
     .collect()
 }
 
-/// Warns that schedulers cannot distinguish the groups of a cached volume, if the group has one of
-/// the `wanted` keys, which depend on that.
+/// Warns that schedulers cannot distinguish the groups of a cached volume, so that the set keys
+/// among the `wanted` ones have no effect.
 pub fn by_cache(
     config: &GroupConfig,
     volume: &str,

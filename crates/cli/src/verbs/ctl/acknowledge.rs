@@ -1,14 +1,12 @@
 //! `acknowledge`: removes the mark of a volume whose cache was dirty when an earlier daemon died.
 //!
-//! This file has the arguments, the daemon's part, and `millrace ctl acknowledge`. The table in
-//! ctl.rs lists the verb.
+//! This file has the arguments, the daemon's part, and `millrace ctl acknowledge`.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use millrace_console::{say, visible};
+use millrace_console::visible;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::Daemon;
 use crate::verbs::serve::live::daemon::LiveDaemon;
@@ -30,42 +28,19 @@ warns at its start and in `millrace stat` until the volume is acknowledged.
 Exit status: 0 if it is, 2 if the volume has nothing to acknowledge.
 ";
 
-/// Arguments of `acknowledge`: the volume whose data was checked.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
-pub struct Acknowledge {
-    /// Name of the volume.
-    pub volume: String,
-}
-
-/// Arguments of `ctl acknowledge`.
-#[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct AcknowledgeArgs {
+pub struct Acknowledge {
     /// Name of the volume, as in the warning
     volume: String,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Removes the volume's mark. Runs in the daemon.
-///
-/// # Errors
-/// Fails if there is no mark, or it cannot be removed.
 pub fn answer(daemon: &LiveDaemon, asked: &Acknowledge) -> Result<NoAnswer, Refusal> {
-    daemon.marks().acknowledge(&asked.volume).map(|()| NoAnswer::new())
+    daemon.marks.acknowledge(&asked.volume).map(|()| NoAnswer::new())
 }
 
-/// Asks the daemon to remove the mark.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses because there is no such mark.
-pub fn run(args: &AcknowledgeArgs) -> Result<ExitCode> {
-    let asked = Acknowledge { volume: args.volume.clone() };
-    args.daemon.connect.client()?.ask(&ACKNOWLEDGE, &asked)?;
-    say(&match args.daemon.json {
-        true => format!("{}\n", json!({ "volume": args.volume })),
-        false => format!("{}: acknowledged\n", visible(&args.volume)),
-    });
-    Ok(ExitCode::SUCCESS)
+pub fn run(daemon: &Daemon, asked: &Acknowledge) -> Result<ExitCode> {
+    daemon.ask(&ACKNOWLEDGE, asked)?;
+    daemon.print(asked, || format!("{}: acknowledged\n", visible(&asked.volume)))
 }

@@ -1,16 +1,14 @@
 //! `clients` and `disconnect`: list the connected clients, and disconnect one.
 //!
-//! This file has the arguments, the daemon's part, and `millrace ctl clients` and `disconnect`. The
-//! table in ctl.rs lists the verbs.
+//! This file has the arguments, the daemon's part, and `millrace ctl clients` and `disconnect`.
 
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use millrace_console::{Grid, Side, say, visible};
+use millrace_console::{Grid, Side, visible};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::Daemon;
 use crate::config::words::bytes_for_people;
@@ -19,10 +17,8 @@ use crate::views::clients::{Clients, ConnectedClient};
 use crate::views::requests::NoArguments;
 use crate::views::{Access, Refusal, Verb};
 
-/// Verb that lists the clients.
 pub const CLIENTS: Verb<NoArguments, Clients> =
     Verb::new("clients", Access::Everybody, "clients, by number");
-/// Verb that disconnects a client.
 pub const DISCONNECT: Verb<Disconnect, ConnectedClient> =
     Verb::new("disconnect", Access::Admins, "disconnects a client");
 
@@ -51,106 +47,68 @@ the machine is restarted.
 Exit status: 0 if it is disconnected, 2 if there is no such client.
 ";
 
-/// Arguments of `disconnect`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Disconnect {
-    /// Number of the client.
-    pub client: u16,
-}
-
-/// Arguments of `ctl clients`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CLIENTS_EXAMPLES)]
 pub struct ClientsArgs {
     /// Show only clients of this export
     export: Option<String>,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Arguments of `ctl disconnect`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Serialize, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields)]
 #[command(after_help = DISCONNECT_EXAMPLES)]
-pub struct DisconnectArgs {
+pub struct Disconnect {
     /// Number of the client
     client: u16,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Returns the clients of a daemon.
 pub fn of(daemon: &LiveDaemon) -> Clients {
     let servers = &daemon.lists().servers;
     let named = |one| ConnectedClient::new(one, &servers.groups);
     Clients { clients: servers.clients().into_iter().map(named).collect() }
 }
 
-/// Disconnects a client. Runs in the daemon.
-///
-/// # Errors
-/// Returns `not-found` if there is no client of that number.
 pub fn answer_disconnect(
     daemon: &LiveDaemon,
     asked: &Disconnect,
 ) -> Result<ConnectedClient, Refusal> {
     let servers = &daemon.lists().servers;
     let number = asked.client;
-    let gone =
-        servers.disconnect(number).map(|client| ConnectedClient::new(client, &servers.groups));
-    gone.ok_or_else(|| {
+    let gone = servers.disconnect(number).ok_or_else(|| {
         let text = format!("there is no client {number}; `millrace ctl clients` shows them");
         Refusal::new("not-found", text)
-    })
+    })?;
+    Ok(ConnectedClient::new(gone, &servers.groups))
 }
 
-/// Prints the clients.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached.
-pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
-    let mut clients = args.daemon.connect.client()?.ask(&CLIENTS, &NoArguments {})?;
+pub fn show(daemon: &Daemon, args: &ClientsArgs) -> Result<ExitCode> {
+    let mut clients = daemon.ask(&CLIENTS, &NoArguments {})?;
     if let Some(export) = &args.export {
         clients.clients.retain(|client| client.export == *export);
     }
-    say(&match args.daemon.json {
-        true => format!("{}\n", json!(clients)),
-        false if clients.clients.is_empty() => match &args.export {
-            Some(export) => format!("no client of an export {} is connected\n", visible(export)),
-            None => "no client is connected\n".to_owned(),
-        },
-        false => table(&clients),
-    });
-    Ok(ExitCode::SUCCESS)
+    daemon.print(&clients, || match &args.export {
+        _ if !clients.clients.is_empty() => table(&clients),
+        Some(export) => format!("no client of an export {} is connected\n", visible(export)),
+        None => "no client is connected\n".to_owned(),
+    })
 }
 
-/// Disconnects a client.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or has no such client.
-pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
-    let asked = Disconnect { client: args.client };
-    let client = args.daemon.connect.client()?.ask(&DISCONNECT, &asked)?;
-    say(&match args.daemon.json {
-        true => format!("{}\n", json!(client)),
-        false => {
-            let after = match client.in_flight {
-                0 => String::new(),
-                count => format!(
-                    " when its {count} requests in flight are answered; the same command again \
-                     does not wait for them"
-                ),
-            };
-            let (number, peer) = (client.client, visible(&client.peer));
-            let export = or_dash(&client.export);
-            format!("client {number} ({peer}) of export {export} is disconnected{after}\n")
-        }
-    });
-    Ok(ExitCode::SUCCESS)
+pub fn disconnect(daemon: &Daemon, asked: &Disconnect) -> Result<ExitCode> {
+    let client = daemon.ask(&DISCONNECT, asked)?;
+    daemon.print(&client, || {
+        let after = match client.in_flight {
+            0 => String::new(),
+            count => format!(
+                " when its {count} requests in flight are answered; the same command again does \
+                 not wait for them"
+            ),
+        };
+        let (number, peer) = (client.client, visible(&client.peer));
+        let export = or_dash(&client.export);
+        format!("client {number} ({peer}) of export {export} is disconnected{after}\n")
+    })
 }
 
-/// Formats a row for each client, 100 columns wide for names of usual length, and a line for each
-/// client that is waiting.
 fn table(clients: &Clients) -> String {
     let left = |head| (head, Side::Left);
     let right = |head| (head, Side::Right);

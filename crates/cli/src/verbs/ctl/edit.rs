@@ -38,7 +38,6 @@ save` does that.
 Exit status: 0 if it is removed (with --dry-run: could be), 2 if the daemon refused.
 ";
 
-/// Arguments of `ctl add`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = ADD_EXAMPLES)]
 pub struct AddArgs {
@@ -53,11 +52,8 @@ pub struct AddArgs {
     /// Change nothing; print whether the section can be served
     #[arg(long)]
     dry_run: bool,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Arguments of `ctl remove`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = REMOVE_EXAMPLES)]
 pub struct RemoveArgs {
@@ -68,15 +64,9 @@ pub struct RemoveArgs {
     name: String,
     #[command(flatten)]
     options: RemovalOptions,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Asks the daemon to add a section.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses.
-pub fn add(args: &AddArgs) -> Result<ExitCode> {
+pub fn add(daemon: &Daemon, args: &AddArgs) -> Result<ExitCode> {
     let settings = args.settings.iter().map(|text| pair(text, "drives=b"));
     let asked = AddSection {
         section: args.section.clone(),
@@ -84,20 +74,14 @@ pub fn add(args: &AddArgs) -> Result<ExitCode> {
         settings: settings.collect::<Result<_>>()?,
         dry_run: args.dry_run,
     };
-    let report = args.daemon.connect.client()?.ask(&ADD, &asked)?;
-    reload::show(&report, &args.daemon)
+    reload::show(&daemon.ask(&ADD, &asked)?, daemon)
 }
 
-/// Asks the daemon to remove a section.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses.
-pub fn remove(args: &RemoveArgs) -> Result<ExitCode> {
+pub fn remove(daemon: &Daemon, args: &RemoveArgs) -> Result<ExitCode> {
     let asked = RemoveSection {
         section: args.section.clone(),
         name: args.name.clone(),
         options: args.options,
     };
-    let report = args.daemon.connect.client()?.ask(&REMOVE, &asked)?;
-    reload::show(&report, &args.daemon)
+    reload::show(&daemon.ask(&REMOVE, &asked)?, daemon)
 }

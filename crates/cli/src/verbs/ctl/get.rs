@@ -28,7 +28,6 @@ The last lines say what differs from the daemon's configuration file: ~ for a se
 file's on the left of the arrow, + for what is not in the file, - for what is there only.
 ";
 
-/// Arguments of `ctl get`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
@@ -38,16 +37,10 @@ pub struct GetArgs {
     /// Print lines for the configuration: groups as they are now, and schedulers that were set
     #[arg(long, conflicts_with_all = ["target", "json"])]
     toml: bool,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Prints the settings.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached, or has no such volume or group.
-pub fn run(args: &GetArgs) -> Result<ExitCode> {
-    let mut client = args.daemon.connect.client()?;
+pub fn run(daemon: &Daemon, args: &GetArgs) -> Result<ExitCode> {
+    let mut client = daemon.connect.client()?;
     let report = client.ask(&STATS, &StatsQuery::ALL)?;
     let target: Vec<&str> = args.target.iter().map(String::as_str).collect();
     let (volumes, shown) = match target[..] {
@@ -64,7 +57,7 @@ pub fn run(args: &GetArgs) -> Result<ExitCode> {
     }
     let unsaved = client.knows(UNSAVED.name).then(|| client.ask(&UNSAVED, &NoArguments {}));
     let unsaved = unsaved.transpose()?.map(|unsaved| of_target(unsaved, &report, &target));
-    if args.daemon.json {
+    if daemon.json {
         let volumes: Vec<Value> = volumes.iter().map(|one| volume_json(&report, one)).collect();
         let mut answer = match (target.len(), &volumes[..]) {
             (1, [volume]) => volume.clone(),
@@ -103,10 +96,6 @@ fn of_target(mut unsaved: UnsavedChanges, report: &Report, target: &[&str]) -> U
     unsaved
 }
 
-/// Returns the volume of a name.
-///
-/// # Errors
-/// Fails if there is none. The text lists the volumes.
 pub fn volume<'a>(report: &'a Report, name: &str) -> Result<&'a Volume> {
     report.volumes.iter().find(|one| one.name == name).ok_or_else(|| {
         let known: Vec<_> = report.volumes.iter().map(|one| visible(&one.name)).collect();
@@ -118,7 +107,6 @@ pub fn volume<'a>(report: &'a Report, name: &str) -> Result<&'a Volume> {
     })
 }
 
-/// Returns the drives of a volume.
 fn drives<'a>(report: &'a Report, volume: &'a Volume) -> impl Iterator<Item = &'a Drive> {
     report.drives.iter().filter(|drive| drive.volume == volume.name)
 }

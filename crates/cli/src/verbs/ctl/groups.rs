@@ -1,16 +1,14 @@
 //! `millrace ctl set group`, and the output of `ctl get` about groups.
 //!
-//! Sends settings to the daemon as written; the daemon parses them as in its configuration. Called
-//! by ctl.rs.
+//! Sends settings to the daemon as written; the daemon parses them as in its configuration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
-use millrace::nearest;
-use millrace_console::{Grid, Side, say, visible};
-use serde_json::json;
+use millrace_console::words::nearest;
+use millrace_console::{Grid, Side, visible};
 
 use super::set::SetArgs;
 use super::{Daemon, pair};
@@ -20,10 +18,6 @@ use crate::views::report::Report;
 use crate::views::requests::SET_GROUP;
 use crate::views::settings::GroupState;
 
-/// Changes settings of a group. `words` are `KEY=VALUE` pairs.
-///
-/// # Errors
-/// Fails if a word is not such a pair, or the daemon cannot be reached or refuses.
 pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
     let mut settings = BTreeMap::new();
     for word in words {
@@ -33,18 +27,17 @@ pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
         }
     }
     let asked = SetGroup { group: name.to_owned(), settings };
-    let changed = daemon.connect.client()?.ask(&SET_GROUP, &asked)?;
-    if daemon.json {
-        say(&format!("{}\n", json!(changed)));
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut text = format!("{}:\n", visible(&changed.group));
-    for setting in &changed.settings {
-        let (key, now, before) = (&setting.key, &setting.value, &setting.before);
-        let _ = writeln!(text, "  {}={}, before {}", visible(key), visible(now), visible(before));
-    }
-    say(&text);
-    warn(&changed.warnings);
+    let changed = daemon.ask(&SET_GROUP, &asked)?;
+    daemon.print(&changed, || {
+        let mut text = format!("{}:\n", visible(&changed.group));
+        for setting in &changed.settings {
+            let (now, before) = (visible(&setting.value), visible(&setting.before));
+            let _ = writeln!(text, "  {}={now}, before {before}", visible(&setting.key));
+        }
+        text
+    })?;
+    // The JSON answer has the warnings.
+    warn(changed.warnings.iter().filter(|_| !daemon.json));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -53,16 +46,10 @@ pub fn warn<'a>(warnings: impl IntoIterator<Item = &'a String>) {
     warnings.into_iter().for_each(|warning| tracing::warn!("{}", visible(warning)));
 }
 
-/// Returns the group of a name.
-///
-/// # Errors
-/// Fails if there is none. The text suggests the most similar name.
 pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a GroupState> {
     report.groups.iter().find(|group| group.name == name).ok_or_else(|| {
         let names = report.groups.iter().map(|group| group.name.as_str());
-        let like = nearest(name, names);
-        let like = like.map_or_else(String::new, |like| format!("; did you mean {like:?}?"));
-        anyhow!("there is no group {name:?}{like}")
+        anyhow!("there is no group {name:?}{}", nearest(name, names))
     })
 }
 
@@ -86,7 +73,6 @@ pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
     ))
 }
 
-/// Formats a group with a line for each setting.
 pub fn describe(group: &GroupState) -> String {
     let mut text = format!("{}:\n", visible(&group.name));
     for (key, word) in &group.settings {
@@ -95,7 +81,6 @@ pub fn describe(group: &GroupState) -> String {
     text
 }
 
-/// Formats groups as a table with one row each.
 pub fn table(groups: &[&GroupState]) -> String {
     let heads = ["group", "parent", "weight", "settings"];
     let mut table = Grid::new(heads.map(|head| (head, Side::Left)));

@@ -6,9 +6,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use millrace_console::{logging, say, visible};
+use millrace_console::{logging, visible};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::Daemon;
 use crate::verbs::serve::live::daemon::LiveDaemon;
@@ -30,41 +29,24 @@ Examples:
 Exit status: 0 if it is set, 2 if the daemon refused.
 ";
 
-/// Arguments of `log-level`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
+#[command(after_help = EXAMPLES)]
 pub struct LogLevel {
-    /// New level in the syntax of `MILLRACE_LOG`; `None` only reports the current one.
+    /// off, error, warn, info, debug or trace, or MODULE=LEVEL with commas between (modules begin
+    /// with millrace, millrace_console or millrace_exports); without it, show the current level
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub level: Option<String>,
+    level: Option<String>,
 }
 
-/// Answer to `log-level`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogLevelChange {
-    /// Level that is now in force, in the syntax of `MILLRACE_LOG`.
     pub level: String,
-    /// Former level, if it was changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }
 
-/// Arguments of `ctl log-level`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub struct LogLevelArgs {
-    /// off, error, warn, info, debug or trace, or MODULE=LEVEL with commas between (modules begin
-    /// with millrace, millrace_console or millrace_exports); without it, show the current level
-    level: Option<String>,
-    #[command(flatten)]
-    pub daemon: Daemon,
-}
-
-/// Reports or changes the log level. Runs in the daemon.
-///
-/// # Errors
-/// Returns `bad-request` if the level is not valid.
 pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, Refusal> {
     let Some(level) = &asked.level else {
         return Ok(LogLevelChange { level: logging::level(), before: None });
@@ -75,20 +57,13 @@ pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, 
     Ok(LogLevelChange { level: level.clone(), before: Some(before) })
 }
 
-/// Shows or changes the log level.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses.
-pub fn run(args: &LogLevelArgs) -> Result<ExitCode> {
-    let asked = LogLevel { level: args.level.clone() };
-    let answer = args.daemon.connect.client()?.ask(&LOG_LEVEL, &asked)?;
+pub fn run(daemon: &Daemon, asked: &LogLevel) -> Result<ExitCode> {
+    let answer = daemon.ask(&LOG_LEVEL, asked)?;
     let level = visible(&answer.level);
-    say(&match (&answer.before, args.daemon.json) {
-        (_, true) => format!("{}\n", json!(answer)),
-        (Some(before), false) => format!("log level is {level}; it was {}\n", visible(before)),
-        (None, false) => format!("log level {level}\n"),
-    });
-    Ok(ExitCode::SUCCESS)
+    daemon.print(&answer, || match &answer.before {
+        Some(before) => format!("log level is {level}; it was {}\n", visible(before)),
+        None => format!("log level {level}\n"),
+    })
 }
 
 #[cfg(test)]

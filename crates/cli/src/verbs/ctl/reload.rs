@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use millrace_console::{say, visible};
-use serde_json::json;
+use millrace_console::visible;
 
 use super::Daemon;
 use crate::views::Reload;
@@ -31,7 +30,6 @@ and change; threads, backend, limits and control change with a restart only.
 Exit status: 0 if the configuration is served (with --dry-run: could be), 2 if the daemon refused.
 ";
 
-/// Arguments of `ctl reload`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReloadArgs {
@@ -40,15 +38,9 @@ pub struct ReloadArgs {
     file: Option<PathBuf>,
     #[command(flatten)]
     options: RemovalOptions,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Asks the daemon to load the configuration.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses.
-pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
+pub fn run(daemon: &Daemon, args: &ReloadArgs) -> Result<ExitCode> {
     if args.file.as_deref() == Some(Path::new("-")) {
         bail!(
             "the daemon reads the configuration itself and cannot use standard input; name a file"
@@ -59,15 +51,11 @@ pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
         file: file.context("cannot determine the working directory")?,
         options: args.options,
     };
-    let report = args.daemon.connect.client()?.ask(&RELOAD, &asked)?;
-    show(&report, &args.daemon)
+    show(&daemon.ask(&RELOAD, &asked)?, daemon)
 }
 
-/// Prints the changes.
 pub fn show(report: &ReloadReport, daemon: &Daemon) -> Result<ExitCode> {
-    match daemon.json {
-        true => say(&format!("{}\n", json!(report))),
-        false => report.text().lines().for_each(|line| say(&format!("{}\n", visible(line)))),
-    }
-    Ok(ExitCode::SUCCESS)
+    daemon.print(report, || {
+        report.text().lines().map(|line| format!("{}\n", visible(line))).collect()
+    })
 }

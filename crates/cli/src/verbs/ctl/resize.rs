@@ -1,7 +1,6 @@
 //! `resize`: grows a volume to the current size of its drives, while it is served.
 //!
-//! This file has arguments and answer, the daemon's part, and `millrace ctl resize`. The table in
-//! ctl.rs lists the verb.
+//! This file has arguments and answer, the daemon's part, and `millrace ctl resize`.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -10,7 +9,6 @@ use anyhow::Result;
 use millrace_block::{ErrorKind, SECTOR_SHIFT};
 use millrace_console::{say, visible};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::Daemon;
 use crate::config::words::bytes_for_people;
@@ -33,74 +31,49 @@ once, an NBD client when it connects again.
 Exit status: 0 if the volume has grown or had nothing to grow by, 2 if the daemon refused.
 ";
 
-/// Explanation for a volume that stays unchanged although a drive has grown.
 const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its smallest drive has \
                           grown, in whole chunks\n";
 
 /// Maximum number of drives that are listed as too small for the volume to grow.
 const NEEDS_SHOWN: usize = 8;
 
-/// Arguments of `resize`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
-pub struct Resize {
-    /// Name of the volume.
-    pub volume: String,
-}
-
-/// Arguments of `ctl resize`.
-#[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct ResizeArgs {
+pub struct Resize {
     /// Name of the volume
     volume: String,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Answer to `resize`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeGrowth {
-    /// Name of the volume.
     pub volume: String,
-    /// Former size in bytes.
     pub old_bytes: u64,
-    /// New size in bytes.
     pub new_bytes: u64,
-    /// Drives of the volume, in the volume's order.
     pub drives: Vec<Drive>,
     /// Drives that must grow before the volume can; empty if it has grown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<DriveNeed>,
 }
 
-/// Drive that must grow before its volume can.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DriveNeed {
-    /// Name of the drive.
     pub name: String,
-    /// Current size in bytes.
     pub has_bytes: u64,
-    /// Least size in bytes with which the volume can grow.
     pub needs_bytes: u64,
 }
 
-/// Growth of a drive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Drive {
-    /// Name of the drive.
     pub name: String,
-    /// Former size in bytes.
     pub old_bytes: u64,
-    /// New size in bytes.
     pub new_bytes: u64,
 }
 
 impl VolumeGrowth {
-    /// Converts the block layer's result for the volume of this name.
     fn new(volume: &str, resized: millrace_block::Resized) -> VolumeGrowth {
         let drives = resized.drives.into_iter().map(|drive| Drive {
             name: drive.name,
@@ -124,10 +97,6 @@ impl VolumeGrowth {
 
 /// Grows the volume as far as its drives have grown. Runs in the daemon. Other requests to the
 /// control socket wait until the drives have answered; I/O continues.
-///
-/// # Errors
-/// Returns `bad-request` if there is no such volume, `busy` if it is growing already, `refused` if
-/// a drive has shrunk or must not grow, and `io` if a drive's size cannot be read.
 pub fn answer(daemon: &LiveDaemon, asked: &Resize) -> Result<VolumeGrowth, Refusal> {
     let (volumes, name) = (daemon.volumes(), asked.volume.as_str());
     let volume = volume_of(&volumes, name)?;
@@ -148,27 +117,16 @@ pub fn answer(daemon: &LiveDaemon, asked: &Resize) -> Result<VolumeGrowth, Refus
     Ok(resized)
 }
 
-/// Asks the daemon to grow a volume, and prints the result.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses.
-pub fn run(args: &ResizeArgs) -> Result<ExitCode> {
-    let resized =
-        args.daemon.connect.client()?.ask(&RESIZE, &Resize { volume: args.volume.clone() })?;
-    match args.daemon.json {
-        true => say(&format!("{}\n", json!(resized))),
-        false => say(&describe(&resized)),
-    }
-    Ok(ExitCode::SUCCESS)
+pub fn run(daemon: &Daemon, asked: &Resize) -> Result<ExitCode> {
+    let resized = daemon.ask(&RESIZE, asked)?;
+    daemon.print(&resized, || describe(&resized))
 }
 
-/// Describes the volume and the drives that have grown.
 fn describe(resized: &VolumeGrowth) -> String {
-    let grown = |old: u64, new: u64| match new > old {
-        true => {
-            format!("{} ({new} bytes), was {}", bytes_for_people(new), bytes_for_people(old))
-        }
-        false => format!("{} ({new} bytes), unchanged", bytes_for_people(new)),
+    let grown = |old: u64, new: u64| {
+        let was = format!("was {}", bytes_for_people(old));
+        let was = if new > old { &was } else { "unchanged" };
+        format!("{} ({new} bytes), {was}", bytes_for_people(new))
     };
     let (old, new) = (resized.old_bytes, resized.new_bytes);
     let mut text = format!("{}: {}\n", visible(&resized.volume), grown(old, new));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
-use millrace_console::{say, visible};
+use millrace_console::visible;
 use serde_json::json;
 
 use super::Daemon;
@@ -27,23 +27,16 @@ comments. A file that was edited since the daemon read it stays as it is.
 Exit status: 0 if it is written, 2 if not.
 ";
 
-/// Arguments of `ctl save`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SaveArgs {
     /// New file to write to [default: the file that the daemon read last]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Writes the configuration.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached or refuses, or if the file cannot or must not be written.
-pub fn run(args: &SaveArgs) -> Result<ExitCode> {
-    let mut client = args.daemon.connect.client()?;
+pub fn run(daemon: &Daemon, args: &SaveArgs) -> Result<ExitCode> {
+    let mut client = daemon.connect.client()?;
     let running = client.ask(&CONFIGURATION, &NoArguments {})?;
     let file = args.file.as_deref().map(std::path::absolute).transpose()?;
     let no_file =
@@ -56,11 +49,7 @@ pub fn run(args: &SaveArgs) -> Result<ExitCode> {
         client.ask(&RELOAD, &Reload::default())?;
     }
     let shown = file.display().to_string();
-    say(&match args.daemon.json {
-        true => format!("{}\n", json!({ "file": shown })),
-        false => format!("{}: written\n", visible(&shown)),
-    });
-    Ok(ExitCode::SUCCESS)
+    daemon.print(&json!({ "file": shown }), || format!("{}: written\n", visible(&shown)))
 }
 
 /// Refuses to overwrite another existing file or edits that the daemon has not read, and to save to
@@ -87,7 +76,6 @@ fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Replaces a file atomically.
 fn replace(file: &Path, text: &str) -> Result<()> {
     let failed = || format!("{}: cannot be written", file.display());
     let mut name = file.file_name().unwrap_or_default().to_owned();

@@ -7,8 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use millrace::nearest;
-use millrace_console::{say, visible};
-use serde_json::json;
+use millrace_console::visible;
 
 use super::{Daemon, groups, pair};
 use crate::views::requests::{SET, STATS};
@@ -28,7 +27,6 @@ change is refused, nothing changes.
 Exit status: 0 if it is set, 2 if the daemon refused.
 ";
 
-/// Arguments of `ctl set`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SetArgs {
@@ -38,23 +36,18 @@ pub struct SetArgs {
     /// Settings: scheduler=none of a volume, weight=400 or iops=20k of a group
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Settings of a volume that `set` can change.
 const KEYS: [&str; 1] = ["scheduler"];
 
-/// Splits a setting of a volume into key and value.
-fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
+fn setting(daemon: &Daemon, args: &SetArgs, text: &str) -> Result<(String, String)> {
     let (key, value) = pair(text, "scheduler=deadline")?;
     if KEYS.contains(&key.as_str()) {
         return Ok((key, value));
     }
     // The daemon's groups allow a better error text. If no daemon answers, the text covers only the
     // key.
-    let report =
-        args.daemon.connect.client().and_then(|mut client| client.ask(&STATS, &StatsQuery::ALL));
+    let report = daemon.ask(&STATS, &StatsQuery::ALL);
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
         bail!(hint);
     }
@@ -63,33 +56,27 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     bail!("there is no setting {key:?} to change; choose {}{like}", KEYS.join(", "))
 }
 
-/// Changes the settings in the arguments.
-///
-/// # Errors
-/// Fails if a setting does not exist, or the daemon cannot be reached or refuses.
-pub fn run(args: &SetArgs) -> Result<ExitCode> {
+pub fn run(daemon: &Daemon, args: &SetArgs) -> Result<ExitCode> {
     if let ("group", Some((name, settings))) = (args.target.as_str(), args.settings.split_first())
         && !name.contains('=')
     {
-        return groups::set(&args.daemon, name, settings);
+        return groups::set(daemon, name, settings);
     }
     let mut asked = SetVolume { volume: args.target.clone(), ..SetVolume::default() };
     for text in &args.settings {
-        let (key, value) = setting(args, text)?;
+        let (key, value) = setting(daemon, args, text)?;
         if asked.scheduler.replace(value).is_some() {
             bail!("{key} is given twice; remove one of them");
         }
     }
-    let changed = args.daemon.connect.client()?.ask(&SET, &asked)?;
-    if args.daemon.json {
-        say(&format!("{}\n", json!(changed)));
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut text = format!("{}:\n", visible(&changed.volume));
-    for drive in &changed.drives {
-        let (name, now, before) = (visible(&drive.name), &drive.scheduler, &drive.before);
-        let _ = writeln!(text, "  {name}: scheduler={}, before {}", visible(now), visible(before));
-    }
-    say(&text);
-    Ok(ExitCode::SUCCESS)
+    let changed = daemon.ask(&SET, &asked)?;
+    daemon.print(&changed, || {
+        let mut text = format!("{}:\n", visible(&changed.volume));
+        for drive in &changed.drives {
+            let (now, before) = (visible(&drive.scheduler), visible(&drive.before));
+            let name = visible(&drive.name);
+            let _ = writeln!(text, "  {name}: scheduler={now}, before {before}");
+        }
+        text
+    })
 }

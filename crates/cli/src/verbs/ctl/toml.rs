@@ -13,15 +13,10 @@ use millrace_console::visible;
 use crate::config::group;
 use crate::views::report::Report;
 
-/// Comment above the printed groups.
 const GROUPS: &str = "# These replace all [[group]] sections of the configuration:\n\n";
 
-/// Returns the lines, with comments that say where they belong.
-///
-/// # Errors
-/// Fails if the daemon has settings that this program does not know.
 pub fn lines(report: &Report) -> Result<String> {
-    let (mut text, mut schedulers) = (String::new(), String::new());
+    let mut text = String::new();
     // Groups with a / in their names belong to single clients, and exist only while the client is
     // connected.
     for named in report.groups.iter().filter(|group| !group.name.contains('/')) {
@@ -38,19 +33,15 @@ pub fn lines(report: &Report) -> Result<String> {
             let _ = writeln!(text, "{}", group::section(&config));
         }
     }
-    let is_set = |drive: &&_| {
-        let drive: &&crate::views::report::Drive = drive;
-        drive.scheduler != drive.scheduler_configured
-    };
-    for drive in report.drives.iter().filter(is_set) {
-        let name = visible(&drive.name);
-        let scheduler = visible(&drive.scheduler);
-        let _ =
-            writeln!(schedulers, "#   in [[drive]] name = \"{name}\": scheduler = \"{scheduler}\"");
-    }
     if !text.is_empty() {
         text.insert_str(0, GROUPS);
     }
+    let changed = report.drives.iter().filter(|one| one.scheduler != one.scheduler_configured);
+    let schedulers = changed.map(|drive| {
+        let (name, scheduler) = (visible(&drive.name), visible(&drive.scheduler));
+        format!("#   in [[drive]] name = \"{name}\": scheduler = \"{scheduler}\"\n")
+    });
+    let schedulers: String = schedulers.collect();
     if !schedulers.is_empty() {
         let _ = write!(
             text,

@@ -1,12 +1,11 @@
 //! `millrace ctl version`: versions of this program and of a running daemon.
 //!
-//! The versions differ after an upgrade of the package, until the daemon is restarted. Called by
-//! ctl.rs.
+//! The versions differ after an upgrade of the package, until the daemon is restarted.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use millrace_console::{say, visible};
+use millrace_console::visible;
 use serde_json::json;
 
 use super::Daemon;
@@ -20,41 +19,27 @@ Examples:
 Exit status: 0 if both have one version, 1 if not, 2 if no daemon is found.
 ";
 
-/// Version of this program.
 const OWN: &str = env!("CARGO_PKG_VERSION");
 
-/// Arguments of `ctl version`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct VersionArgs {
-    #[command(flatten)]
-    pub daemon: Daemon,
-}
+pub struct VersionArgs {}
 
-/// Prints the versions. Returns exit status 1 if they differ.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached.
-pub fn run(args: &VersionArgs) -> Result<ExitCode> {
-    let client = args.daemon.connect.client()?;
+/// Returns exit status 1 if the versions differ.
+pub fn run(daemon: &Daemon, _: &VersionArgs) -> Result<ExitCode> {
+    let client = daemon.connect.client()?;
     let (version, pid, path) = client.daemon();
     let is_same = version == OWN;
     let path = visible(&path.to_string_lossy()).into_owned();
-    say(&match args.daemon.json {
-        true => {
-            let daemon = json!({ "version": version, "pid": pid, "control_socket": path });
-            let line = json!({ "version": OWN, "control": CONTROL_VERSION, "daemon": daemon });
-            format!("{line}\n")
-        }
-        false => {
-            let differ = "\nthe versions differ: restart the daemon to run the version of this \
-                          program";
-            let end = if is_same { "" } else { differ };
-            format!(
-                "program  millrace {OWN}, control protocol {CONTROL_VERSION}\n\
-                 daemon   millrace {version}, process {pid}, at unix:{path}{end}\n"
-            )
-        }
-    });
-    Ok(if is_same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let of_daemon = json!({ "version": version, "pid": pid, "control_socket": path });
+    let answer = json!({ "version": OWN, "control": CONTROL_VERSION, "daemon": of_daemon });
+    let done = daemon.print(&answer, || {
+        let differ = "\nthe versions differ: restart the daemon to run the version of this program";
+        let end = if is_same { "" } else { differ };
+        format!(
+            "program  millrace {OWN}, control protocol {CONTROL_VERSION}\n\
+             daemon   millrace {version}, process {pid}, at unix:{path}{end}\n"
+        )
+    })?;
+    Ok(if is_same { done } else { ExitCode::FAILURE })
 }

@@ -11,9 +11,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use millrace_console::{Grid, Side, say, visible};
+use millrace_console::{Grid, Side, counted, visible};
 use serde::Serialize;
-use serde_json::json;
 
 use super::Daemon;
 use crate::verbs::stat::groups::{self, GroupRow};
@@ -51,7 +50,6 @@ group is shown with the average of the drive's I/Os. Of the requests in a socket
 one is known, so the true back pressure may be higher.
 ";
 
-/// Arguments of `ctl why`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct WhyArgs {
@@ -60,29 +58,20 @@ pub struct WhyArgs {
     /// Time to observe, such as 2 (seconds) or 500ms
     #[arg(value_parser = interval, default_value = "2")]
     seconds: Duration,
-    #[command(flatten)]
-    pub daemon: Daemon,
 }
 
-/// Explanation of a volume's latency.
 #[derive(Debug, Serialize)]
 struct VolumeExplanation {
     volume: String,
     seconds: f64,
-    /// Summary sentence for people.
     says: String,
     groups: Vec<Explained>,
-    /// Texts about latency targets that cannot be kept, and about other causes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
 
-/// Observes for a while, and prints the explanation.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached, or has no such volume or export.
-pub fn run(args: &WhyArgs) -> Result<ExitCode> {
-    let mut client = args.daemon.connect.client()?;
+pub fn run(daemon: &Daemon, args: &WhyArgs) -> Result<ExitCode> {
+    let mut client = daemon.connect.client()?;
     let before = client.ask(&STATS, &StatsQuery::ALL)?;
     let volume = volume_of(&before, &args.name)?;
     std::thread::sleep(args.seconds);
@@ -92,11 +81,7 @@ pub fn run(args: &WhyArgs) -> Result<ExitCode> {
         let (export, volume) = (visible(&args.name), visible(&volume));
         why.says = format!("Export {export} belongs to volume {volume}. {}", why.says);
     }
-    match args.daemon.json {
-        true => say(&format!("{}\n", json!(why))),
-        false => say(&text(&why)),
-    }
-    Ok(ExitCode::SUCCESS)
+    daemon.print(&why, || text(&why))
 }
 
 /// Returns the volume of this name, or of the export of this name.
@@ -141,8 +126,8 @@ fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     });
     let of_volume = now.drives.iter().filter(|drive| drive.volume == volume && drive.in_flight > 0);
     let silent = of_volume.map(|drive| {
-        let ios = if drive.in_flight == 1 { "I/O" } else { "I/Os" };
-        format!("; drive {} has {} {ios} in flight", visible(&drive.name), drive.in_flight)
+        let ios = counted(drive.in_flight as usize, "I/O");
+        format!("; drive {} has {ios} in flight", visible(&drive.name))
     });
     let rest = waits.into_iter().chain(silent).collect::<String>();
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
@@ -161,7 +146,6 @@ fn accepted(now: &Report) -> &'static str {
     }
 }
 
-/// Returns the summary sentence about a group among all groups.
 fn sentence(
     (group, all): (&Explained, &[Explained]),
     row: Option<&GroupRow>,
@@ -199,8 +183,7 @@ fn sentence(
         }
         "weight" => {
             let shares = row.map_or_else(String::new, |row| {
-                let (wanted, got) = (row.wanted_percent, row.got_percent);
-                let weight = row.weight;
+                let (wanted, got, weight) = (row.wanted_percent, row.got_percent, row.weight);
                 format!("; its weight {weight} gives it {wanted:.0} %, and it got {got:.0} %")
             });
             match row.is_some_and(|row| row.got_percent > row.wanted_percent) {
@@ -214,15 +197,6 @@ fn sentence(
             let of = targets(all, now);
             format!("{name} is delayed to keep the latency targets of other groups{of}: {share}.")
         }
-        "depth" => format!("{name} waits because the drives have enough I/Os in flight: {share}."),
-        "no-tag" => format!("{name} waits for tags, which are all in use: {share}."),
-        "drive-busy" => {
-            format!("{name} waits because the drives accept no more requests: {share}.")
-        }
-        "priority" => {
-            format!("{name} waits because I/Os of higher priority are served first: {share}.")
-        }
-        "order" => format!("{name} waits because the scheduler serves other I/Os first: {share}."),
         "back-pressure" => {
             let behind = group.causes.get(1).filter(|cause| cause.reason != DRIVE);
             let behind = behind.map_or_else(String::new, |cause| {
@@ -234,8 +208,18 @@ fn sentence(
                  rings: {share}{behind}."
             )
         }
-        "flush" => format!("{name} spends its time on flushes: {share}."),
-        _ => format!("{name} waits in the queues of the block layer: {share}."),
+        other => {
+            let waits = match other {
+                "depth" => "waits because the drives have enough I/Os in flight",
+                "no-tag" => "waits for tags, which are all in use",
+                "drive-busy" => "waits because the drives accept no more requests",
+                "priority" => "waits because I/Os of higher priority are served first",
+                "order" => "waits because the scheduler serves other I/Os first",
+                "flush" => "spends its time on flushes",
+                _ => "waits in the queues of the block layer",
+            };
+            format!("{name} {waits}: {share}.")
+        }
     }
 }
 
@@ -252,7 +236,6 @@ fn pauses(group: &Explained) -> Option<String> {
     })
 }
 
-/// Says how long the I/Os of a group have waited, if none completed.
 fn so_far(group: &Explained) -> String {
     let waited = time(group.waiting_ms);
     match group.waiting {
@@ -264,7 +247,6 @@ fn so_far(group: &Explained) -> String {
     }
 }
 
-/// Lists in parentheses which of these groups have latency targets.
 fn targets(here: &[Explained], now: &Report) -> String {
     let of = |group: &GroupState| {
         let target = group.settings.get("latency-target")?;
@@ -275,7 +257,6 @@ fn targets(here: &[Explained], now: &Report) -> String {
     if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
 }
 
-/// Formats the explanation: the sentence, a row for each group, a line for each warning.
 fn text(why: &VolumeExplanation) -> String {
     let warnings: String =
         why.warnings.iter().map(|warning| format!("\n{}\n", visible(warning))).collect();
@@ -308,12 +289,10 @@ fn mean(group: &Explained) -> String {
     }
 }
 
-/// Formats a cause with its share of the time.
 fn part(group: &Explained, cause: &LatencyCause) -> String {
     format!("{:.0} % {}", cause.percent, reason(group, cause))
 }
 
-/// Returns the name of a cause. If the cause is the limits, adds which limits.
 fn reason(group: &Explained, cause: &LatencyCause) -> String {
     match cause.reason == "limit" && !group.limits.is_empty() {
         true => format!("limit ({})", visible(&group.limits.join(", "))),
@@ -321,7 +300,6 @@ fn reason(group: &Explained, cause: &LatencyCause) -> String {
     }
 }
 
-/// Formats milliseconds in a suitable unit.
 fn time(ms: f64) -> String {
     match ms {
         ..=0.0 => "-".to_owned(),

@@ -29,14 +29,12 @@ use crate::views::reload_report::{
 use crate::views::requests::RemovalOptions;
 use crate::views::{AddSection, Refusal, Reload, RemoveSection};
 
-/// Name that messages use for a configuration that was changed at runtime.
 const RUNNING: &str = "running configuration";
 
-/// Configuration of a daemon: as it was started, and as it is served now.
 #[derive(Debug)]
 pub struct ConfigReloader {
     running: Mutex<RunningText>,
-    /// Lock of the thread that changes the configuration.
+    /// Held while a thread changes the configuration.
     change: Mutex<()>,
     /// Directory that relative paths started from at the daemon's start.
     base: PathBuf,
@@ -44,25 +42,19 @@ pub struct ConfigReloader {
     fixed: DaemonConfig,
 }
 
-/// Settings from flags of the start, which override every configuration.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StartFlags {
-    /// Value of `--threads`.
     pub threads: Option<u16>,
-    /// Value of `--backend`.
     pub backend: Option<Backend>,
-    /// Value of `--metrics`.
     pub metrics: Option<SocketAddr>,
 }
 
 /// Text of the served configuration, without changes by `ctl set`.
 #[derive(Debug, Clone)]
 struct RunningText {
-    /// File of the configuration, if it has one.
     file: Option<PathBuf>,
-    /// Text of that file when the daemon read it.
+    /// Text of the configuration file when the daemon read it.
     as_read: Option<String>,
-    /// Directory from which its relative paths start.
     base: PathBuf,
     text: String,
 }
@@ -82,8 +74,6 @@ fn differing(one: &DaemonConfig, other: &DaemonConfig) -> Vec<&'static str> {
 }
 
 impl ConfigReloader {
-    /// Takes the configuration of a daemon that serves `plan`. `flags` override every
-    /// configuration.
     pub fn new(source: &Source, plan: &ServePlan, flags: StartFlags) -> ConfigReloader {
         let running = RunningText::of(source);
         let (running, base) = (Mutex::new(running), source.base.clone());
@@ -114,7 +104,6 @@ impl ConfigReloader {
         Ok(source)
     }
 
-    /// Parses a configuration, and applies the flags of the start.
     fn plan(&self, name: &str, text: &str, base: &Path) -> Result<ServePlan, Refusal> {
         let plan = config::load(name, text, base);
         let mut plan = plan.map_err(|problems| Refusal::new("bad-config", problems.to_string()))?;
@@ -136,10 +125,6 @@ impl ConfigReloader {
     }
 
     /// Makes the daemon serve another configuration, or changes nothing.
-    ///
-    /// # Errors
-    /// Returns `refused` if the configuration cannot be served or a client still uses a removed
-    /// export, and `busy` during a trace recording.
     fn take(
         &self,
         daemon: &LiveDaemon,
@@ -164,13 +149,13 @@ impl ConfigReloader {
         adopt_spelling(&mut plan.config, &served);
         let plan = &*plan;
         let difference = ConfigDifference::new(&served, &server.with_open_files(&plan.config));
-        if !difference.removed_volumes.is_empty() && daemon.recording().is_active() {
+        if !difference.removed_volumes.is_empty() && daemon.recording.is_active() {
             let text =
                 "a trace is being recorded, which keeps drives open: end the recording first";
             return Err(Refusal::new("busy", text));
         }
         let metrics = self.prepare_metrics(plan, daemon)?;
-        let marks = daemon.marks();
+        let marks = &daemon.marks;
         let options = ReloadOptions {
             dry_run: asked.dry_run,
             disconnect: asked.disconnect,
@@ -192,7 +177,7 @@ impl ConfigReloader {
                 other => other.to_string(),
             })
         })?;
-        let metrics_change = self.metrics_change(plan, daemon);
+        let metrics_change = metrics_change(daemon.metrics.address(), self.metrics_of(plan));
         let report = ReloadReport {
             file: plan.file.clone(),
             dry_run: asked.dry_run,
@@ -206,7 +191,7 @@ impl ConfigReloader {
                 if let Some(bound) = &bound {
                     say(&view_sockets::describe_metrics(bound.real()));
                 }
-                daemon.metrics().replace(bound);
+                daemon.metrics.replace(bound);
             }
             warnings::on_plan(plan, self.flags.metrics);
             log(&report, &reloaded.notes);
@@ -215,15 +200,8 @@ impl ConfigReloader {
         Ok(report)
     }
 
-    /// Returns the address of metrics in a plan, or that of the flag.
     fn metrics_of(&self, plan: &ServePlan) -> Option<SocketAddr> {
         view_sockets::metrics(plan, self.flags.metrics).map(|(address, ..)| address)
-    }
-
-    /// Returns the change to a plan's address of metrics, if there is one.
-    fn metrics_change(&self, plan: &ServePlan, daemon: &LiveDaemon) -> Option<ReloadChange> {
-        let (before, now) = (daemon.metrics().address(), self.metrics_of(plan));
-        (before != now).then(|| metrics_change(before, now))
     }
 
     /// Binds a plan's address of metrics if it changes; `Some(None)` if the page is removed.
@@ -232,11 +210,11 @@ impl ConfigReloader {
         plan: &ServePlan,
         daemon: &LiveDaemon,
     ) -> Result<Option<Option<BoundAddress>>, Refusal> {
-        if self.metrics_of(plan) == daemon.metrics().address() {
+        if self.metrics_of(plan) == daemon.metrics.address() {
             return Ok(None);
         }
         let port = |address: Option<SocketAddr>| address.map(|address| address.port());
-        let is_same_port = port(self.metrics_of(plan)) == port(daemon.metrics().address());
+        let is_same_port = port(self.metrics_of(plan)) == port(daemon.metrics.address());
         let bound = view_sockets::bind_metrics(plan, self.flags.metrics);
         bound.map(Some).map_err(|problems| {
             let hint = match is_same_port {
@@ -270,12 +248,10 @@ impl ConfigReloader {
         changes.retain(|one| one.section != "listener" && !is_open_file(&one.name));
         let exports = changes.iter_mut().filter(|change| change.section == "export");
         exports.for_each(|export| export.detail.clear());
-        let (in_file, now) = (self.metrics_of(&plan), daemon.metrics().address());
-        changes.extend((in_file != now).then(|| metrics_change(in_file, now)));
+        changes.extend(metrics_change(self.metrics_of(&plan), daemon.metrics.address()));
         Ok(changes)
     }
 
-    /// Makes the daemon serve an edited version of its configuration.
     fn take_text(
         &self,
         daemon: &LiveDaemon,
@@ -413,13 +389,8 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     }
     // Cached, because thousands of exports may share a socket.
     let mut places = HashMap::new();
-    let mut place_of = |path: &Path| match places.get(path) {
-        Some(place) => PathBuf::clone(place),
-        None => {
-            let place = place_of_socket(path);
-            places.insert(path.to_owned(), place.clone());
-            place
-        }
+    let mut place_of = |path: &Path| {
+        places.entry(path.to_owned()).or_insert_with(|| place_of_socket(path)).clone()
     };
     let sockets: HashMap<PathBuf, &PathBuf> = served
         .exports
@@ -455,7 +426,6 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     }
 }
 
-/// Returns the path of a socket with its directory in canonical form.
 fn place_of_socket(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
@@ -477,11 +447,8 @@ fn log(report: &ReloadReport, notes: &[String]) {
     notes.iter().for_each(|text| tracing::info!("{text}"));
 }
 
-/// Formats a difference as lines: parts that are added, removed, or changed.
 fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
-    let ConfigDifference { added_volumes, removed_volumes, added_groups, removed_groups, .. } =
-        difference;
-    let ConfigDifference { added_exports, removed_exports, changed_exports, .. } = difference;
+    let ConfigDifference { added_volumes, removed_volumes, .. } = difference;
     let mut lines = Vec::new();
     let mut add = |change: char, section: &str, names: Vec<String>| {
         lines.extend(names.into_iter().map(|name| ReloadChange::new(change, section, name)));
@@ -494,12 +461,12 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     add('+', "controller", difference.added_controllers.clone());
     add('+', "drive", drives(added_volumes));
     add('+', "volume", names(added_volumes, |one| &one.name));
-    add('+', "group", names(added_groups, |one| &one.name));
+    add('+', "group", names(&difference.added_groups, |one| &one.name));
     add('+', "listener", listens(&difference.added_listeners));
-    add('+', "export", names(added_exports, |one| &one.name));
-    add('-', "export", names(removed_exports, |one| &one.name));
+    add('+', "export", names(&difference.added_exports, |one| &one.name));
+    add('-', "export", names(&difference.removed_exports, |one| &one.name));
     add('-', "listener", listens(&difference.removed_listeners));
-    add('-', "group", names(removed_groups, |one| &one.name));
+    add('-', "group", names(&difference.removed_groups, |one| &one.name));
     add('-', "volume", names(removed_volumes, |one| &one.name));
     add('-', "drive", drives(removed_volumes));
     add('-', "controller", difference.removed_controllers.clone());
@@ -507,7 +474,7 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
         detail: "TLS for its next clients".to_owned(),
         ..ReloadChange::new('~', "listener", listen.to_string())
     }));
-    lines.extend(changed_exports.iter().map(|(before, now)| ReloadChange {
+    lines.extend(difference.changed_exports.iter().map(|(before, now)| ReloadChange {
         detail: export_changes(before, now).join(", "),
         ..ReloadChange::new('~', "export", &now.name)
     }));
@@ -526,13 +493,13 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     lines
 }
 
-/// Formats a change of the metrics address as a line.
-fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> ReloadChange {
+fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> Option<ReloadChange> {
     let word = |address: Option<SocketAddr>| {
         address.map_or_else(|| "none".to_owned(), |address| address.to_string())
     };
     let detail = format!("{} -> {}", word(before), word(now));
-    ReloadChange { detail, ..ReloadChange::new('~', "server", "metrics") }
+    let change = ReloadChange { detail, ..ReloadChange::new('~', "server", "metrics") };
+    (before != now).then_some(change)
 }
 
 fn export_changes(before: &ExportConfig, now: &ExportConfig) -> Vec<String> {

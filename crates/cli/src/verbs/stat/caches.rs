@@ -8,7 +8,6 @@ use super::groups::{name, short};
 use crate::views::caches::CacheCounts;
 use crate::views::report::Report;
 
-/// Definitions of the columns.
 pub const HELP: &str = "\
 Columns of caches, over the interval; a volume without a cache has no row; those marked * come \
 with -x:
@@ -23,10 +22,8 @@ with -x:
   held/s          writes of clients whose answer was held back, a second
   err             requests to write pages to the drives that failed";
 
-/// Width of a volume's name in the short form, in characters.
 const NAME_WIDTH: usize = 12;
 
-/// Counters of a cache in an interval of `seconds`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheRow {
     /// Increases in the interval, and the dirty data at its end.
@@ -52,7 +49,6 @@ const COLUMNS: [Column; 11] = [
 ];
 
 impl CacheRow {
-    /// Converts a count of the interval to a rate per second.
     pub fn per_second(&self, count: u64) -> f64 {
         count as f64 / self.seconds
     }
@@ -61,13 +57,11 @@ impl CacheRow {
         short(self.per_second(count))
     }
 
-    /// Formats the share of pages that reads found in memory.
     pub fn hit_percent(&self) -> String {
         let stats = &self.cache.stats;
         percent(stats.read_hits, stats.read_hits + stats.read_misses)
     }
 
-    /// Formats the mean KiB of a write-back request.
     pub fn request_kib(&self) -> String {
         match self.cache.stats.write_requests {
             0 => "-".to_owned(),
@@ -78,22 +72,20 @@ impl CacheRow {
         }
     }
 
-    /// Formats the MiB of dirty data.
     pub fn dirty_mib(&self) -> String {
         short(self.cache.stats.dirty_bytes as f64 / f64::from(1 << 20))
     }
 
-    /// Formats the dirty data as a share of its limit.
     pub fn dirty_percent(&self) -> String {
         percent(self.cache.stats.dirty_bytes, self.cache.stats.dirty_max_bytes)
     }
 }
 
-/// Returns a row for each cache.
 pub fn rows(report: &Report, before: Option<&Report>) -> Vec<CacheRow> {
     let seconds = report.seconds_since(before);
     let row = |cache: &CacheCounts| {
-        let earlier = before.and_then(|report| find(report, cache)).cloned().unwrap_or_default();
+        let mut earlier = before.into_iter().flat_map(|report| &report.caches);
+        let earlier = earlier.find(|one| one.volume == cache.volume).cloned().unwrap_or_default();
         CacheRow { cache: cache.since(&earlier), seconds }
     };
     report.caches.iter().map(row).collect()
@@ -108,10 +100,6 @@ pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     }
     let named = rows.into_iter().map(|row| (name(&row.cache.volume, NAME_WIDTH, form), row));
     format!("{}\n\n", Grid::of_rows("cache", &COLUMNS, form, named).text())
-}
-
-fn find<'a>(report: &'a Report, like: &CacheCounts) -> Option<&'a CacheCounts> {
-    report.caches.iter().find(|one| one.volume == like.volume)
 }
 
 /// Formats a count without decimals, except that large counts get a letter for thousands or

@@ -1,9 +1,8 @@
 //! Columns of `stat`, as iostat -x prints them, from the difference of two reports.
 //!
-//! Pure arithmetic. A row is a drive, a hardware queue, a volume or a client. Rates of drives count
-//! I/Os after merging, as iostat does; times are those of I/Os as submitted, before merging. `HELP`
-//! defines each column by the events that the block layer counts. The names are those of sysstat
-//! 12.
+//! A row is a drive, a hardware queue, a volume or a client. Rates of drives count I/Os after
+//! merging, as iostat does; times are those of I/Os as submitted, before merging. `HELP` defines
+//! each column by the events that the block layer counts. The names are those of sysstat 12.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +11,6 @@ use serde::Serialize;
 
 use crate::views::report::{self, Drive, OpCounts, OpTotals, Report, Volume};
 
-/// Definitions of the columns, for `--help`.
 pub const HELP: &str = "\
 Columns, over the interval (in the first report: since the daemon began to serve); those marked * \
 come with -x:
@@ -41,76 +39,52 @@ The row of a volume or client counts I/Os as clients sent them: an I/O that was 
 there, and once on each drive that it touched. A volume's %util is that of its busiest drive. The row \
 of a hardware queue counts the I/Os that completed through it, as they were before merging.";
 
-/// Row of `stat`: a drive, queue, volume or client in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StatRow {
     /// Name of the drive or volume; `DRIVE:N` for a queue, `client-N` for a client.
     pub name: String,
     /// Kind of the row: `volume`, `drive`, `queue` or `client`.
     pub kind: &'static str,
-    /// Name of the volume to which the row belongs; for a volume, its own name.
     pub volume: String,
-    /// Length of the interval in seconds.
     pub seconds: f64,
-    /// Columns of reads.
     pub read: Columns,
-    /// Columns of writes.
     pub write: Columns,
-    /// Columns of discards and writes of zeroes.
     pub discard: Columns,
-    /// Columns of flushes.
     pub flush: Columns,
-    /// Mean number of I/Os that are queued or in the drive.
     pub aqu_sz: f64,
-    /// Share of the time in which the drive had I/O, in percent.
     pub util: f64,
-    /// Number of I/Os that are queued or in the drive at the end of the interval.
     pub in_flight: u64,
-    /// Number of tags in use at the end of the interval.
     pub tags_in_use: u32,
     /// I/Os that failed since the daemon began to serve.
     pub failed: u64,
-    /// Counters of a drive's driver by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub driver: BTreeMap<String, u64>,
 }
 
 impl StatRow {
-    /// Returns true if there was I/O in the interval, or some is in flight.
     pub fn is_busy(&self) -> bool {
         let ops = [&self.read, &self.write, &self.discard, &self.flush];
         self.in_flight > 0 || ops.iter().any(|op| op.ios > 0 || op.merges > 0)
     }
 }
 
-/// Columns of one kind of operation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Columns {
     /// I/Os completed, before merging.
     pub ios: u64,
-    /// Bytes of these I/Os.
     pub bytes: u64,
-    /// I/Os merged into another's request.
     pub merges: u64,
-    /// I/Os that failed.
     pub errors: u64,
     /// Requests per second, after merging.
     pub per_second: f64,
-    /// KiB per second.
     pub kib_per_second: f64,
-    /// Merges per second.
     pub merged_per_second: f64,
-    /// Share of the I/Os that were merged, in percent.
     pub merged_percent: f64,
-    /// Mean latency in milliseconds.
     pub await_ms: f64,
-    /// Mean request size in KiB.
     pub request_kib: f64,
-    /// 99th percentile of the latency in milliseconds.
     pub p99_ms: f64,
 }
 
-/// Sums over all I/Os of one kind of operation in an interval.
 #[derive(Debug, Default)]
 struct OpSums {
     ios: u64,
@@ -186,7 +160,6 @@ fn row_of_ended(
     row("client", &drive(now), before.map(drive).as_ref(), seconds)
 }
 
-/// Makes a row of a drive, with its increases since `earlier`.
 fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64) -> StatRow {
     let sums = |wanted: &[Op]| {
         let mut sum = OpSums::default();
@@ -220,7 +193,6 @@ fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64)
     }
 }
 
-/// Returns the increases of a driver's counters since an earlier report.
 fn driver_since(drive: &Drive, earlier: Option<&Drive>) -> BTreeMap<String, u64> {
     let before =
         |name: &str| earlier.and_then(|drive| drive.driver.get(name)).copied().unwrap_or(0);

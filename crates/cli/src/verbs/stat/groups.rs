@@ -13,7 +13,6 @@ use serde::Serialize;
 use crate::views::groups::{GroupCounts, OnVolume};
 use crate::views::report::{OpTotals, Report};
 
-/// Definitions of the columns.
 pub const HELP: &str = "\
 Columns of --groups, over the interval; those marked * come with -x:
   r/s w/s MiB/s   reads, writes and MiB of the group's clients, a second
@@ -39,84 +38,62 @@ Columns of --groups, over the interval; those marked * come with -x:
                   back-pressure   its client sent more than the block layer accepts
   waits*          its I/Os that are held at the end";
 
-/// Row of a group in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GroupRow {
-    /// Name of the group.
     pub name: String,
-    /// Length of the interval in seconds.
     pub seconds: f64,
-    /// Reads per second.
     pub reads: f64,
-    /// Writes per second.
     pub writes: f64,
-    /// I/Os of all kinds per second.
     pub ios: f64,
-    /// KiB read per second.
     pub read_kib: f64,
-    /// KiB written per second.
     pub write_kib: f64,
-    /// Median latency in milliseconds.
     pub p50_ms: f64,
-    /// 99th percentile of the latency in milliseconds.
     pub p99_ms: f64,
-    /// Weight at the end of the interval.
     pub weight: u32,
-    /// Share in percent to which its weight entitles the group, among the groups that did I/O.
+    /// Share in percent to which the group's weight entitles it, among the groups that did I/O.
     pub wanted_percent: f64,
     /// Share in percent that the group used of the total cost of I/Os on the drives.
     pub got_percent: f64,
-    /// Share of the latency of its I/Os for which its limits held them, in percent.
+    /// Share of the latency of the group's I/Os for which its limits held them, in percent.
     pub throttled_percent: f64,
-    /// State of the group at the end of the interval.
     #[serde(flatten)]
     pub at_end: GroupBacklog,
-    /// Time that its I/Os were held, in milliseconds per second, by reason.
+    /// Time that the group's I/Os were held, in milliseconds per second, by reason.
     pub held_ms: BTreeMap<&'static str, f64>,
 }
 
-/// State of a group's queues at the end of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct GroupBacklog {
     /// Time in milliseconds for which the group's limits are used up in advance.
     pub booked_ms: f64,
-    /// Number of I/Os held.
     pub waiting: u64,
-    /// Mean time that these I/Os have been held so far, in milliseconds.
+    /// Mean time that the held I/Os have been held so far, in milliseconds.
     pub waiting_ms: f64,
 }
 
 impl GroupRow {
-    /// Returns the time that its I/Os were held for any reason, in milliseconds per second.
     pub fn held(&self) -> f64 {
         self.held_ms.values().sum()
     }
 
-    /// Returns the reason that held them longest.
     pub fn by(&self) -> Option<&'static str> {
         let longest = self.held_ms.iter().max_by(|a, b| a.1.total_cmp(b.1));
         longest.filter(|(_, ms)| **ms > 0.0).map(|(reason, _)| *reason)
     }
 }
 
-/// Increases of a group's counters between two reports, on one volume or on all.
 #[derive(Debug, Clone, Default)]
 pub struct GroupDelta {
     /// I/Os by kind: reads, writes, others.
     pub ios: [u64; 3],
-    /// Bytes of reads and of writes.
     pub bytes: [u64; 2],
     /// Latency of all I/Os except flushes.
     pub total: Snapshot,
-    /// Total time of flushes in nanoseconds.
     pub flush_ns: u64,
-    /// Cost of all I/Os by the drives' cost model, in nanoseconds.
     pub cost_ns: u64,
     /// Time that I/Os were held, in nanoseconds, in the order of [`WaitReason::ALL`].
     pub held_ns: [u64; WaitReason::ALL.len()],
-    /// Number of I/Os held now.
     pub waiting: u64,
-    /// Total time that the I/Os held now have been held so far, in nanoseconds.
     pub waiting_ns: u64,
     /// Total time, in nanoseconds, that the I/Os which were held at the first report had been held
     /// until then.
@@ -172,7 +149,6 @@ impl GroupDelta {
         }
     }
 
-    /// Returns the number of I/Os of all kinds.
     pub fn all(&self) -> u64 {
         self.ios.iter().sum()
     }
@@ -184,12 +160,10 @@ impl GroupDelta {
         (self.total.sum_ns() + self.waiting_ns).saturating_sub(self.waited_ns)
     }
 
-    /// Returns the mean time that the I/Os held now have been held, in milliseconds.
     pub fn waiting_ms(&self) -> f64 {
         self.waiting_ns as f64 / 1e6 / self.waiting.max(1) as f64
     }
 
-    /// Returns true if the group did I/O or some of its I/O is held.
     pub fn is_active(&self) -> bool {
         self.all() > 0 || self.waiting > 0 || self.held_ns.iter().any(|ns| *ns > 0)
     }
@@ -226,7 +200,6 @@ struct Shares {
     all: f64,
 }
 
-/// Returns the shares of all groups that did I/O.
 fn shares<'a>(now: &'a Report, before: Option<&Report>) -> BTreeMap<&'a str, Shares> {
     let mut shares = BTreeMap::<&str, Shares>::new();
     for volume in &now.volumes {
@@ -323,15 +296,12 @@ const COLUMNS: [Column; 13] = [
     ("by", true, |row| row.by().unwrap_or("-").to_owned()),
 ];
 
-/// Formats a latency, or a dash if no I/O completed.
 fn of_ended(row: &GroupRow, ms: f64) -> String {
     if row.ios > 0.0 { short(ms) } else { "-".to_owned() }
 }
 
-/// Width of a group's name in the short form, in characters.
 const NAME_WIDTH: usize = 14;
 
-/// Formats the name of a row, cut to `width` characters in the short form.
 pub fn name(name: &str, width: usize, form: Form) -> String {
     match form {
         Form::Short => shortened(&visible(name), width),
@@ -352,7 +322,6 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Formats the rows below their headings, followed by an empty line.
 pub fn table(rows: &[GroupRow], form: Form) -> String {
     if rows.is_empty() {
         return "no group did anything\n\n".to_owned();

@@ -10,7 +10,6 @@ use super::groups::name;
 use crate::views::guests::{GuestQueue, GuestThread};
 use crate::views::report::Report;
 
-/// Definitions of the columns.
 pub const HELP: &str = "\
 Columns of --guests, a row for each queue; those marked * come with -x:
   guest q thr   the export, the number of its queue, and of the I/O thread that serves it
@@ -25,10 +24,8 @@ Columns of the whole thread, in the row of its first queue:
   %poll         share of the time that the thread spent polling
   slp/s *       how often the thread went to sleep, a second";
 
-/// Width of an export's name in the short form, in characters.
 const NAME_WIDTH: usize = 12;
 
-/// Counters of a queue and its thread for one row, and the length of the interval in seconds.
 struct GuestDelta<'a> {
     thread: &'a GuestThread,
     queue: &'a GuestQueue,
@@ -80,15 +77,15 @@ fn polls(thread: &GuestThread) -> u64 {
     thread.stats.poll_hits + thread.stats.poll_misses
 }
 
-/// Formats the table of an interval.
 pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     if report.guests.is_empty() {
         return "no export serves virtual machines\n".to_owned();
     }
     let seconds = report.seconds_since(before);
     let since = |thread: &GuestThread| {
-        let old = before.and_then(|report| find(report, thread)).cloned().unwrap_or_default();
-        thread.since(&old)
+        let is_it = |old: &&GuestThread| old.export == thread.export && old.thread == thread.thread;
+        let old = before.and_then(|report| report.guests.iter().find(is_it));
+        old.map_or_else(|| thread.clone(), |old| thread.since(old))
     };
     let threads: Vec<GuestThread> = report.guests.iter().map(since).collect();
     let is_shown = |queue: &&GuestQueue| queue.in_service || queue.stats.requests > 0;
@@ -104,10 +101,6 @@ pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
         true => "no virtual machine is connected\n".to_owned(),
         false => format!("{}\n\n", Grid::of_rows("guest", &COLUMNS, form, rows).text()),
     }
-}
-
-fn find<'a>(report: &'a Report, like: &GuestThread) -> Option<&'a GuestThread> {
-    report.guests.iter().find(|one| one.export == like.export && one.thread == like.thread)
 }
 
 fn per(count: u64, of: u64) -> String {

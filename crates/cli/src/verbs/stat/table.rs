@@ -1,16 +1,14 @@
 //! Formats rows of `stat`: the columns of iostat -mx that fit 80 characters, or all of them and
 //! p99.
 //!
-//! Pure text. In the short form large numbers have fewer decimals; in the full form all have two,
-//! as in iostat. Names of drives, queues and clients are indented below their volume's name; the
-//! short form cuts out the middle of long names. A line below the table names each volume and drive
-//! with failed I/Os.
+//! In the short form large numbers have fewer decimals, and long names lose their middle; in the
+//! full form all numbers have two decimals, as in iostat. Names of drives, queues and clients are
+//! indented below their volume's name.
 
 use millrace_console::{Form, counted, fitted, shortened};
 
 use super::columns::StatRow;
 
-/// Width of the first column in the short form, in characters.
 const NAME_WIDTH: usize = 13;
 
 /// Column: heading, its width in the short form if it is shown there, and the function that returns
@@ -44,8 +42,8 @@ const COLUMNS: [Column; 24] = [
     ("w_p99", None, |row| row.write.p99_ms),
 ];
 
-/// Formats the rows below their headings, followed by failed I/Os, the number of idle volumes
-/// without rows, and an empty line.
+/// Formats the rows below their headings, then failed I/Os, and the number of idle volumes without
+/// rows.
 pub fn table(rows: &[StatRow], idle: usize, form: Form) -> String {
     let name_width = match form {
         Form::Short => NAME_WIDTH,
@@ -80,7 +78,6 @@ pub fn table(rows: &[StatRow], idle: usize, form: Form) -> String {
     text
 }
 
-/// Returns a line for a volume or drive with failed I/Os.
 fn failures(row: &StatRow) -> Option<String> {
     let ops = [("read", &row.read), ("write", &row.write), ("discard", &row.discard)];
     let ops = ops.into_iter().chain([("flush", &row.flush)]);
@@ -102,7 +99,6 @@ fn label(row: &StatRow) -> String {
     format!("{indent}{}", row.name.escape_debug())
 }
 
-/// Returns the usual width of a column in the full form.
 fn cell_width(name: &str) -> usize {
     let usual = match name {
         "rMiB/s" | "wMiB/s" | "dMiB/s" => 10,

@@ -1,8 +1,7 @@
 //! Draws `top`: a head, the volumes, the selected lower table, and the keys.
 //!
-//! draw.rs converts a [`Model`] to a frame of any size. 80 columns are enough for everything; a
-//! wider screen has longer graphs and names. A narrower one drops columns, the least important
-//! first, and needs more lines for head and keys. top.rs calls it for each frame.
+//! 80 columns are enough for everything; a wider screen has longer graphs and names. A narrower one
+//! drops columns, the least important first, and needs more lines for head and keys.
 
 use std::cmp::Reverse;
 
@@ -66,7 +65,6 @@ const CACHE_COLUMNS: [Column<CacheRow>; 8] = [
 ];
 /// Heading of the column of failures, which is red if there are any.
 const ERRORS: &str = "err";
-/// Maximum number of drives with failed requests that the head names.
 const FAILING_MAX: usize = 3;
 const NAME_WIDTH: u16 = 12;
 /// Screen width from which a graph is shown.
@@ -76,7 +74,6 @@ const VOLUMES_MAX: usize = 5;
 const KEYS: [&str; 7] =
     ["? help", "q quit", "tab other tables", "s sort", "r reverse", "space hold", "+/- interval"];
 
-/// Formats a figure, or a dash if there is none.
 fn figure(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
@@ -86,15 +83,13 @@ fn is_disk(row: &StatRow) -> bool {
     matches!(row.kind, "volume" | "drive")
 }
 
-/// Formats the share of a group, if it did I/O.
 fn share(group: &GroupRow, percent: f64) -> String {
     let is_active = group.ios > 0.0 || group.held() > 0.0;
     figure(is_active.then(|| format!("{percent:.0}")))
 }
 
-/// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
-    if model.is_explained() {
+    if model.explained {
         let text = format!("Keys:\n{KEYS_HELP}\n\nColumns:\n{COLUMNS_HELP}\n\nAny key goes back.");
         return frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), frame.area());
     }
@@ -115,7 +110,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
         false => "Volume".to_owned(),
     };
     table(frame, above, model, (&title, &COLUMNS, &volumes[..shown]));
-    match model.below() {
+    match model.below {
         LowerTable::Groups => lower(frame, below, model, (&GROUP_COLUMNS, &model.groups())),
         LowerTable::Caches => lower(frame, below, model, (&CACHE_COLUMNS, &model.caches())),
         kind => lower(frame, below, model, (&COLUMNS, &model.rows(kind.kind()))),
@@ -124,14 +119,13 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     frame.render_widget(Paragraph::new(keys).style(Style::new().fg(Color::DarkGray)), foot);
 }
 
-/// Draws as many rows of the lower table as fit.
 fn lower<T: ListedRow>(
     frame: &mut Frame<'_>,
     area: Rect,
     model: &Model,
     (columns, rows): (&[Column<T>], &[&T]),
 ) {
-    let name = model.below().title();
+    let name = model.below.title();
     let room = usize::from(area.height.saturating_sub(1));
     let first = model.first(room);
     let last = rows.len().min(first + room);
@@ -152,11 +146,10 @@ fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
     text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()
 }
 
-/// Returns the lines of the head.
 fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
-    let (report, server) = (model.report(), &model.report().server);
+    let (report, server) = (&model.report, &model.report.server);
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let (sort, reversed) = model.sorted();
+    let (sort, reversed) = (model.sort, model.reversed);
     let order = match (sort, reversed) {
         (SortOrder::Given, false) => "as configured".to_owned(),
         (_, false) => format!("sorted by {}", sort.name()),
@@ -165,7 +158,7 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     let failed: u64 = report.exports.iter().map(|export| export.errors).sum();
     let failing = failing_drives(report);
     let up = format!("up {}", clock(report.uptime_ns / 1_000_000_000));
-    let every = format!("every {:.1} s", model.interval().as_secs_f64());
+    let every = format!("every {:.1} s", model.interval.as_secs_f64());
     let host = Some(&report.daemon.host).filter(|host| !host.is_empty());
     let host = host.map(|host| format!("on {}", host.escape_debug()));
     let since = model.is_since_start().then(|| "all since the start".to_owned());
@@ -174,7 +167,7 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     if report.idle.volumes > 0 {
         first.push(format!("idle volumes {}", report.idle.volumes));
     }
-    if model.is_held() {
+    if model.held {
         first.push("HELD".to_owned());
     }
     let counted = &server.stats;
@@ -198,17 +191,14 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     }
     let is_alarm = failed > 0 || !failing.is_empty();
     let alarm = if is_alarm { Style::new().fg(Color::Red) } else { Style::new() };
-    let name = |line: String| match (line.strip_prefix("millrace"), line.strip_suffix("HELD")) {
-        (Some(rest), None) => {
-            Line::from(vec![Span::styled("millrace", bold), Span::raw(rest.to_owned())])
-        }
-        (name, Some(rest)) => {
-            let rest = name.map_or(rest, |_| &rest["millrace".len()..]).to_owned();
-            let name = if name.is_some() { "millrace" } else { "" };
-            let held = Span::styled("HELD", bold.fg(Color::Yellow));
-            Line::from(vec![Span::styled(name, bold), Span::raw(rest), held])
-        }
-        (None, None) => Line::raw(line),
+    let name = |line: String| {
+        let (name, rest) = line.split_at(if line.starts_with("millrace") { 8 } else { 0 });
+        let (rest, held) = rest.split_at(rest.strip_suffix("HELD").unwrap_or(rest).len());
+        Line::from(vec![
+            Span::styled(name.to_owned(), bold),
+            Span::raw(rest.to_owned()),
+            Span::styled(held.to_owned(), bold.fg(Color::Yellow)),
+        ])
     };
     let mut all: Vec<Line<'static>> = lines(&first, width).into_iter().map(name).collect();
     all.extend(lines(&second, width).into_iter().map(Line::raw));
@@ -216,7 +206,6 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     all
 }
 
-/// Lists the drives with the most failures and their counts in parentheses; empty without failures.
 fn failing_drives(report: &Report) -> String {
     let mut failing: Vec<(u64, &str)> =
         report.drives.iter().map(|drive| (drive.failed(), &*drive.name)).collect();
@@ -229,12 +218,10 @@ fn failing_drives(report: &Report) -> String {
     if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
 }
 
-/// Formats a count of failures so that it fits its column.
 fn counted_errors(count: u64) -> String {
     if count < 100_000 { count.to_string() } else { short(count as f64) }
 }
 
-/// Returns the columns that fit next to a name.
 fn columns<T>(all: &[Column<T>], width: u16) -> Vec<&Column<T>> {
     let mut columns: Vec<&Column<T>> = all.iter().collect();
     let wide = |columns: &[&Column<T>]| columns.iter().map(|column| column.1 + 1).sum::<u16>();
@@ -271,7 +258,7 @@ fn table<T: ListedRow>(
     let right = |text: String, width: u16| Cell::from(format!("{text:>0$}", usize::from(width)));
     let cut = |text: &str| shortened(text, usize::from(name));
     let mut head = vec![Cell::from(cut(title))];
-    let (sort, reversed) = model.sorted();
+    let (sort, reversed) = (model.sort, model.reversed);
     let marked = |name: &str| match (sorted_by(name) == Some(sort), reversed) {
         (false, _) => name.to_owned(),
         (true, false) => format!("{name}\u{25bc}"),
@@ -302,8 +289,8 @@ fn table<T: ListedRow>(
     frame.render_widget(Table::new(lines, widths).header(head), area);
 }
 
-/// Returns the sort order that a column's heading stands for. A column may be added to another one
-/// in the order.
+/// Returns the sort order of a column. An order may be the sum of columns, such as reads and
+/// writes.
 fn sorted_by(column: &str) -> Option<SortOrder> {
     let sort = match column {
         "r/s" | "w/s" | "hit/s" | "wr/s" => SortOrder::Ios,
@@ -315,7 +302,6 @@ fn sorted_by(column: &str) -> Option<SortOrder> {
     Some(sort)
 }
 
-/// Formats milliseconds in a suitable unit.
 fn time(ms: f64) -> String {
     match ms {
         0.0 => "-".to_owned(),
@@ -434,21 +420,21 @@ mod tests {
                 ""
             ]
         );
-        model.reverse();
+        model.reversed = !model.reversed;
         assert_eq!(marked(&model), "r/s\u{25b2} w/s\u{25b2}");
     }
 
     #[test]
     fn a_question_mark_explains_keys_and_columns() {
         let mut model = model(4);
-        model.explain();
+        model.explained = !model.explained;
         let text = screen(&model, 100, 40).join("\n");
         for part in
             ["Keys:", "ends", "Columns:", "aqu-sz        I/Os waiting", "Any key goes back."]
         {
             assert!(text.contains(part), "no {part} in {text}");
         }
-        model.explain();
+        model.explained = !model.explained;
         assert!(screen(&model, 80, 24)[0].starts_with("millrace  up"));
     }
 
@@ -561,7 +547,7 @@ mod tests {
     #[test]
     fn a_held_display_says_so_at_any_width() {
         let mut model = model(4);
-        model.hold();
+        model.held = !model.held;
         for width in [20, 40, 60, 80, 200] {
             let text = screen(&model, width, 24).join("\n");
             assert!(text.contains("HELD") && text.starts_with("millrace"), "{width}: {text}");

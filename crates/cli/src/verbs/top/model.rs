@@ -1,7 +1,6 @@
 //! State of `top`: the last two reports, the history of each row, and the user's settings.
 //!
-//! Plain data and arithmetic, without a terminal. Rates are computed as in `stat`. Each row keeps
-//! the I/Os per second of the last reports for its graph. top.rs and draw.rs call this module.
+//! Plain data and arithmetic, without a terminal. Rates are computed as in `stat`.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -12,21 +11,16 @@ use crate::verbs::stat::groups::{self, GroupRow};
 use crate::views::history::{History, KEPT_S};
 use crate::views::report::{Report, Server};
 
-/// Maximum number of points kept for a graph.
 pub const HISTORY: usize = 512;
 
-/// Sort order of the rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortOrder {
     /// Rows in the daemon's order.
     Given,
-    /// I/Os per second.
+    #[default]
     Ios,
-    /// Bytes per second.
     Bytes,
-    /// Rows sorted by the 99th percentile of the latency.
     P99,
-    /// Queue length.
     Queue,
 }
 
@@ -34,7 +28,6 @@ impl SortOrder {
     const ALL: [SortOrder; 5] =
         [SortOrder::Given, SortOrder::Ios, SortOrder::Bytes, SortOrder::P99, SortOrder::Queue];
 
-    /// Returns the name shown on the screen.
     pub fn name(self) -> &'static str {
         match self {
             SortOrder::Given => "configuration",
@@ -46,13 +39,9 @@ impl SortOrder {
     }
 }
 
-/// Row of a table.
 pub trait ListedRow {
-    /// Returns the name that is shown.
     fn name(&self) -> &str;
-    /// Returns the key that identifies the row.
     fn key(&self) -> RowKey;
-    /// Returns the value that the row is sorted by.
     fn value(&self, sort: SortOrder) -> f64;
 }
 
@@ -121,43 +110,38 @@ impl ListedRow for CacheRow {
     }
 }
 
-/// State of the screen.
+#[derive(Default)]
 pub struct Model {
-    report: Report,
+    pub report: Report,
     /// Server counters of the previous report, and the seconds between that report and the last
     /// one.
     before: (Server, f64),
     rows: Vec<StatRow>,
     groups: Vec<GroupRow>,
     caches: Vec<CacheRow>,
-    /// I/Os per second of each row in the last reports.
     history: HashMap<RowKey, VecDeque<f64>>,
-    interval: Duration,
-    sort: SortOrder,
-    reversed: bool,
-    held: bool,
-    explained: bool,
-    below: LowerTable,
+    pub interval: Duration,
+    pub sort: SortOrder,
+    pub reversed: bool,
+    /// True while the display is paused.
+    pub held: bool,
+    /// True while the help is shown.
+    pub explained: bool,
+    pub below: LowerTable,
     first: usize,
 }
 
-/// Kind of rows in the lower table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LowerTable {
-    /// Drives of all volumes.
+    #[default]
     Drives,
-    /// Hardware queues of all drives.
     Queues,
-    /// Clients of all volumes.
     Clients,
-    /// Groups of clients.
     Groups,
-    /// Caches of volumes.
     Caches,
 }
 
 impl LowerTable {
-    /// Returns the kind of its rows.
     pub fn kind(self) -> &'static str {
         match self {
             LowerTable::Drives => "drive",
@@ -168,7 +152,6 @@ impl LowerTable {
         }
     }
 
-    /// Returns the title shown on the screen.
     pub fn title(self) -> &'static str {
         match self {
             LowerTable::Drives => "Drive",
@@ -181,23 +164,8 @@ impl LowerTable {
 }
 
 impl Model {
-    /// Makes an empty state.
     pub fn new(interval: Duration) -> Model {
-        Model {
-            report: Report::default(),
-            before: (Server::default(), 0.0),
-            rows: Vec::new(),
-            groups: Vec::new(),
-            caches: Vec::new(),
-            history: HashMap::new(),
-            interval,
-            sort: SortOrder::Ios,
-            reversed: false,
-            held: false,
-            explained: false,
-            below: LowerTable::Drives,
-            first: 0,
-        }
+        Model { interval, ..Model::default() }
     }
 
     /// Takes the next report, unless the display is paused.
@@ -223,7 +191,6 @@ impl Model {
         self.report = report;
     }
 
-    /// Returns the seconds of history that fit the graphs.
     pub fn seconds_recalled(&self) -> usize {
         (self.interval.as_secs_f64() * HISTORY as f64).ceil().min(KEPT_S as f64) as usize
     }
@@ -254,43 +221,23 @@ impl Model {
         self.before.1 >= self.report.uptime_ns as f64 / 1e9
     }
 
-    /// Returns the number of I/Os waiting or in a drive.
     pub fn in_flight(&self) -> u64 {
         self.report.drives.iter().map(|drive| drive.in_flight).sum()
     }
 
-    /// Returns true while the help is shown.
-    pub fn is_explained(&self) -> bool {
-        self.explained
-    }
-
-    /// Shows the help, or returns to the tables.
-    pub fn explain(&mut self) {
-        self.explained = !self.explained;
-    }
-
-    /// Returns the last report.
-    pub fn report(&self) -> &Report {
-        &self.report
-    }
-
-    /// Returns the rate of a server counter per second.
     pub fn server_rate(&self, counter: impl Fn(&Server) -> u64) -> f64 {
         let grown = counter(&self.report.server).saturating_sub(counter(&self.before.0));
         if self.before.1 > 0.0 { grown as f64 / self.before.1 } else { 0.0 }
     }
 
-    /// Returns the rows of a kind, sorted.
     pub fn rows(&self, kind: &str) -> Vec<&StatRow> {
         self.in_order(self.rows.iter().filter(|row| row.kind == kind))
     }
 
-    /// Returns the groups, sorted.
     pub fn groups(&self) -> Vec<&GroupRow> {
         self.in_order(self.groups.iter())
     }
 
-    /// Returns the caches, sorted.
     pub fn caches(&self) -> Vec<&CacheRow> {
         self.in_order(self.caches.iter())
     }
@@ -324,27 +271,10 @@ impl Model {
         .collect()
     }
 
-    /// Returns the time between reports.
-    pub fn interval(&self) -> Duration {
-        self.interval
-    }
-
-    /// Returns the sort order, and whether it is reversed.
-    pub fn sorted(&self) -> (SortOrder, bool) {
-        (self.sort, self.reversed)
-    }
-
-    /// Returns true while the display is paused.
-    pub fn is_held(&self) -> bool {
-        self.held
-    }
-
-    /// Returns the index of the first row of the lower table, if `room` rows fit.
     pub fn first(&self, room: usize) -> usize {
         self.first.min(self.lower_rows().saturating_sub(room))
     }
 
-    /// Returns the length of the longest name in both tables.
     pub fn longest_name(&self) -> usize {
         let rows = self.rows.iter().filter(|row| [self.below.kind(), "volume"].contains(&row.kind));
         let names = rows.map(|row| row.name.as_str());
@@ -361,12 +291,6 @@ impl Model {
         }
     }
 
-    /// Returns the kind of rows in the lower table.
-    pub fn below(&self) -> LowerTable {
-        self.below
-    }
-
-    /// Selects the next kind of rows.
     pub fn next_below(&mut self) {
         self.below = match self.below {
             LowerTable::Drives => LowerTable::Queues,
@@ -378,20 +302,9 @@ impl Model {
         self.first = 0;
     }
 
-    /// Sorts by the next column.
     pub fn sort_by_next(&mut self) {
         let place = SortOrder::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
         self.sort = SortOrder::ALL[(place + 1) % SortOrder::ALL.len()];
-    }
-
-    /// Reverses the sort order.
-    pub fn reverse(&mut self) {
-        self.reversed = !self.reversed;
-    }
-
-    /// Pauses or continues the display.
-    pub fn hold(&mut self) {
-        self.held = !self.held;
     }
 
     /// Multiplies the interval by `factor`, between a tenth of a second and a minute.
@@ -400,7 +313,6 @@ impl Model {
         self.interval = self.interval.mul_f64(factor).clamp(least, most);
     }
 
-    /// Scrolls the lower table.
     pub fn scroll(&mut self, by: isize) {
         let last = self.lower_rows().saturating_sub(1);
         self.first = self.first.saturating_add_signed(by).min(last);
@@ -477,11 +389,14 @@ pub mod tests {
         let mut model = Model::new(Duration::from_secs(1));
         model.update(report(1, 3, 100));
         assert_eq!(names(&model), ["d2", "d1", "d0"]);
-        model.reverse();
+        model.reversed = !model.reversed;
         assert_eq!(names(&model), ["d0", "d1", "d2"]);
-        model.reverse();
+        model.reversed = !model.reversed;
         (0..4).for_each(|_| model.sort_by_next());
-        assert_eq!((model.sorted().0, names(&model)), (SortOrder::Given, vec!["d0", "d1", "d2"]));
+        assert_eq!(
+            ((model.sort, model.reversed).0, names(&model)),
+            (SortOrder::Given, vec!["d0", "d1", "d2"])
+        );
     }
 
     #[test]
@@ -489,7 +404,7 @@ pub mod tests {
         let mut model = Model::new(Duration::from_secs(1));
         model.update(report(1, 3, 100));
         let kinds = [(); 5].map(|()| {
-            let (kind, rows) = (model.below().kind(), model.lower_rows());
+            let (kind, rows) = (model.below.kind(), model.lower_rows());
             model.next_below();
             (kind, rows)
         });
@@ -500,7 +415,10 @@ pub mod tests {
         };
         assert_eq!(names(&model), ["gold", "bulk"]);
         (0..3).for_each(|_| model.sort_by_next());
-        assert_eq!((model.sorted().0, names(&model)[0].as_str()), (SortOrder::Queue, "bulk"));
+        assert_eq!(
+            ((model.sort, model.reversed).0, names(&model)[0].as_str()),
+            (SortOrder::Queue, "bulk")
+        );
     }
 
     #[test]
@@ -515,9 +433,9 @@ pub mod tests {
         assert_eq!(model.graph(&drive, 9), "\u{2581}\u{2588}\u{2585}\u{2581}");
         assert_eq!(model.graph(&drive, 2), "\u{2585}\u{2581}");
         assert_eq!(model.server_rate(|server| server.stats.requests), 0.0);
-        model.hold();
+        model.held = !model.held;
         model.update(report(9, 2, 9999));
-        assert_eq!(model.report().uptime_ns, 4_000_000_000);
+        assert_eq!(model.report.uptime_ns, 4_000_000_000);
     }
 
     #[test]
@@ -549,6 +467,6 @@ pub mod tests {
         model.scroll(100);
         assert_eq!((model.first(2), model.first(9)), (3, 0));
         (0..20).for_each(|_| model.change_interval(2.0));
-        assert_eq!(model.interval(), Duration::from_secs(60));
+        assert_eq!(model.interval, Duration::from_secs(60));
     }
 }

@@ -8,7 +8,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use millrace_console::words::duration;
@@ -17,17 +17,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::words;
-use crate::verbs::connect::Connect;
+use crate::verbs::connect::{Connect, keep_asking};
 use crate::views::TraceStart;
 use crate::views::report::TraceStatus;
 use crate::views::requests::{NoArguments, TRACE_START, TRACE_STATUS, TRACE_STOP};
 
-/// Time between two checks for the end of the recording.
-const TURN: Duration = Duration::from_millis(50);
 /// Time between two requests to the daemon.
 const ASK: Duration = Duration::from_millis(500);
 
-/// Arguments of `trace record`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the files to write, NAME.blktrace.0, NAME.blktrace.1, ...; none of them may exist
@@ -69,10 +66,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     numbers.filter(|(a, b)| a < b).ok_or_else(|| "write two sectors, such as 0-2048".to_owned())
 }
 
-/// Records until it is stopped. Returns exit status 1 if events were dropped.
-///
-/// # Errors
-/// Fails if the daemon cannot be reached, refuses, or cannot write the files.
+/// Returns exit status 1 if events were dropped.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
     let mut client = args.connect.client()?;
@@ -89,25 +83,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         stamp: Some(args.stamp.clone()),
     };
     client.ask(&TRACE_START, &start)?;
-    let (began, mut asked) = (Instant::now(), Instant::now());
     let shows = std::io::stderr().is_terminal();
-    while signals.pending().next().is_none() {
-        let left = args.duration.map(|whole| whole.saturating_sub(began.elapsed()));
-        if left == Some(Duration::ZERO) {
-            break;
+    keep_asking(&mut signals, args.duration, ASK, |since| {
+        let status = client.ask(&TRACE_STATUS, &NoArguments {})?;
+        if !status.files.is_empty() {
+            bail!("the daemon ended the recording: it received no request about it for 10 s");
         }
-        std::thread::sleep(left.map_or(TURN, |left| left.min(TURN)));
-        if asked.elapsed() >= ASK {
-            asked = Instant::now();
-            let status = client.ask(&TRACE_STATUS, &NoArguments {})?;
-            if !status.files.is_empty() {
-                bail!("the daemon ended the recording: it received no request about it for 10 s");
-            }
-            if shows {
-                show(&status, began.elapsed());
-            }
+        if shows {
+            show(&status, since);
         }
-    }
+        Ok(())
+    })?;
     let done = client.ask(&TRACE_STOP, &NoArguments {})?;
     if shows {
         clear();

@@ -35,7 +35,6 @@ M metadata, N none.";
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Arguments of `trace show`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -50,10 +49,6 @@ pub struct Args {
     driver_data: bool,
 }
 
-/// Prints the events.
-///
-/// # Errors
-/// Fails if a trace cannot be read, or the output cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let stdout = std::io::stdout();
     let on_terminal = stdout.is_terminal();

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use millrace_console::{EventFlow, ProgressBar};
 use millrace_trace::{Columns, SpanGrouping, Spans, TraceError, json_line};
 
@@ -30,15 +30,14 @@ Spans, in seconds; percentiles are known to an eighth:
 Spans of devices that only map I/Os to others (device majors 9, 253, 254) have dm in their \
 names; btt keeps them apart.";
 
-/// Grouping of the numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SpanSplit {
-    Drive,
-    Cpu,
-    Op,
+fn groupings() -> impl TypedValueParser<Value = SpanGrouping> {
+    PossibleValuesParser::new(["drive", "cpu", "op"]).map(|word| match word.as_str() {
+        "drive" => SpanGrouping::Drive,
+        "cpu" => SpanGrouping::Cpu,
+        _ => SpanGrouping::Op,
+    })
 }
 
-/// Arguments of `trace spans`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -51,14 +50,10 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Also print the spans of each drive, CPU or kind of I/O
-    #[arg(long, value_enum)]
-    per: Option<SpanSplit>,
+    #[arg(long, value_parser = groupings())]
+    per: Option<SpanGrouping>,
 }
 
-/// Prints the spans.
-///
-/// # Errors
-/// Fails if a trace cannot be read, or has completions only.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut spans = Spans::new();
     let walked = args.input.for_each_event(ProgressBar::new(1), |entry, _| {
@@ -69,20 +64,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if spans.has_completions_only() {
         bail!(TraceError::CompletionsOnly { trace: args.input.names.join(" ") });
     }
-    let per = args.per.map(|by| match by {
-        SpanSplit::Drive => SpanGrouping::Drive,
-        SpanSplit::Cpu => SpanGrouping::Cpu,
-        SpanSplit::Op => SpanGrouping::Op,
-    });
     let columns = if args.extended { Columns::All } else { Columns::Short };
     if args.json {
-        let mut json = spans.json(per);
+        let mut json = spans.json(args.per);
         let notes = walked.notes.iter().cloned().chain(spans.notes());
         json["notes"] = notes.collect::<Vec<String>>().into();
         json["damage"] = walked.damage.lines().into();
         millrace_console::say(&json_line(&json));
     } else {
-        millrace_console::say(&spans.text(per, columns));
+        millrace_console::say(&spans.text(args.per, columns));
     }
     Ok(walked.damage.exit_code())
 }

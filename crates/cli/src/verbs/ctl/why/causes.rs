@@ -19,45 +19,35 @@ pub const QUEUE: &str = "queue";
 /// Cause: a flush waits for the previous flush, and then for the drives.
 pub const FLUSH: &str = "flush";
 
-/// Cause of a part of the latency.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LatencyCause {
     /// Name of the cause: a [`WaitReason`], [`DRIVE`], [`QUEUE`] or [`FLUSH`].
     pub reason: &'static str,
-    /// Share of the latency in percent.
     pub percent: f64,
-    /// Mean time per I/O in milliseconds.
     pub ms: f64,
 }
 
-/// Latency of a group's I/Os on the volume, with its causes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Explained {
-    /// Name of the group.
     pub group: String,
-    /// I/Os completed per second.
     pub ios: f64,
     /// Mean latency in milliseconds, without flushes.
     pub mean_ms: f64,
     /// 99th percentile of the latency in milliseconds, without flushes.
     pub p99_ms: f64,
-    /// Limits of the group or its parent, as in the configuration.
     pub limits: Vec<String>,
-    /// Number of I/Os that are held now.
     pub waiting: u64,
     /// Mean time that the I/Os held now have been held so far, in milliseconds.
     pub waiting_ms: f64,
     /// Share of the total cost of I/Os on the volume's drives, by the drives' cost model, in
     /// percent.
     pub cost_percent: f64,
-    /// Causes of the latency, largest first.
     pub causes: Vec<LatencyCause>,
     /// Mean time before dispatch to the drive, in milliseconds: of the completed I/Os, or of the
     /// waiting I/Os if these have waited longer.
     pub waited_ms: f64,
 }
 
-/// Work of a volume's drives between two reports.
 #[derive(Debug, Clone, Copy, Default)]
 struct AtDrives {
     /// Mean number of parts per I/O of clients, at least 1.
@@ -111,7 +101,6 @@ impl AtDrives {
     }
 }
 
-/// Returns the number of I/Os of a volume so far, without flushes.
 fn data_ios(volume: &Volume) -> u64 {
     volume.ops.iter().filter(|op| op.op != FLUSH).map(|op| op.ios).sum()
 }
@@ -155,7 +144,6 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     explained
 }
 
-/// Returns how long schedulers held a group's I/Os.
 fn scheduled_ns(did: &GroupDelta) -> f64 {
     let all: u64 = did.held_ns.iter().sum();
     let before =

@@ -4,7 +4,7 @@
 //! calls them all. why.rs prints the lines below the table, and in JSON.
 
 use millrace_block::DiskCounter;
-use millrace_console::visible;
+use millrace_console::{counted, visible};
 
 use super::causes::FLUSH;
 use super::time;
@@ -13,8 +13,8 @@ use crate::views::report::{Drive, OpCounts, OpTotals, Report, Volume};
 
 const DISCARDS: [&str; 2] = ["discard", "write-zeroes"];
 
-/// Minimum number of I/Os for comparing drives. The next constant is the minimum mean latency, in
-/// milliseconds, that counts as slow.
+/// Least number of I/Os of a drive that is compared with others, and least mean latency, in
+/// milliseconds, of one that counts as slow.
 const SLOW_IOS: u64 = 10;
 const SLOW_MS: f64 = 0.5;
 /// Time without a completion, in seconds, from which on a drive is reported.
@@ -28,7 +28,6 @@ const MANY_PIECES: f64 = 4.0;
 /// Share of the daemon's time without a CPU from which on it is reported.
 const STARVED: f64 = 0.2;
 
-/// A volume between two reports.
 struct Interval<'a> {
     volume: &'a str,
     now: &'a Report,
@@ -36,7 +35,6 @@ struct Interval<'a> {
     seconds: f64,
 }
 
-/// Returns a line for each further cause that can make the volume slow.
 pub fn observations(volume: &str, now: &Report, before: &Report) -> Vec<String> {
     let seconds = now.seconds_since(Some(before));
     let interval = Interval { volume, now, before, seconds };
@@ -54,7 +52,6 @@ pub fn observations(volume: &str, now: &Report, before: &Report) -> Vec<String> 
     lines
 }
 
-/// A drive between two reports.
 struct DriveInterval<'a> {
     name: &'a str,
     now: &'a Drive,
@@ -62,7 +59,6 @@ struct DriveInterval<'a> {
 }
 
 impl DriveInterval<'_> {
-    /// Returns the sum over all operations of a counter's increase.
     fn added(&self, of: impl Fn(&OpCounts) -> u64) -> u64 {
         let sum = |drive: &Drive| drive.ops.iter().map(&of).sum::<u64>();
         sum(self.now).saturating_sub(self.before.map_or(0, sum))
@@ -88,16 +84,12 @@ fn timeouts(drive: &DriveInterval<'_>) -> Option<String> {
     let before = drive.before.map_or(0, |before| before.counts[DiskCounter::Timeouts]);
     let timeouts = drive.now.counts[DiskCounter::Timeouts].saturating_sub(before);
     (timeouts > 0).then(|| {
-        format!("drive {}: {} not answered in time", drive.name, counted(timeouts, "request"))
+        format!(
+            "drive {}: {} not answered in time",
+            drive.name,
+            counted(timeouts as usize, "request")
+        )
     })
-}
-
-/// Formats a number with its noun.
-fn counted(number: u64, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        many => format!("{many} {noun}s"),
-    }
 }
 
 impl<'a> Interval<'a> {
@@ -111,14 +103,14 @@ impl<'a> Interval<'a> {
         })
     }
 
-    /// Reports a drive that has I/Os and completed none of them.
     fn silent(&self, drive: &DriveInterval<'_>) -> Option<String> {
         let in_flight = drive.now.in_flight;
         let was_busy = drive.before.is_some_and(|before| before.in_flight > 0);
         let is_long = self.seconds >= SILENT_S;
         let is_silent = is_long && in_flight > 0 && was_busy && drive.added(|op| op.ios) == 0;
         is_silent.then(|| {
-            let (name, seconds, ios) = (drive.name, self.seconds, counted(in_flight, "I/O"));
+            let (name, seconds, ios) =
+                (drive.name, self.seconds, counted(in_flight as usize, "I/O"));
             format!("drive {name}: completed nothing in {seconds:.1} s, with {ios} in flight")
         })
     }
@@ -142,7 +134,6 @@ impl<'a> Interval<'a> {
         })
     }
 
-    /// Returns the counters of the volume's cache between the reports.
     fn cache(&self) -> Option<CacheCounts> {
         let of = |report: &'a Report| report.caches.iter().find(|one| one.volume == self.volume);
         let now = of(self.now)?;
@@ -154,7 +145,7 @@ impl<'a> Interval<'a> {
         let stats = &did.stats;
         let [dirty, most] =
             [stats.dirty_bytes, stats.dirty_max_bytes].map(|bytes| mib(bytes as f64));
-        let writes = counted(did.stats.throttled, "write");
+        let writes = counted(did.stats.throttled as usize, "write");
         let back = mib((did.stats.written_back * did.stats.page_bytes) as f64 / self.seconds);
         Some(format!(
             "cache of {}: {writes} waited for room: {dirty} MiB of at most {most} MiB is not on the \
@@ -177,7 +168,6 @@ impl<'a> Interval<'a> {
         })
     }
 
-    /// Returns the increase per second if it is high enough to be reported.
     fn many(&self, now: u64, before: u64) -> Option<f64> {
         let per_s = now.saturating_sub(before) as f64 / self.seconds;
         (per_s >= MANY_PER_S).then_some(per_s)
@@ -213,7 +203,6 @@ impl<'a> Interval<'a> {
         ))
     }
 
-    /// Reports discards that are split into many requests.
     fn pieces_of_discards(&self) -> Option<String> {
         let (ios, pieces) = self.completed(|op| DISCARDS.contains(&op));
         let drives = self.drives().count().max(1) as f64;
@@ -228,7 +217,7 @@ impl<'a> Interval<'a> {
         let Some(per_s) = self.many(now.memory_waits, before.memory_waits) else {
             let waiting = now.memory_waiting;
             return (waiting > 0).then(|| {
-                let connections = counted(waiting, "NBD connection");
+                let connections = counted(waiting as usize, "NBD connection");
                 format!(
                     "payload memory: {connections} waiting for memory that other requests hold, \
                      for example large ones that wait for their groups' limits: raise \
@@ -242,7 +231,6 @@ impl<'a> Interval<'a> {
         ))
     }
 
-    /// Reports threads that were runnable without a CPU.
     fn processor(&self) -> Option<String> {
         let (now, before) = (self.now.processor, self.before.processor);
         let ran = now.ran_ns.saturating_sub(before.ran_ns) as f64 / 1e9;
@@ -258,7 +246,6 @@ impl<'a> Interval<'a> {
     }
 }
 
-/// Formats bytes in MiB, with a decimal for small values.
 fn mib(bytes: f64) -> String {
     let mib = bytes / f64::from(1 << 20);
     if mib < 10.0 { format!("{mib:.1}") } else { format!("{mib:.0}") }

@@ -14,9 +14,8 @@ use millrace::{DriveConfig, Listen, SocketAccess, Spec, TlsConfig, VhostSocket};
 use millrace_exports::nbd::handed_over_address;
 
 use super::view_sockets;
-use crate::config::{KeyLines, ListenerPlan, Position, Problems, ServePlan};
+use crate::config::{KeyLines, ListenerPlan, Position, ServePlan};
 
-/// Mode bits for users other than the owner and the group.
 const OTHERS: u32 = 0o007;
 /// Mode bit that lets other users connect to a Unix socket.
 const OTHERS_WRITE: u32 = 0o002;
@@ -24,8 +23,7 @@ const OTHERS_READ: u32 = 0o004;
 
 type Warning = (Position, String);
 
-/// Returns the warnings in the order of the plan. `metrics_flag` overrides the plan's address of
-/// metrics.
+/// `metrics_flag` overrides the plan's address of metrics.
 pub fn warnings(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Vec<String> {
     let mut list: Vec<Warning> = Vec::new();
     list.extend(plan.listeners.iter().filter_map(|listener| of_listener(plan, listener)));
@@ -33,12 +31,7 @@ pub fn warnings(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Vec<Strin
     list.extend(of_control(plan));
     list.extend(of_metrics(plan, metrics_flag));
     list.extend(of_keys(plan));
-    let text = |(place, text)| {
-        let mut one = Problems::new(&plan.file);
-        one.add_at(place, text);
-        one.to_string()
-    };
-    list.into_iter().map(text).collect()
+    list.into_iter().map(|(place, text)| plan.problem(place, text).to_string()).collect()
 }
 
 /// Warns about an NBD address that other users or hosts can reach. Only certificates and lists of
@@ -125,7 +118,6 @@ fn open_to_host(key: &str, access: &SocketAccess, may: &str) -> Option<String> {
     }
 }
 
-/// Returns the umask of this process.
 fn umask() -> Option<u32> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
@@ -146,7 +138,6 @@ fn what_clients_may(plan: &ServePlan, listener: &ListenerPlan) -> String {
     }
 }
 
-/// Warns about the sockets for frontends of virtual machines.
 fn of_guests(plan: &ServePlan) -> impl Iterator<Item = Warning> {
     plan.guests().filter_map(|(export, guests, line)| {
         let VhostSocket::Listen(path, access) = &guests.socket else { return None };
@@ -182,9 +173,7 @@ pub fn control_note(plan: &ServePlan) -> Option<String> {
         }
         Some(_) => return None,
     };
-    let mut note = Problems::new(&plan.file);
-    note.add(plan.lines.server.at("control-group"), text);
-    Some(note.to_string())
+    Some(plan.problem(plan.lines.server.at("control-group"), text).to_string())
 }
 
 fn of_metrics(plan: &ServePlan, flag: Option<SocketAddr>) -> Option<Warning> {
@@ -200,7 +189,6 @@ fn of_metrics(plan: &ServePlan, flag: Option<SocketAddr>) -> Option<Warning> {
     })
 }
 
-/// Warns about private key files that every user of this host can read.
 fn of_keys(plan: &ServePlan) -> Vec<Warning> {
     let mut files: Vec<(PathBuf, Warning)> = Vec::new();
     let mut add = |key: &str, path: PathBuf, line: usize| {
@@ -225,7 +213,6 @@ fn of_keys(plan: &ServePlan) -> Vec<Warning> {
     files.into_iter().map(|(_, warning)| warning).collect()
 }
 
-/// Returns the key files of a drive: of TLS, or of its user of a Ceph cluster.
 fn keys_of_drive(drive: &DriveConfig, lines: &KeyLines) -> Vec<(&'static str, PathBuf, usize)> {
     let spec = drive.spec.innermost();
     let tls = spec.get("tls-key").map(|path| ("tls-key", path.into(), lines.at("tls-key")));

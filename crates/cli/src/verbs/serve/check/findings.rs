@@ -8,29 +8,28 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Instant;
 
-use millrace::{DryOpened, DryRun, Listen, Opened, StartError, VhostSocket, Volume};
+use millrace::{DryOpened, DryRun, Listen, Opened, StartError, Volume};
 use millrace_block::{Layout, SECTOR_SHIFT};
 use millrace_console::{counted, visible};
 
 use super::exposure;
 use super::lost_file;
-use super::probe::{self, Patience};
+use super::probe;
 use super::start_error;
-use super::view_sockets::{control, metrics};
+use super::view_sockets::{client_sockets, control, metrics};
 use super::warnings;
 use crate::config::words::bytes_for_people;
 use crate::config::{Position, Problems, ServePlan};
 use crate::verbs::serve::live::dirty_marks;
 
-/// Findings of a check, to be printed.
 #[derive(Debug, Clone)]
 pub struct Findings {
-    /// True if all drives and sockets are available and every volume is large enough.
     pub starts: bool,
     /// A line for each volume whose drives exist.
     pub volumes: String,
-    patience: Patience,
+    deadline: Instant,
 }
 
 /// Examines the drives and sockets of a plan. Logs the warnings and notes that a start would log.
@@ -40,8 +39,8 @@ pub fn measure(
     made: Option<&Path>,
     metrics_flag: Option<SocketAddr>,
 ) -> Findings {
-    let mut found = Findings { starts: true, volumes: String::new(), patience: Patience::new() };
-    let dry_run = DryRun { until: found.patience.until(), new_folder: made.map(Path::to_path_buf) };
+    let mut found = Findings { starts: true, volumes: String::new(), deadline: probe::deadline() };
+    let dry_run = DryRun { until: found.deadline, new_folder: made.map(Path::to_path_buf) };
     match Opened::dry_run(&plan.config.to_open(), dry_run) {
         Ok(DryOpened { volumes, errors, notes, warnings }) => {
             errors.iter().for_each(|error| found.refuse_start(plan, error));
@@ -51,7 +50,7 @@ pub fn measure(
         Err(error) => found.refuse_start(plan, &error),
     }
     if let Err(problems) = lost_file::check(plan) {
-        found.refuse(&problems.to_string());
+        found.refuse(&problems);
     }
     let checked = plan.config.validate().and_then(|()| plan.config.check_directories());
     match checked.and_then(|()| plan.config.load_listeners()) {
@@ -66,7 +65,6 @@ pub fn measure(
     found
 }
 
-/// Returns true for a file in a directory that does not exist yet.
 fn is_in(file: &Path, made: Option<&Path>) -> bool {
     made.is_some_and(|folder| !folder.exists() && file.parent() == Some(folder))
 }
@@ -76,20 +74,15 @@ fn is_in(file: &Path, made: Option<&Path>) -> bool {
 fn unknown_sockets(plan: &ServePlan) -> impl Iterator<Item = String> {
     plan.listeners.iter().filter_map(|listener| {
         let Listen::Inherited(name) = &listener.address else { return None };
-        let mut note = Problems::new(&plan.file);
-        note.add(
-            listener.line,
-            format!(
-                "nbd: systemd:{name}: whether a socket is handed over under this name is known only \
-                 when systemd starts the daemon; compare FileDescriptorName= of its socket unit"
-            ),
+        let text = format!(
+            "nbd: systemd:{name}: whether a socket is handed over under this name is known only \
+             when systemd starts the daemon; compare FileDescriptorName= of its socket unit"
         );
-        Some(note.to_string())
+        Some(plan.problem(listener.line, text).to_string())
     })
 }
 
 impl Findings {
-    /// Checks the folder for marks of dirty caches.
     fn state(&mut self, plan: &ServePlan) {
         let Some(state) = &plan.daemon.state else { return };
         match dirty_marks::check(state) {
@@ -97,47 +90,34 @@ impl Findings {
                 lost.iter().for_each(|one| tracing::warn!("{}", dirty_marks::warning(one)));
             }
             Err(error) => {
-                let mut problem = Problems::new(&plan.file);
-                problem.add(plan.lines.server.at("state"), format!("state: {error:#}"));
-                self.refuse(&problem.to_string());
+                let line = plan.lines.server.at("state");
+                self.refuse(&plan.problem(line, format!("state: {error:#}")));
             }
         }
     }
 
-    /// Logs a problem, or a line for each of several, that a start would refuse.
-    fn refuse(&mut self, text: &str) {
-        text.lines().for_each(|line| tracing::error!("{line}"));
+    fn refuse(&mut self, problems: &Problems) {
+        problems.log();
         self.starts = false;
     }
 
-    /// Checks the Unix sockets that a start would listen on: those for clients, and the control
-    /// socket. The control socket is skipped if its path is derived from a client socket that
-    /// cannot be created either.
+    /// Checks the Unix sockets that a start would listen on. The control socket is skipped if its
+    /// path is derived from a client socket that cannot be created either.
     fn sockets(&mut self, plan: &ServePlan, made: Option<&Path>) {
-        let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
-            Listen::Unix(path) => Some(("nbd", path.clone(), listener.line)),
-            Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
-        });
-        let vhost = plan.guests().filter_map(|(_, guests, line)| match &guests.socket {
-            VhostSocket::Listen(path, _) => Some(("vhost-user-blk", path.clone(), line)),
-            VhostSocket::Connect(_) => None,
-        });
-        let mut sockets: Vec<_> = nbd.chain(vhost).collect();
+        let own = client_sockets(plan).filter(|one| one.is_own);
+        let mut sockets: Vec<_> = own.map(|one| (one.key, one.path.to_owned(), one.line)).collect();
         let control = control(plan);
         let reachable =
-            control.beside.is_none_or(|(_, path)| probe::socket(path, self.patience).is_none());
+            control.beside.is_none_or(|one| probe::socket(one.path, self.deadline).is_none());
         sockets
             .extend(control.path.filter(|_| reachable).map(|path| ("control", path, control.line)));
         for (key, path, line) in sockets.into_iter().filter(|(_, path, _)| !is_in(path, made)) {
-            if let Some(why) = probe::socket(&path, self.patience) {
-                let mut problem = Problems::new(&plan.file);
-                problem.add(line, format!("{key}: unix:{}: {why}", path.display()));
-                self.refuse(&problem.to_string());
+            if let Some(why) = probe::socket(&path, self.deadline) {
+                self.refuse(&plan.problem(line, format!("{key}: unix:{}: {why}", path.display())));
             }
         }
     }
 
-    /// Checks the TCP ports that a start would listen on: those of clients, and that of metrics.
     fn ports(&mut self, plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
             Listen::Unix(_) | Listen::Abstract(_) | Listen::Inherited(_) => None,
@@ -145,19 +125,16 @@ impl Findings {
         });
         let wanted: Vec<_> = nbd.chain(metrics(plan, metrics_flag)).collect();
         for (address, place, key) in wanted {
-            if let Some(why) = probe::tcp(address, self.patience) {
-                let mut problem = Problems::new(&plan.file);
-                problem.add_at(place, format!("{key}{address}: {why}"));
-                self.refuse(&problem.to_string());
+            if let Some(why) = probe::tcp(address, self.deadline) {
+                self.refuse(&plan.problem(place, format!("{key}{address}: {why}")));
             }
         }
     }
 
     fn refuse_start(&mut self, plan: &ServePlan, error: &StartError) {
-        self.refuse(&start_error::to_problems(plan, error).to_string());
+        self.refuse(&start_error::to_problems(plan, error));
     }
 
-    /// Adds the line of a volume.
     fn volume(&mut self, volume: &Volume) {
         let size_bytes = volume.capacity() << SECTOR_SHIFT;
         let layout = match volume.layout() {
@@ -169,9 +146,8 @@ impl Findings {
     }
 }
 
-/// Logs the problems of a configuration that cannot be loaded. Returns the verdict on it.
 pub fn not_valid(file: &str, problems: &Problems) -> String {
-    problems.to_string().lines().for_each(|line| tracing::error!("{line}"));
+    problems.log();
     let name = if file.is_empty() { "command line" } else { file };
     format!("{}: not valid: {}\n", visible(name), counted(problems.count(), "error"))
 }

@@ -13,14 +13,12 @@ use millrace_block::Layout;
 
 use crate::config::{KeyLines, Problems, ServePlan};
 
-/// State of the file at a drive's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileState {
     /// Missing, or empty.
     Missing,
     /// The file exists, but no byte was ever written to it.
     Fresh,
-    /// May hold data.
     Written,
 }
 
@@ -43,21 +41,20 @@ fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> 
     (0..until).find(missing).map(|at| (at, last))
 }
 
-/// Refuses a plan with a volume that has lost a file.
-///
-/// # Errors
-/// Returns a problem for the first such file, with the line of its drive.
 pub fn check(plan: &ServePlan) -> Result<(), Problems> {
     let mut lines = plan.lines.drives.as_slice();
     plan.config.volumes.iter().try_for_each(|volume| {
         let (own, rest) = lines.split_at(volume.drives.len());
         lines = rest;
-        check_volume(&plan.file, volume, own)
+        check_volume(plan, volume, own)
     })
 }
 
-fn check_volume(file: &str, volume: &VolumeConfig, lines: &[KeyLines]) -> Result<(), Problems> {
-    let mut problems = Problems::new(file);
+fn check_volume(
+    plan: &ServePlan,
+    volume: &VolumeConfig,
+    lines: &[KeyLines],
+) -> Result<(), Problems> {
     let drives = &volume.drives;
     // A volume with a single drive has no other drive whose data would be incomplete.
     if drives.len() < 2 {
@@ -75,8 +72,7 @@ fn check_volume(file: &str, volume: &VolumeConfig, lines: &[KeyLines]) -> Result
         file.display(),
         volume.name
     );
-    problems.add(lines[at].at("path"), text);
-    Err(problems)
+    Err(plan.problem(lines[at].at("path"), text))
 }
 
 #[cfg(test)]

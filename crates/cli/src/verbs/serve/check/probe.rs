@@ -17,59 +17,39 @@ use millrace_exports::{socket_holder, socket_refusal};
 
 /// Longest time that a check waits for locks that other processes hold.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two attempts at a lock.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Deadline for waiting for other processes. A killed process holds its locks for some time, and a
-/// start waits for their release.
-#[derive(Debug, Clone, Copy)]
-pub struct Patience {
-    until: Instant,
+/// Returns the deadline of all waits of a check. A killed process holds its locks for some time,
+/// and a start waits for their release.
+pub fn deadline() -> Instant {
+    Instant::now() + PATIENCE
 }
 
-impl Patience {
-    /// Allows one second from now on, for all waits together.
-    pub fn new() -> Patience {
-        Patience { until: Instant::now() + PATIENCE }
-    }
-
-    /// Returns the deadline of all waits.
-    pub fn until(self) -> Instant {
-        self.until
-    }
-
-    /// Allows no wait.
-    pub fn none() -> Patience {
-        Patience { until: Instant::now() }
-    }
-
-    /// Repeats `held` until it returns `None` or the deadline has passed. Returns its last value.
-    fn wait_for<T>(self, held: impl Fn() -> Option<T>) -> Option<T> {
-        loop {
-            let found = held()?;
-            if Instant::now() >= self.until {
-                return Some(found);
-            }
-            thread::sleep(PAUSE);
+/// Repeats `held` until it returns `None` or the deadline has passed. Returns its last value.
+fn wait_for<T>(deadline: Instant, held: impl Fn() -> Option<T>) -> Option<T> {
+    loop {
+        let found = held()?;
+        if Instant::now() >= deadline {
+            return Some(found);
         }
+        thread::sleep(PAUSE);
     }
 }
 
 /// Returns why no socket can be created at a path, with a remedy; `None` if it can.
-pub fn socket(path: &Path, patience: Patience) -> Option<String> {
-    patience.wait_for(|| socket_holder(path));
+pub fn socket(path: &Path, deadline: Instant) -> Option<String> {
+    wait_for(deadline, || socket_holder(path));
     socket_refusal(path)
 }
 
 /// Returns why nobody can listen at a TCP address, with a remedy; `None` if somebody can. Port 0 is
 /// always free.
-pub fn tcp(address: SocketAddr, patience: Patience) -> Option<String> {
+pub fn tcp(address: SocketAddr, deadline: Instant) -> Option<String> {
     let refused = || TcpListener::bind(address).err();
     let in_use = || refused().filter(|error| error.kind() == io::ErrorKind::AddrInUse);
-    patience.wait_for(in_use).or_else(refused).map(|error| no_tcp(&error))
+    wait_for(deadline, in_use).or_else(refused).map(|error| no_tcp(&error))
 }
 
-/// Returns the remedy for an error of listening at a TCP address.
 pub fn no_tcp(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "in use by another server; choose another port".to_owned(),
@@ -109,7 +89,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         drop(UnixListener::bind(at("stale")).unwrap());
-        let socket = |name| socket(&at(name), Patience::none());
+        let socket = |name| socket(&at(name), Instant::now());
         assert_eq!((socket("new"), socket("stale")), (None, None));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was made");
     }
@@ -117,7 +97,7 @@ mod tests {
     #[test]
     fn a_port_that_is_taken_and_an_address_of_others_are_refused() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let tcp = |address| tcp(address, Patience::none());
+        let tcp = |address| tcp(address, Instant::now());
         let said = |address: &str| tcp(address.parse().unwrap());
         assert_eq!(said("127.0.0.1:0"), None);
         let why = tcp(taken);
@@ -140,18 +120,18 @@ mod tests {
         };
         let look = |patience| socket(&dir.path().join("s"), patience);
         let file = lock();
-        assert!(look(Patience::none()).is_some());
+        assert!(look(Instant::now()).is_some());
         // As a process that was killed does.
         thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(200));
                 drop(file);
             });
-            assert_eq!(look(Patience::new()), None);
+            assert_eq!(look(deadline()), None);
         });
         let began = Instant::now();
         let _file = lock();
-        assert!(look(Patience::new()).is_some());
+        assert!(look(deadline()).is_some());
         assert!(began.elapsed() >= PATIENCE);
     }
 }

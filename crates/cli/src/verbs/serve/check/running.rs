@@ -2,8 +2,7 @@
 //! can.
 //!
 //! The running daemon itself holds the locks and sockets, which would count as in use, so it is
-//! asked for a dry run of a reload. It is found by the control socket in the configuration. `serve`
-//! calls this module.
+//! asked for a dry run of a reload. It is found by the control socket in the configuration.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,7 +16,7 @@ use crate::views::Reload;
 use crate::views::client::Client;
 use crate::views::requests::{RELOAD, RemovalOptions};
 
-/// Asks the daemon of a configuration for a dry run, if it is running. Returns the exit status.
+/// Returns `None` if the daemon of this configuration is not running.
 pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<ExitCode>> {
     let Some(file) = file else { return Ok(None) };
     // If no daemon of this version is found, the host is checked as for a start.

@@ -6,42 +6,34 @@
 use millrace::{ConfigPart, SetupError, StartError};
 use millrace_drives::SpecError;
 
-use crate::config::{Position, Problems, ServePlan};
+use crate::config::{KeyLines, Position, Problems, ServePlan};
 
-/// Converts an error to a problem at the line of the part that caused it.
 pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
-    let mut problems = Problems::new(&plan.file);
     let text = text_of(&error.source);
-    match error.part {
-        // The drives of files opened from a directory are not in the configuration file, so they
-        // have no line.
-        ConfigPart::Drive(number) if number >= plan.lines.drives.len() => {
-            problems.add_at(Position::File, text);
-        }
-        ConfigPart::Drive(number) => {
+    let lines = &plan.lines;
+    // Drives, volumes and exports of files opened from a directory are not in the configuration
+    // file, so they have no line.
+    let (line, text) = match error.part {
+        ConfigPart::Drive(number) if number < lines.drives.len() => {
             let (line, text) = drive_problem(plan, number, &error.source);
-            problems.add(line, text);
+            (Some(line), text)
         }
-        ConfigPart::Volume(number) => match plan.lines.volumes.get(number) {
-            Some(lines) => problems.add(lines.line, text),
-            None => problems.add_at(Position::File, text),
-        },
-        ConfigPart::Listener(number) => {
-            problems.add(plan.listeners[number].line, format!("nbd: {text}"))
+        ConfigPart::Volume(number) => (lines.volumes.get(number).map(|lines| lines.line), text),
+        ConfigPart::Listener(number) => (Some(plan.listeners[number].line), format!("nbd: {text}")),
+        ConfigPart::ListenerTls(number) => (Some(plan.listeners[number].tls_line), text),
+        ConfigPart::Export(number) => {
+            let key = |lines: &KeyLines| {
+                if lines.has("directory") { "directory" } else { "tls-allow" }
+            };
+            (lines.exports.get(number).map(|lines| lines.at(key(lines))), text)
         }
-        ConfigPart::ListenerTls(number) => problems.add(plan.listeners[number].tls_line, text),
-        ConfigPart::Export(number) => match plan.lines.exports.get(number) {
-            Some(lines) if lines.has("directory") => problems.add(lines.at("directory"), text),
-            Some(lines) => problems.add(lines.at("tls-allow"), text),
-            None => problems.add_at(Position::File, text),
-        },
         ConfigPart::Guests(number) => {
-            let line = plan.lines.exports[number].at("vhost-user-blk");
-            problems.add(line, format!("vhost-user-blk: {text}"));
+            let line = lines.exports[number].at("vhost-user-blk");
+            (Some(line), format!("vhost-user-blk: {text}"))
         }
-        _ => problems.add_at(Position::File, text),
-    }
-    problems
+        _ => (None, text),
+    };
+    plan.problem(line.map_or(Position::File, Position::Line), text)
 }
 
 /// Returns the text of an error with its causes, without the prefix "cannot open drive".
@@ -77,7 +69,6 @@ fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize,
     }
 }
 
-/// Describes two drives that share a file.
 fn same_file(plan: &ServePlan, number: usize, other: usize) -> String {
     let drives: Vec<_> = plan.drives().collect();
     let ((drive, _), (other, other_lines)) = (drives[number], drives[other]);

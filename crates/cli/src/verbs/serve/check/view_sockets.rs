@@ -7,31 +7,50 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use millrace::{AllowedPeers, Listen, SocketAccess, VhostSocket};
 use millrace_console::visible;
 use millrace_exports::nbd::{UnixSocket, handed_over_names};
 use rustix::process::geteuid;
 
-use super::probe::{self, Patience};
+use super::probe;
 use crate::config::words::{ControlWord, control_beside};
 use crate::config::{Position, Problems, ServePlan};
 use crate::views::Sockets;
 use crate::views::metrics_listener::{BoundAddress, MetricsListener};
 
-/// Control socket of a plan, and the line that decides its path.
 pub struct ControlSocket<'a> {
-    /// Path of the socket, if there is one.
     pub path: Option<PathBuf>,
-    /// Line that decides the path.
+    /// Line of the configuration that decides the path.
     pub line: usize,
-    /// Key and path of the client socket from which the default path is derived. `None` if the plan
-    /// names the path.
-    pub beside: Option<(&'static str, &'a Path)>,
+    /// Client socket that the daemon creates and from which the default path is derived. `None` if
+    /// the plan names the path.
+    pub beside: Option<ClientSocket<'a>>,
 }
 
-/// Returns the control socket: at the plan's path, or at a path derived from the first Unix socket
-/// of a server.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientSocket<'a> {
+    pub key: &'static str,
+    pub path: &'a Path,
+    pub line: usize,
+    /// False if the frontend of a virtual machine creates the socket.
+    pub is_own: bool,
+}
+
+pub fn client_sockets(plan: &ServePlan) -> impl Iterator<Item = ClientSocket<'_>> {
+    let nbd = plan.listeners.iter().filter_map(|listener| {
+        let path = listener.unix_path()?;
+        Some(ClientSocket { key: "nbd", path, line: listener.line, is_own: true })
+    });
+    nbd.chain(plan.guests().map(|(_, guests, line)| ClientSocket {
+        key: "vhost-user-blk",
+        path: guests.path(),
+        line,
+        is_own: matches!(guests.socket, VhostSocket::Listen(..)),
+    }))
+}
+
 pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
     if let Some(control) = &plan.daemon.control {
         let path = match control {
@@ -40,20 +59,11 @@ pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
         };
         return ControlSocket { path, line: plan.lines.server.at("control"), beside: None };
     }
-    let sockets = plan.listeners.iter().filter_map(|listener| match &listener.address {
-        Listen::Unix(path) => Some(("nbd", path.as_path(), listener.line)),
-        Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
-    });
-    let machines = plan.guests().map(|(_, guests, line)| ("vhost-user-blk", guests.path(), line));
-    let Some((key, socket, line)) = sockets.chain(machines).next() else {
+    let Some(first) = client_sockets(plan).next() else {
         return ControlSocket { path: None, line: 1, beside: None };
     };
-    let own = !plan.guests().any(|(_, guests, _)| {
-        // The frontend of the virtual machine creates this socket, so the control socket is not
-        // placed next to it.
-        matches!(guests.socket, VhostSocket::Connect(_)) && guests.path() == socket
-    });
-    ControlSocket { path: control_beside(socket), line, beside: own.then_some((key, socket)) }
+    let beside = Some(first).filter(|first| first.is_own);
+    ControlSocket { path: control_beside(first.path), line: first.line, beside }
 }
 
 /// Returns the paths at which the daemon of a plan may have its control socket. Each is derived
@@ -63,16 +73,11 @@ pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
     if plan.daemon.control.is_some() {
         return own.collect();
     }
-    let beside = plan.listeners.iter().filter_map(|listener| match &listener.address {
-        Listen::Unix(path) => control_beside(path),
-        Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
-    });
-    let of_guests = plan.guests().filter_map(|(_, guests, _)| control_beside(guests.path()));
-    own.chain(beside).chain(of_guests).collect()
+    own.chain(client_sockets(plan).filter_map(|one| control_beside(one.path))).collect()
 }
 
-/// Returns the clients of the control socket that may change anything: root, the user of this
-/// process, and the members of `control-admin-group`.
+/// Returns the clients that may change anything: root, the user of this process, and the members of
+/// `control-admin-group`.
 fn admins(plan: &ServePlan) -> AllowedPeers {
     let mut users = vec![0, geteuid().as_raw()];
     users.dedup();
@@ -89,8 +94,8 @@ fn control_file(plan: &ServePlan) -> SocketAccess {
     }
 }
 
-/// Returns the address of metrics, if one is set, with its position and the prefix of messages. The
-/// flag overrides the plan.
+/// Returns the address of metrics with its position and the prefix of messages. The flag overrides
+/// the plan.
 pub fn metrics(
     plan: &ServePlan,
     flag: Option<SocketAddr>,
@@ -106,9 +111,6 @@ pub fn metrics(
 
 /// Refuses sockets from systemd that no export listens on, because their clients would connect and
 /// wait forever.
-///
-/// # Errors
-/// Returns the names of the sockets, and the remedy.
 pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
     let is_used = |name: &String| {
         let wanted = Listen::Inherited(name.clone());
@@ -120,63 +122,47 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
         return Ok(());
     }
     let names = unused.iter().map(|name| visible(name)).collect::<Vec<_>>().join(", ");
-    let mut problems = Problems::new(&plan.file);
-    problems.add_at(
-        Position::File,
-        format!(
-            "the service manager hands over sockets that no export listens on: {names}; clients \
-             would wait there forever; add nbd = \"systemd:{}\" to an export, or remove the socket \
-             from its unit",
-            visible(&unused[0])
-        ),
+    let text = format!(
+        "the service manager hands over sockets that no export listens on: {names}; clients would \
+         wait there forever; add nbd = \"systemd:{}\" to an export, or remove the socket from its \
+         unit",
+        visible(&unused[0])
     );
-    Err(problems)
+    Err(plan.problem(Position::File, text))
 }
 
-/// Binds the sockets of a plan. `metrics_flag` overrides the plan's address of metrics.
 pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
-    let problem = |place: Position, text: String| {
-        let mut problems = Problems::new(&plan.file);
-        problems.add_at(place, text);
-        problems
-    };
     let ControlSocket { path, line, beside } = control(plan);
-    if let Some((key, socket)) = beside {
-        // The client socket is reported rather than the default control socket, whose path is
-        // derived from it.
-        if let Some(why) = probe::socket(socket, Patience::none()) {
-            let text = format!("{key}: unix:{}: {why}", socket.display());
-            return Err(problem(Position::Line(line), text));
-        }
+    // The client socket is reported rather than the default control socket, whose path is derived
+    // from it.
+    if let Some(client) = beside
+        && let Some(why) = probe::socket(client.path, Instant::now())
+    {
+        let text = format!("{}: unix:{}: {why}", client.key, client.path.display());
+        return Err(plan.problem(line, text));
     }
     let file = control_file(plan);
     let control = path.map(|path| UnixSocket::bind_with(&path, &file)).transpose();
-    let control =
-        control.map_err(|error| problem(Position::Line(line), format!("control: {error}")))?;
+    let control = control.map_err(|error| plan.problem(line, format!("control: {error}")))?;
     let metrics = MetricsListener::new(bind_metrics(plan, metrics_flag)?);
-    let metrics = metrics.map_err(|error| problem(Position::File, format!("eventfd: {error}")))?;
+    let metrics =
+        metrics.map_err(|error| plan.problem(Position::File, format!("eventfd: {error}")))?;
     Ok(Sockets { control, admins: admins(plan), metrics: Arc::new(metrics) })
 }
 
-/// Binds the address of metrics, if there is one.
 pub fn bind_metrics(
     plan: &ServePlan,
     metrics_flag: Option<SocketAddr>,
 ) -> Result<Option<BoundAddress>, Problems> {
     let Some((address, place, key)) = metrics(plan, metrics_flag) else { return Ok(None) };
-    BoundAddress::bind(address).map(Some).map_err(|error| {
-        let mut problems = Problems::new(&plan.file);
-        problems.add_at(place, format!("{key}{address}: {}", probe::no_tcp(&error)));
-        problems
-    })
+    let refused = |error| plan.problem(place, format!("{key}{address}: {}", probe::no_tcp(&error)));
+    BoundAddress::bind(address).map(Some).map_err(refused)
 }
 
-/// Returns the lines that say where metrics are served.
 pub fn describe_metrics(address: SocketAddr) -> String {
     format!("metrics at http://{address}/metrics\ndashboard at http://{address}/\n")
 }
 
-/// Describes the sockets for the printed report. Logs a missing control socket.
 pub fn describe(sockets: &Sockets) -> String {
     let mut text = String::new();
     match &sockets.control {

@@ -2,8 +2,7 @@
 //! output.
 //!
 //! Standard output has tables, lines to paste and `ready`, which programs read. Warnings go to
-//! standard error as text or JSON, depending on the flags. `serve` and findings.rs call this
-//! module.
+//! standard error as text or JSON, depending on the flags.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,13 +11,11 @@ use millrace::{DriveWorkers, Opened, Volume};
 use millrace_block::Serving;
 
 use super::exposure;
-use crate::config::{Problems, ServePlan};
+use crate::config::ServePlan;
 
 /// Page size of most guests in bytes; the only one on x86-64.
 const GUEST_PAGE: u32 = 4096;
 
-/// Logs warnings about the plan itself: settings that are probably mistakes. `metrics_flag`
-/// overrides the plan's address of metrics.
 pub fn on_plan(plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
     plan.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let memory = std::fs::read_to_string("/proc/meminfo").ok();
@@ -30,7 +27,6 @@ pub fn on_plan(plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
     exposed.iter().for_each(|text| tracing::warn!("{text}"));
 }
 
-/// Logs warnings and notes about the opened drives, and about serving modes.
 pub fn on_start(plan: &ServePlan, opened: &Opened, workers: &DriveWorkers) {
     let per_drive = |serving| serving == Serving::PerDrive;
     if workers.threads() == 0
@@ -43,7 +39,6 @@ pub fn on_start(plan: &ServePlan, opened: &Opened, workers: &DriveWorkers) {
     on_volumes(plan, &opened.volumes, (&opened.warnings, &opened.notes));
 }
 
-/// Logs warnings and notes about opened drives, and warnings about volumes that guests refuse.
 pub fn on_volumes(
     plan: &ServePlan,
     volumes: &[Arc<Volume>],
@@ -62,22 +57,17 @@ pub fn on_volumes(
 fn large_blocks(plan: &ServePlan, volume: &str, block_bytes: u32) -> impl Iterator<Item = String> {
     let is_its = move |name: &str| block_bytes > GUEST_PAGE && name == volume;
     plan.guests().filter(move |(export, ..)| is_its(&export.volume)).map(move |(_, guests, line)| {
-        let mut warning = Problems::new(&plan.file);
         let socket = guests.path().display();
-        warning.add(
-            line,
-            format!(
-                "vhost-user-blk: unix:{socket}: the blocks of volume {volume} have {block_bytes} bytes, and \
-                 Linux guests refuse a disk whose block is larger than their page, mostly \
-                 {GUEST_PAGE} bytes (`virtio_blk: invalid block size`); a cache does not change \
-                 that: take a drive with smaller blocks, or let the guest mount it over NBD"
-            ),
+        let text = format!(
+            "vhost-user-blk: unix:{socket}: the blocks of volume {volume} have {block_bytes} bytes, \
+             and Linux guests refuse a disk whose block is larger than their page, mostly \
+             {GUEST_PAGE} bytes (`virtio_blk: invalid block size`); a cache does not change that: \
+             take a drive with smaller blocks, or let the guest mount it over NBD"
         );
-        warning.to_string()
+        plan.problem(line, text).to_string()
     })
 }
 
-/// Parses the machine's memory in bytes from `/proc/meminfo`.
 fn total_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -1,15 +1,13 @@
 //! `LiveDaemon`: the running daemon as its views see it.
 //!
 //! `LiveDaemon` owns handles to the volumes and to the server's counters, the current trace
-//! recording (trace_recording.rs), and current lock statistics (lock_statistics.rs). Otherwise it
-//! only reads counters, so that a request costs the I/O threads no more than the transfer of the
-//! cache lines that are read. The verbs of verbs/ctl.rs call it on the thread of `views`; `serve`
-//! creates it at the end of the start.
+//! recording, and current lock statistics. Otherwise it only reads counters, so that a request
+//! costs the I/O threads no more than the transfer of the cache lines that are read.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace::{Server, VolumeSpace};
+use millrace::{Server, VolumeSpace, Words};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_exports::nbd::Observer;
 use millrace_machine::Native;
@@ -41,29 +39,20 @@ use crate::views::{
 
 /// Default number of seconds in an answer to `history`.
 const HISTORY_S: usize = 120;
-/// Maximum time that a reload waits until nobody reads the former lists. The next constant is the
-/// time between two checks.
+/// Maximum time that a reload waits until nobody reads the former lists, which it checks every
+/// `READERS_LOOK`.
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const READERS_LOOK: Duration = Duration::from_micros(100);
 
-/// Source of a daemon's configuration, which reloads and changes it.
 pub trait Reloader: Send + Sync {
-    /// Makes a daemon serve the configuration in a file.
-    ///
-    /// # Errors
-    /// Returns the reason if it fails; nothing has changed then.
     fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal>;
 
-    /// Adds a section to the served configuration.
     fn add(&self, daemon: &LiveDaemon, asked: &AddSection) -> Result<ReloadReport, Refusal>;
 
-    /// Removes a section from the served configuration.
     fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal>;
 
-    /// Returns the configuration that a daemon serves now.
     fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal>;
 
-    /// Compares the served configuration with the current content of its file.
     fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges;
 }
 
@@ -71,23 +60,22 @@ pub trait Reloader: Send + Sync {
 /// drives and volumes through the current `ServedLists`.
 pub struct LiveDaemon {
     started: Instant,
-    reloader: Box<dyn Reloader>,
+    pub reloader: Box<dyn Reloader>,
     /// Servers and volumes; `None` once the daemon stops.
     server: Mutex<Option<Server>>,
     lists: Mutex<Arc<ServedLists>>,
-    recording: TraceRecording,
-    lock_statistics: LockStatistics,
-    marks: Arc<DirtyMarks>,
-    metrics: Arc<MetricsListener>,
+    pub recording: TraceRecording,
+    pub lock_statistics: LockStatistics,
+    pub marks: Arc<DirtyMarks>,
+    pub metrics: Arc<MetricsListener>,
     huge_pages: HugePages,
     sampler: Sampler,
     failed_requests: FailedRequests,
-    open_files: OpenFilesThreads,
+    pub open_files: OpenFilesThreads,
     heap_trim: HeapTrim,
 }
 
 impl LiveDaemon {
-    /// Makes the state of a daemon that begins to serve.
     pub fn new(
         server: Server,
         (marks, reloader, metrics): (Arc<DirtyMarks>, Box<dyn Reloader>, Arc<MetricsListener>),
@@ -118,17 +106,13 @@ impl LiveDaemon {
         Arc::clone(&self.lists.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the lists by ones for the server's current volumes and exports.
+    /// Replaces the lists by ones for the server's current volumes and exports. Waits until nobody
+    /// uses the former lists, so that their drives can be closed.
     pub fn follow(&self, server: &Server) {
         self.open_files.start_if_needed(server);
-        self.replace_lists(ServedLists::new(server));
-    }
-
-    /// Replaces the lists, and waits until nobody uses the former lists, so that their drives can
-    /// be closed.
-    fn replace_lists(&self, lists: ServedLists) {
+        let lists = Arc::new(ServedLists::new(server));
         let mut place = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut before = std::mem::replace(&mut *place, Arc::new(lists));
+        let mut before = std::mem::replace(&mut *place, lists);
         drop(place);
         let deadline = Instant::now() + READERS_TIMEOUT;
         while Arc::get_mut(&mut before).is_none() && Instant::now() < deadline {
@@ -141,14 +125,8 @@ impl LiveDaemon {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the server, unless a reload holds the lock.
     pub fn try_server(&self) -> Option<MutexGuard<'_, Option<Server>>> {
         self.server.try_lock().ok()
-    }
-
-    /// Takes the server from a daemon that stops. Waits for a reload in progress.
-    pub fn take_server(&self) -> Option<Server> {
-        self.server().take()
     }
 
     /// Returns why the daemon cannot continue: a thread that it needs has died.
@@ -173,7 +151,6 @@ impl LiveDaemon {
         lists.targets.look(&lists.servers.groups, &lists.volumes, Instant::now());
     }
 
-    /// Returns the counters that a query selects.
     pub fn report(&self, query: StatsQuery) -> report::Report {
         let lists = &*self.lists();
         let groups = &lists.servers.groups;
@@ -185,8 +162,8 @@ impl LiveDaemon {
         let drives = drives.zip(&lists.schedulers).zip(self.failed_last_minute(lists));
         let drives = drives.filter(|(((.., is_shown), _), _)| *is_shown);
         let drives = drives.map(|(((volume, disk, _), scheduler), failed_last_minute)| {
-            let configured = configured((drive(volume, disk), scheduler));
-            report::Drive { failed_last_minute, ..configured }
+            let scheduler_configured = (*scheduler).to_owned();
+            report::Drive { failed_last_minute, scheduler_configured, ..drive(volume, disk) }
         });
         let failures = lists.servers.failures();
         let exports = lists.exports.iter().zip(failures).map(|(export, failed)| report::Export {
@@ -225,44 +202,14 @@ impl LiveDaemon {
 }
 
 impl LiveDaemon {
-    /// Returns the volumes that are served.
     pub fn volumes(&self) -> Vec<Arc<Volume<Native>>> {
         self.lists().volumes.clone()
     }
 
-    /// Returns the configuration source, which changes the configuration.
-    pub fn reloader(&self) -> &dyn Reloader {
-        &*self.reloader
-    }
-
-    /// Returns the threads that open and close files of directories.
-    pub fn open_files(&self) -> &OpenFilesThreads {
-        &self.open_files
-    }
-
-    pub fn marks(&self) -> &Arc<DirtyMarks> {
-        &self.marks
-    }
-
-    /// Returns the socket of the metrics page.
-    pub fn metrics(&self) -> &MetricsListener {
-        &self.metrics
-    }
-
-    pub fn recording(&self) -> &TraceRecording {
-        &self.recording
-    }
-
-    pub fn lock_statistics(&self) -> &LockStatistics {
-        &self.lock_statistics
-    }
-
-    /// Returns the samples of the last seconds.
     pub fn history(&self, range: &HistoryRange) -> History {
         self.sampler.last(range.seconds.unwrap_or(HISTORY_S))
     }
 
-    /// Changes settings of a group.
     pub fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
         let lists = self.lists();
         let groups = &lists.servers.groups;
@@ -277,14 +224,12 @@ impl LiveDaemon {
         group_settings::set(groups, asked, warn)
     }
 
-    /// Returns the number of requests that each drive failed in the last minute.
     fn failed_last_minute(&self, lists: &ServedLists) -> Vec<u64> {
         let count = |disk: &Arc<Disk<Native>>| disk.failures().count;
         let counts = lists.disks().map(|disk| (disk.name(), count(disk)));
         self.failed_requests.look(counts, Instant::now())
     }
 
-    /// Returns a line for each drive in trouble.
     pub fn problems(&self) -> Vec<String> {
         let lists = &*self.lists();
         let drives = lists.disks().zip(self.failed_last_minute(lists));
@@ -296,19 +241,11 @@ impl LiveDaemon {
 }
 
 fn guests(lists: &ServedLists) -> Vec<GuestThread> {
-    let thread = |name: &str, at, stats: &_| GuestThread::new(name, at, stats);
-    let exports = lists.servers.vhost.stats().into_iter();
-    exports
-        .flat_map(|(name, threads)| {
-            let threads = threads.iter().enumerate();
-            threads.map(|(at, stats)| thread(&name, at, stats)).collect::<Vec<_>>()
-        })
-        .collect()
-}
-
-/// Adds the scheduler that a drive had at the start.
-fn configured((drive, scheduler): (report::Drive, &&'static str)) -> report::Drive {
-    report::Drive { scheduler_configured: (*scheduler).to_owned(), ..drive }
+    let exports = lists.servers.vhost.stats();
+    let threads = exports.iter().flat_map(|(name, threads)| {
+        threads.iter().enumerate().map(move |(at, stats)| GuestThread::new(name, at, stats))
+    });
+    threads.collect()
 }
 
 fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
@@ -322,9 +259,7 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         size_bytes: disk.capacity() << millrace_block::SECTOR_SHIFT,
         in_flight: stats.in_flight(),
         tags_in_use: disk.tags_in_use(),
-        scheduler: volume_settings::scheduler_of(disk).to_owned(),
-        scheduler_configured: String::new(),
-        failed_last_minute: 0,
+        scheduler: volume_settings::kind_of(disk).word().to_owned(),
         driver: millrace_block::driver_counts(disk)
             .into_iter()
             .map(|(k, n)| (k.to_owned(), n))
@@ -340,6 +275,7 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
             .filter(|(_, stats)| stats.requests() > 0 || stats.ios() > 0)
             .map(|(hctx, stats)| report::Queue::new(*hctx, stats))
             .collect(),
+        ..report::Drive::default()
     }
 }
 

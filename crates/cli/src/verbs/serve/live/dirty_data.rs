@@ -8,7 +8,6 @@ use millrace::{AtRisk, Cache, DriveAtRisk, Native};
 use super::daemon::LiveDaemon;
 use crate::config::words::bytes_for_people;
 
-/// Returns a line about data that waits for failing drives, for a daemon that is serving.
 pub fn while_served(cache: &Cache<Native>) -> Option<String> {
     let mut risk = cache.at_risk()?;
     risk.drives.retain(|of| of.failed.is_some());
@@ -22,7 +21,6 @@ pub fn while_served(cache: &Cache<Native>) -> Option<String> {
     ))
 }
 
-/// Returns a line about a drive that does not answer, for a daemon that is serving.
 pub fn while_stuck(cache: &Cache<Native>, drive: usize) -> String {
     let is_its = |of: &&DriveAtRisk| of.drive == drive;
     let bytes = cache.at_risk().and_then(|risk| risk.drives.iter().find(is_its).map(|of| of.bytes));
@@ -35,16 +33,12 @@ pub fn while_stuck(cache: &Cache<Native>, drive: usize) -> String {
     )
 }
 
-/// Reason why a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DaemonEnd {
-    /// A signal requested a stop.
     Stopped,
-    /// A second signal requested an immediate end.
     SecondSignal,
 }
 
-/// Returns a line about data that is lost with the end of the daemon.
 pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
     let risk = cache.at_risk()?;
     let mut why = failing(cache, &risk);
@@ -90,12 +84,10 @@ pub fn is_lost(daemon: &LiveDaemon, volume: &str, failures: &[String]) -> bool {
 pub struct DirtySnapshot {
     risk: Option<AtRisk>,
     answered: Vec<u64>,
-    /// Bytes written back to the drives so far.
     written: u64,
 }
 
 impl DirtySnapshot {
-    /// Takes the current dirty data of a cache.
     pub fn now(cache: &Cache<Native>) -> DirtySnapshot {
         let answered = cache.below().disks().iter().map(|disk| disk.stats().ios()).collect();
         let written = cache.written_back() * cache.stats().page_bytes;

@@ -4,8 +4,7 @@
 //! it. The file has a line for each write-back cache: `clean "v"` until its first write is about to
 //! be acknowledged from memory, then `dirty "v"` until a clean stop. The word is overwritten in
 //! place, so that setting a mark needs no free space; every other change replaces the file. A line
-//! `lost  "v"` is the mark of an earlier daemon that is not acknowledged yet. Without a directory
-//! nothing is written. `serve` creates it before it serves; `--check` reads it.
+//! `lost  "v"` is the mark of an earlier daemon that is not acknowledged yet.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -25,16 +24,13 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use crate::views::Refusal;
 
 const FILE: &str = "caches";
-/// First line of the file with the marks.
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
-/// Number of attempts at a lock that another process holds. The next constant is the time between
-/// two attempts.
+/// Number of attempts at a lock that another process holds, `PAUSE` apart.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(25);
 /// Maximum length of the file that is read, in bytes: enough for a hundred thousand volumes.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// State of a cache in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CacheMark {
     /// The cache has acknowledged no write from memory.
@@ -82,7 +78,6 @@ impl Drop for MarkFile {
 }
 
 impl MarkFile {
-    /// Returns true if the file at the path is this one, and everything was written to it.
     fn is_kept(&self) -> bool {
         self.is_current && is_at(&self.file, &self.path)
     }
@@ -165,10 +160,6 @@ impl MarkFile {
 impl DirtyMarks {
     /// Locks the directory, if one is configured, takes over the marks of an earlier daemon, and
     /// prepares marks for these volumes.
-    ///
-    /// # Errors
-    /// Fails with a text if the directory is missing, used by another daemon, full or not writable,
-    /// or if the file cannot be parsed.
     pub fn open<'a>(
         folder: Option<&Path>,
         volumes: impl Iterator<Item = &'a str>,
@@ -184,15 +175,12 @@ impl DirtyMarks {
         Ok(DirtyMarks(Some(Mutex::new(marks))))
     }
 
-    /// Returns the volumes whose caches were dirty when an earlier daemon died, until they are
-    /// acknowledged.
     pub fn lost(&self) -> Vec<String> {
         let Some(marks) = self.lock() else { return Vec::new() };
         let is_lost = |(_, mark): &&(String, CacheMark)| *mark == CacheMark::Lost;
         marks.volumes.iter().filter(is_lost).map(|(volume, _)| volume.clone()).collect()
     }
 
-    /// Prepares marks for further volumes.
     pub fn add<'a>(&self, volumes: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
         let Some(mut marks) = self.lock() else { return Ok(()) };
         let before = marks.volumes.len();
@@ -216,8 +204,8 @@ impl DirtyMarks {
         }
     }
 
-    /// Makes caches mark their volumes before they become dirty for the first time. Volumes without
-    /// a mark, such as write-through ones, stay without.
+    /// Makes each cache mark its volume before the cache becomes dirty for the first time. Volumes
+    /// without a mark, such as write-through ones, get none.
     pub fn keep_for<'a>(self: &Arc<Self>, caches: impl Iterator<Item = &'a Arc<Cache<Native>>>) {
         for cache in caches.filter(|_| self.is_kept()) {
             let (marks, volume) = (Arc::clone(self), cache.below().name().to_owned());
@@ -225,7 +213,6 @@ impl DirtyMarks {
         }
     }
 
-    /// Returns true if a directory for the marks is configured.
     fn is_kept(&self) -> bool {
         self.0.is_some()
     }
@@ -233,16 +220,12 @@ impl DirtyMarks {
     /// Marks a volume as dirty, durably, unless it is marked already.
     pub fn mark(&self, volume: &str) {
         let Some(mut marks) = self.lock() else { return };
-        let mut at = HEADER.len() as u64;
-        for (name, mark) in &marks.volumes {
-            if name == volume && *mark == CacheMark::Clean {
-                break;
-            }
-            at += line(name, *mark).len() as u64;
-        }
-        let is_it = |one: &&mut (String, CacheMark)| one.0 == volume && one.1 == CacheMark::Clean;
-        let Some(found) = marks.volumes.iter_mut().find(is_it) else { return };
-        found.1 = CacheMark::Dirty;
+        let is_it =
+            |(name, mark): &(String, CacheMark)| name == volume && *mark == CacheMark::Clean;
+        let Some(index) = marks.volumes.iter().position(is_it) else { return };
+        let before = marks.volumes[..index].iter().map(|(name, mark)| line(name, *mark).len());
+        let at = (HEADER.len() + before.sum::<usize>()) as u64;
+        marks.volumes[index].1 = CacheMark::Dirty;
         let written = if marks.is_kept() {
             let written = marks.file.write_all_at(CacheMark::Dirty.word().as_bytes(), at);
             let written = written.and_then(|()| marks.file.sync_data());
@@ -260,17 +243,12 @@ impl DirtyMarks {
         }
     }
 
-    /// Checks that the file is still in place with all marks, and repairs it if necessary.
     pub fn look(&self) {
         if let Some(mut marks) = self.lock() {
             marks.look();
         }
     }
 
-    /// Removes the mark that an earlier daemon left for a volume.
-    ///
-    /// # Errors
-    /// Returns `bad-request` if there is no such mark, and `io` if the file cannot be written.
     pub fn acknowledge(&self, volume: &str) -> Result<(), Refusal> {
         let unknown = || {
             let lost: Vec<String> = self.lost().iter().map(|name| format!("{name:?}")).collect();
@@ -296,7 +274,6 @@ impl DirtyMarks {
         })
     }
 
-    /// Removes the marks at the end of the daemon, except those of volumes with lost data.
     pub fn settle(&self, is_lost: impl Fn(&str) -> bool) {
         if let Some(mut marks) = self.lock() {
             marks.settle(is_lost);
@@ -308,7 +285,6 @@ impl DirtyMarks {
     }
 }
 
-/// Returns the warning about a volume whose cache an earlier daemon left dirty.
 pub fn warning(volume: &str) -> String {
     let dashes = if volume.starts_with('-') { "-- " } else { "" };
     format!(
@@ -321,7 +297,7 @@ pub fn warning(volume: &str) -> String {
     )
 }
 
-/// Returns the volumes that a start would warn of. Changes nothing.
+/// Returns the volumes whose caches an earlier daemon left dirty. Changes nothing.
 pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     let shown = folder.display();
     let open = locked(folder)?;
@@ -334,7 +310,6 @@ pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(earlier(&folder.join(FILE))?.into_iter().map(|(volume, _)| volume).collect())
 }
 
-/// Opens the directory and locks it for this process.
 fn locked(path: &Path) -> anyhow::Result<File> {
     let shown = path.display();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -372,7 +347,6 @@ fn locked(path: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// Reads the marks of an earlier daemon.
 fn earlier(path: &Path) -> anyhow::Result<Vec<(String, CacheMark)>> {
     let shown = path.display();
     let mut options = File::options();
@@ -407,12 +381,10 @@ fn earlier(path: &Path) -> anyhow::Result<Vec<(String, CacheMark)>> {
     Ok(found)
 }
 
-/// Formats a line of the file.
 fn line(volume: &str, mark: CacheMark) -> String {
     format!("{} {}\n", mark.word(), serde_json::Value::from(volume))
 }
 
-/// Replaces the file durably and atomically.
 fn replace(path: &Path, folder: &File, volumes: &[(String, CacheMark)]) -> anyhow::Result<File> {
     let new = path.with_extension("new");
     let write = || -> io::Result<File> {
@@ -431,7 +403,6 @@ fn replace(path: &Path, folder: &File, volumes: &[(String, CacheMark)]) -> anyho
     })
 }
 
-/// Returns true if the path leads to this file or directory.
 fn is_at(file: &File, path: &Path) -> bool {
     let place = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let [open, there] = [file.metadata(), fs::metadata(path)].map(|meta| meta.ok().map(place));
@@ -458,7 +429,6 @@ fn advice(kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// Makes the caches of new volumes mark them before they become dirty for the first time.
 pub fn mark_caches(more: &millrace::MoreVolumes, marks: &Arc<DirtyMarks>) -> Result<(), String> {
     let caches = || more.caches.iter().map(|(cache, _)| cache);
     marks.add(caches().map(|cache| cache.below().name())).map_err(|error| format!("{error:#}"))?;

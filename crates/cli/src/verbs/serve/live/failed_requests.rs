@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_console::counted;
+
 use super::served_lists::NamedStates;
 
-/// Length of the window.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Failures within this time count as one entry.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Windows of all drives.
 #[derive(Debug, Default)]
 pub struct FailedRequests(Mutex<NamedStates<FailureWindow>>);
 
@@ -33,7 +33,6 @@ impl FailedRequests {
     }
 }
 
-/// Window of one drive.
 #[derive(Debug, Clone, Default)]
 struct FailureWindow {
     count: u64,
@@ -60,11 +59,9 @@ impl FailureWindow {
     }
 }
 
-/// Returns a line about a drive in trouble: it failed requests in the last minute, or its driver
-/// reports trouble.
 pub fn drive_problem(drive: &str, failed: u64, trouble: Option<&str>) -> Option<String> {
-    let requests = if failed == 1 { "request" } else { "requests" };
-    let failures = (failed > 0).then(|| format!("{failed} failed {requests} in the last minute"));
+    let failed_requests = || counted(failed as usize, "failed request");
+    let failures = (failed > 0).then(|| format!("{} in the last minute", failed_requests()));
     let words: Vec<&str> = failures.as_deref().into_iter().chain(trouble).collect();
     (!words.is_empty()).then(|| format!("drive {drive}: {}", words.join(", ")))
 }

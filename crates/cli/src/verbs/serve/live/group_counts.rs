@@ -11,7 +11,6 @@ use millrace_machine::Native;
 
 use crate::views::groups::{GroupCounts, OnVolume};
 
-/// Returns the counters of all groups by volume, with the default group first.
 pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<GroupCounts> {
     let table = groups.table();
     let listed = table.list();

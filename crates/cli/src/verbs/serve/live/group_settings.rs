@@ -16,12 +16,6 @@ use crate::config::group::targets::by_cache;
 use crate::views::settings::{GroupChange, GroupSetting, GroupState};
 use crate::views::{Refusal, SetGroup};
 
-/// Changes settings of the group of that name. `warn` returns warnings about settings without
-/// effect.
-///
-/// # Errors
-/// Returns `bad-request` for an unknown group, key or value, and `refused` if the group cannot have
-/// the setting.
 pub fn set(
     groups: &ServedGroups,
     asked: &SetGroup,
@@ -65,7 +59,6 @@ pub fn cached(config: &ServeConfig) -> Vec<(String, String)> {
     cached.map(|(group, volume)| (group.to_owned(), volume.name.clone())).collect()
 }
 
-/// Returns warnings about changed keys that caches ignore. `sets` returns true for a changed key.
 pub fn ignored_by_caches(
     cached: &[(String, String)],
     config: &GroupConfig,
@@ -75,7 +68,6 @@ pub fn ignored_by_caches(
     volumes.filter_map(|(_, volume)| by_cache(config, volume, &sets)).collect()
 }
 
-/// Returns all groups with their settings as text, and the warnings in `said`.
 pub fn list(groups: &ServedGroups, mut said: BTreeMap<String, Vec<String>>) -> Vec<GroupState> {
     let one = |config: &GroupConfig| GroupState {
         name: config.name.clone(),

@@ -14,7 +14,6 @@ const QUIET: Duration = Duration::from_secs(5);
 /// Maximum time between two trims while clients connect and disconnect continually.
 const BUSY: Duration = Duration::from_secs(60);
 
-/// Time of the last trim, and clients that have left since.
 #[derive(Default)]
 pub struct HeapTrim(Mutex<TrimState>);
 

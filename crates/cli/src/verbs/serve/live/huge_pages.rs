@@ -11,7 +11,6 @@ use millrace_machine::payload::huge_bytes;
 /// Time for which an answer stays valid.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// Last answer and its time.
 #[derive(Debug, Default)]
 pub struct HugePages(Mutex<Option<(Instant, u64)>>);
 
@@ -30,7 +29,6 @@ impl HugePages {
     }
 }
 
-/// Describes for the log whether the system provides huge pages on request.
 pub fn allowed() -> String {
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
     let text = std::fs::read_to_string(path).unwrap_or_default();

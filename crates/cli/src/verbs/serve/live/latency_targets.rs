@@ -1,11 +1,10 @@
 //! Latency targets that no drive can keep: they are reported when set, and while missed.
 //!
 //! A scheduler can shorten only the time before the drive. So a target cannot be kept if the
-//! group's own I/Os take longer than that at the drive itself, for several seconds in a row. Once
-//! per second, the main thread checks the drives whose scheduler keeps targets and the groups that
-//! have one (watch.rs, through daemon.rs); without such groups a check costs nothing. Each finding
-//! is logged once, and reported to clients until the target is met or changed. The texts are in
-//! config/group/targets.rs.
+//! group's own I/Os take longer than that at the drive itself, for several seconds in a row. The
+//! main thread checks the drives whose scheduler keeps targets once per second; without such groups
+//! a check costs nothing. Each finding is logged once, and reported to clients until the target is
+//! met or changed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +21,8 @@ use crate::config::group::targets::TargetQuery;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Least length of the window over which a target is judged.
 const WINDOW: Duration = Duration::from_millis(900);
-/// Least number of I/Os by which a target is judged; for a percentile, this many must lie above it.
+/// Least number of I/Os by which a target is judged. For a percentile, `LEAST_ABOVE` of them must
+/// lie above it.
 const LEAST: u64 = 10;
 const LEAST_ABOVE: f64 = 2.0;
 /// Least number of a drive's I/Os from which its median is meaningful.
@@ -31,7 +31,6 @@ const KNOWN_IOS: u64 = 100;
 /// clients at once.
 const LINES: usize = 3;
 
-/// Latency targets of groups, and the state of each at each drive.
 pub struct LatencyTargets {
     /// Usual service times of modelled drives, by name.
     usual: BTreeMap<String, UsualTimes>,
@@ -41,7 +40,6 @@ pub struct LatencyTargets {
     drive_targets: Mutex<BTreeMap<(GroupId, usize, usize), DriveTarget>>,
 }
 
-/// State of a group's target at a drive.
 struct DriveTarget {
     target: LatencyTarget,
     /// Service times at the start of this window: of the group's I/Os, and in total of all I/Os.
@@ -50,18 +48,15 @@ struct DriveTarget {
     since: Instant,
     /// Start of the first of consecutive windows in which the target was missed.
     missed_since: Option<Instant>,
-    /// Text about the target, while it is missed.
     says: Option<String>,
 }
 
-/// Change of a target since the last check.
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
     /// The target is missed: the group's service times at the drive, and the mean numbers of I/Os
     /// of the group and of other groups in the drive.
     Missed(Snapshot, (f64, f64)),
-    /// The target is kept again after it was missed.
     Kept,
 }
 
@@ -116,8 +111,6 @@ fn judged_ns(target: LatencyTarget, window: &Snapshot) -> u64 {
 }
 
 impl LatencyTargets {
-    /// Takes volumes, groups and modelled drives from the configuration of a daemon that begins to
-    /// serve.
     pub fn new(config: &ServeConfig) -> LatencyTargets {
         let usual = config.drives();
         let usual = usual.filter_map(|one| Some((one.name.clone(), usual_times(&one.spec)?)));
@@ -169,7 +162,6 @@ impl LatencyTargets {
         said
     }
 
-    /// Checks all targets, and logs changes.
     pub fn look(&self, groups: &ServedGroups, volumes: &[Arc<Volume<Native>>], now: Instant) {
         let targets = targets(groups);
         let mut drive_targets = self.drive_targets();
@@ -217,7 +209,6 @@ impl LatencyTargets {
         }
     }
 
-    /// Returns the current warnings, by the name of the group.
     pub fn said(&self, groups: &ServedGroups) -> BTreeMap<String, Vec<String>> {
         let mut said = BTreeMap::<String, Vec<String>>::new();
         let drive_targets = self.drive_targets();
@@ -257,7 +248,6 @@ fn drives(
     })
 }
 
-/// Returns the service times of reads and writes at a drive so far.
 fn service_of(disk: &Disk<Native>) -> Snapshot {
     let (stats, mut times) = (disk.stats(), Snapshot::default());
     let ops = Op::ALL.into_iter().zip(&stats.ops);

@@ -16,7 +16,6 @@ use crate::views::locks::{LockCounters, LockReport};
 /// Longest time without a request from the client.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// Lock statistics, if a client requested them.
 #[derive(Default)]
 pub struct LockStatistics(Mutex<Option<MeterSession>>);
 
@@ -27,10 +26,6 @@ struct MeterSession {
 }
 
 impl LockStatistics {
-    /// Starts statistics from zero.
-    ///
-    /// # Errors
-    /// Returns `busy` if another client takes them.
     pub fn start(&self, volumes: &[Arc<Volume<Native>>]) -> Result<(), Refusal> {
         let mut place = self.look();
         let busy = || {
@@ -49,10 +44,6 @@ impl LockStatistics {
         Ok(())
     }
 
-    /// Returns the statistics so far.
-    ///
-    /// # Errors
-    /// Returns `none` if no statistics are being taken.
     pub fn status(&self) -> Result<LockReport, Refusal> {
         let mut place = self.look();
         let session = place.as_mut().ok_or_else(none)?;
@@ -60,17 +51,14 @@ impl LockStatistics {
         Ok(session.locks())
     }
 
-    /// Ends the statistics and returns them.
     pub fn stop(&self) -> Result<LockReport, Refusal> {
         self.look().take().map(|session| session.locks()).ok_or_else(none)
     }
 
-    /// Ends the statistics if the client has sent no request for too long.
     pub fn end_if_silent(&self) {
         drop(self.look());
     }
 
-    /// Returns the session, unless it has expired.
     fn look(&self) -> MutexGuard<'_, Option<MeterSession>> {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         place.take_if(|session| session.silence.is_over());

@@ -33,7 +33,6 @@ const TASKS_MAX: usize = 4096;
 /// Maximum time until the views show an opened file while further files are being opened.
 const FOLLOW: Duration = Duration::from_millis(100);
 
-/// Threads that open and close files, once the server has a directory.
 pub struct OpenFilesThreads {
     daemon: Weak<LiveDaemon>,
     started: OnceLock<()>,
@@ -41,14 +40,12 @@ pub struct OpenFilesThreads {
     warnings: Mutex<RecentWarnings>,
 }
 
-/// Work on a file of a directory.
 enum FileJob {
     Task(Box<FileTask>),
     Close(ClosingFile),
 }
 
 impl OpenFilesThreads {
-    /// Makes the threads' state for a daemon. No thread runs yet.
     pub fn new(daemon: &Weak<LiveDaemon>) -> OpenFilesThreads {
         OpenFilesThreads {
             daemon: Weak::clone(daemon),
@@ -58,7 +55,6 @@ impl OpenFilesThreads {
         }
     }
 
-    /// Starts the thread for requests if the server has a directory.
     pub fn start_if_needed(&self, server: &Server) {
         let is_directory =
             |one: &ExportConfig| matches!(one.on_demand, Some(OnDemand::Directory(_)));
@@ -115,7 +111,6 @@ impl OpenFilesThreads {
     }
 }
 
-/// Takes requests of clients, and checks for unused files.
 fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
     let (mut look, mut looked) = (IDLE_LOOK, Instant::now());
     loop {
@@ -125,7 +120,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         let Some(server) = server.as_mut() else { return };
         let task = request.and_then(|request| server.answer(request));
         // No file is closed during a trace recording, because the recording keeps drives open.
-        let unused = match looked.elapsed() >= LOOK && !daemon.recording().is_active() {
+        let unused = match looked.elapsed() >= LOOK && !daemon.recording.is_active() {
             true => server.unused_files(),
             false => Vec::new(),
         };
@@ -138,7 +133,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         }
         for closing in unused {
             let directory = closing.directory().to_owned();
-            let refused = daemon.open_files().give(&directory, FileJob::Close(closing));
+            let refused = daemon.open_files.give(&directory, FileJob::Close(closing));
             // The file stays open without a client; a later check closes it.
             if let Some(FileJob::Close(closing)) = refused {
                 server.close(closing);
@@ -151,18 +146,15 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
 fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
     let directory = task.directory().map(str::to_owned);
     match directory {
-        Some(directory) => {
-            drop(daemon.open_files().give(&directory, FileJob::Task(Box::new(task))))
-        }
+        Some(directory) => drop(daemon.open_files.give(&directory, FileJob::Task(Box::new(task)))),
         None => {
-            let marks = daemon.marks();
+            let marks = &daemon.marks;
             let changes = server.finish(task, &|more| mark_caches(more, marks));
-            daemon.open_files().log(&changes);
+            daemon.open_files.log(&changes);
         }
     }
 }
 
-/// Does the jobs of one directory.
 fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
     // Time since which opened and closed files are missing from the views.
     let mut behind: Option<Instant> = None;
@@ -207,7 +199,7 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
         if let Some(closing) = closing {
             let changes = server.close(closing);
             keep_drives |= !changes.closed.is_empty();
-            daemon.open_files().log(&changes);
+            daemon.open_files.log(&changes);
         }
         if server.configured().exports.len() != open_before {
             behind.get_or_insert(Instant::now());
@@ -219,10 +211,9 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
     }
 }
 
-/// Updates the views.
 fn follow(daemon: &LiveDaemon, server: &Server) {
     daemon.follow(server);
-    daemon.marks().remove(|name| server.configured().volume_number(name).is_none());
+    daemon.marks.remove(|name| server.configured().volume_number(name).is_none());
 }
 
 /// Warnings of the last minute, so that clients that retry do not fill the log.
@@ -230,7 +221,6 @@ fn follow(daemon: &LiveDaemon, server: &Server) {
 struct RecentWarnings(Vec<(String, Instant)>);
 
 impl RecentWarnings {
-    /// Returns true if a warning is to be logged: once a minute, within the limit for all warnings.
     fn is_new(&mut self, text: &str, now: Instant) -> bool {
         self.0.retain(|(_, since)| now - *since < QUIET);
         let is_new = self.0.len() < WARNINGS_MAX && !self.0.iter().any(|(known, _)| known == text);

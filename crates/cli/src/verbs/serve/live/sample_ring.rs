@@ -11,14 +11,12 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
 /// Seconds over which the load of a name is averaged.
 const LOAD_S: f64 = 60.0;
-/// Limit for replacing a series: a name replaces another whose load is below this fraction of its
-/// own load.
+/// A name takes over the series of another one whose load is below this fraction of its own.
 const LAZY: f64 = 0.5;
 
 /// Reading of a volume, drive or group: name, I/Os per second, I/Os in flight.
 pub type Reading = (String, u32, u32);
 
-/// Samples and series of the last hour.
 #[derive(Debug, Default)]
 pub struct SampleRing {
     samples: VecDeque<Sample>,
@@ -28,7 +26,6 @@ pub struct SampleRing {
 }
 
 impl SampleRing {
-    /// Adds a second: its totals, and readings of volumes, drives and groups.
     pub fn push(&mut self, sample: Sample, [volumes, drives, groups]: [Vec<Reading>; 3]) {
         push_back(&mut self.samples, sample);
         self.volumes.push(volumes);
@@ -54,7 +51,6 @@ fn push_back<T>(ring: &mut VecDeque<T>, one: T) {
     ring.push_back(one);
 }
 
-/// Series of the busiest names of one kind.
 #[derive(Debug, Default)]
 struct BusiestSeries {
     series: Vec<(String, VecDeque<(u32, u32)>)>,
@@ -69,7 +65,6 @@ impl BusiestSeries {
             let load = self.loads.remove(&name).unwrap_or(0.0);
             now.insert(name, (ios, in_flight, load + (f64::from(ios) - load) / LOAD_S));
         }
-        // Names that no longer exist are removed.
         self.loads = now.iter().map(|(name, (.., load))| (name.clone(), *load)).collect();
         self.series.retain(|(name, _)| now.contains_key(name));
         self.choose();

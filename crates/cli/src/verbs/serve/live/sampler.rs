@@ -19,7 +19,6 @@ use super::sample_ring::{Reading, SampleRing};
 use super::served_lists::NamedStates;
 use crate::views::history::{HEAT_ROWS, History, SERIES_MAX, Sample};
 
-/// History of samples, with the counters from which the next sample is computed.
 #[derive(Debug)]
 pub struct Sampler(Mutex<Samples>);
 
@@ -35,8 +34,8 @@ type UsedVolume = Option<VolumeCounters>;
 
 #[derive(Debug, Default, Clone)]
 struct VolumeCounters {
-    /// Volume of these counters. Another one may have its name by the next sample, for example that
-    /// of a file which was closed and opened again, and starts with counters of 0.
+    /// Volume of these counters. By the next sample another volume may have its name, for example
+    /// that of a file which was closed and opened again.
     of: Weak<Volume<Native>>,
     clients: TenantSnapshot,
     drives: Vec<DriveCounters>,
@@ -53,13 +52,11 @@ struct DriveCounters {
 }
 
 impl Sampler {
-    /// Makes an empty history for a daemon whose counters are 0.
     pub fn new() -> Sampler {
         let (ring, last) = (SampleRing::default(), NamedStates::default());
         Sampler(Mutex::new(Samples { ring, last_at: Instant::now(), last }))
     }
 
-    /// Takes a sample.
     pub fn look(
         &self,
         volumes: &[Arc<Volume<Native>>],
@@ -94,7 +91,6 @@ impl Sampler {
     }
 }
 
-/// Returns true if any thread has used a drive of the volume.
 fn was_used(volume: &Volume<Native>) -> bool {
     !volume.drives().iter().chain(volume.disks()).all(|disk| is_unused(disk))
 }
@@ -145,12 +141,10 @@ impl DriveCounters {
     }
 }
 
-/// Converts a count in a time to a rate per second.
 fn rate(count: u64, since: Duration) -> u64 {
     (count as f64 / since.as_secs_f64().max(1e-3)).round() as u64
 }
 
-/// Computes the totals between two samples.
 fn sample(last: &[UsedVolume], now: &[UsedVolume], since: Duration) -> Sample {
     let mut sample = Sample { unix_ms: unix_ms(), ..Sample::default() };
     let (mut latency, mut timed) = (Snapshot::default(), 0);
@@ -246,7 +240,6 @@ fn readings(
     [of_volumes, of_drives, of_groups]
 }
 
-/// Returns the time of day in milliseconds since 1970.
 pub fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -15,14 +15,12 @@ use super::group_settings;
 use super::latency_targets::LatencyTargets;
 use crate::views::report;
 
-/// Handles to everything that the views read or change.
 pub struct ServedLists {
     pub volumes: Vec<Arc<Volume<Native>>>,
     pub caches: Vec<Arc<Cache<Native>>>,
     /// Exports without their error counts.
     pub exports: Vec<report::Export>,
     pub servers: Observers,
-    /// Schedulers of the drives as configured.
     pub schedulers: Vec<&'static str>,
     pub targets: LatencyTargets,
     /// Groups of exports whose volume has a cache, with the volume.
@@ -50,13 +48,11 @@ impl ServedLists {
         }
     }
 
-    /// Returns all drives, in the order of the volumes.
     pub fn disks(&self) -> impl Iterator<Item = &Arc<Disk<Native>>> + Clone {
         self.volumes.iter().flat_map(|volume| volume.drives())
     }
 }
 
-/// States of several named things, in the order of the current list of them.
 #[derive(Debug)]
 pub struct NamedStates<T> {
     names: Vec<String>,

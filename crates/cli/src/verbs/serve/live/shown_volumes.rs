@@ -15,9 +15,7 @@ use crate::views::report::IdleCounts;
 /// Maximum number of volumes up to which all volumes are shown.
 pub const VOLUMES_SHOWN: usize = 64;
 
-/// Volumes in a report, and the number of those left out.
 pub struct ShownVolumes<'a> {
-    /// Volumes that are shown, in the order of the configuration.
     pub volumes: Vec<Arc<Volume<Native>>>,
     /// Numbers of volumes and drives left out. The caller counts the exports.
     pub idle: IdleCounts,
@@ -41,7 +39,6 @@ impl<'a> ShownVolumes<'a> {
         }
     }
 
-    /// Returns true if the volume of a name is shown.
     pub fn has(&self, volume: &str) -> bool {
         !self.left_out.contains(volume)
     }

@@ -22,16 +22,10 @@ const LEASE: Duration = Duration::from_secs(10);
 /// Maximum number of CPUs that a machine may have.
 const CPUS_MAX: u32 = 4096;
 
-/// Current recording, if there is one.
 #[derive(Default)]
 pub struct TraceRecording(Mutex<Option<Recorder>>);
 
 impl TraceRecording {
-    /// Starts a recording.
-    ///
-    /// # Errors
-    /// Returns `bad-request` if the request names something that does not exist, `busy` during
-    /// another recording, and `io` if the files cannot be created.
     pub fn start(
         &self,
         volumes: &[Arc<Volume<Native>>],
@@ -86,10 +80,6 @@ impl TraceRecording {
         place.is_some()
     }
 
-    /// Returns the counts of the recording so far.
-    ///
-    /// # Errors
-    /// Returns `none` if there is no recording, and `io` if it has ended by itself.
     pub fn status(&self) -> Result<TraceStatus, Refusal> {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match place.as_ref() {
@@ -103,7 +93,6 @@ impl TraceRecording {
         }
     }
 
-    /// Ends the recording.
     pub fn stop(&self) -> Result<TraceStatus, Refusal> {
         end(self.0.lock().unwrap_or_else(PoisonError::into_inner).take())
     }
@@ -123,7 +112,6 @@ fn bad(text: String) -> Refusal {
     Refusal::new("bad-request", text)
 }
 
-/// Returns the names of drives and volumes by device number.
 fn device_names(volumes: &[Arc<Volume<Native>>]) -> BTreeMap<u32, String> {
     let of_volumes = (0..).zip(volumes).filter(|(_, volume)| volume.drives().len() > 1);
     let of_volumes =
@@ -132,7 +120,6 @@ fn device_names(volumes: &[Arc<Volume<Native>>]) -> BTreeMap<u32, String> {
     disks.map(|disk| (disk.device(), disk.name().to_owned())).chain(of_volumes).collect()
 }
 
-/// Returns the filter for the events that a request selects.
 fn filter(volumes: &[Arc<Volume<Native>>], start: &TraceStart) -> Result<TraceFilter, Refusal> {
     let mut filter =
         TraceFilter { tenant: start.tenant, sectors: start.sectors, ..TraceFilter::default() };

@@ -5,26 +5,23 @@
 
 use std::sync::Arc;
 
-use millrace::{SchedulerKind, Words, nearest};
+use millrace::{SchedulerKind, Words};
 use millrace_block::{Disk, Volume};
 use millrace_console::{say, visible};
 use millrace_machine::Native;
 
+use crate::config::words;
 use crate::views::settings::{Drive, VolumeChange};
 use crate::views::{Refusal, SetVolume};
 
-/// Changes settings of the volume of that name.
-///
-/// # Errors
-/// Returns `bad-request` for an unknown volume, setting or value, and `refused` if a drive cannot
-/// have the setting.
 pub fn set(volumes: &[Arc<Volume<Native>>], asked: &SetVolume) -> Result<VolumeChange, Refusal> {
     let volume = volume_of(volumes, &asked.volume)?;
     let Some(word) = &asked.scheduler else {
         let text = "set: there is no setting in the request; add scheduler=WORD";
         return Err(Refusal::new("bad-request", text));
     };
-    let kind = kind_of_word(word)?;
+    let kind: SchedulerKind =
+        words::setting(word).map_err(|text| Refusal::new("bad-request", text))?;
     let before: Vec<SchedulerKind> = volume.drives().iter().map(|disk| kind_of(disk)).collect();
     for disk in volume.drives() {
         if let Err(error) = disk.set_scheduler(kind) {
@@ -47,10 +44,6 @@ pub fn set(volumes: &[Arc<Volume<Native>>], asked: &SetVolume) -> Result<VolumeC
     Ok(changed)
 }
 
-/// Returns the volume of a name.
-///
-/// # Errors
-/// Returns `bad-request` if there is none.
 pub fn volume_of<'a>(
     volumes: &'a [Arc<Volume<Native>>],
     name: &str,
@@ -64,22 +57,7 @@ pub fn volume_of<'a>(
     })
 }
 
-fn kind_of_word(word: &str) -> Result<SchedulerKind, Refusal> {
-    SchedulerKind::from_word(word).ok_or_else(|| {
-        let known: Vec<&str> = SchedulerKind::WORDS.iter().map(|(_, word)| *word).collect();
-        let like = nearest(word, known.iter().copied());
-        let like = like.map_or_else(String::new, |like| format!("; did you mean {like:?}?"));
-        let text = format!("unknown scheduler {word:?}; choose {}{like}", known.join(", "));
-        Refusal::new("bad-request", text)
-    })
-}
-
-/// Returns the configuration word of a drive's scheduler.
-pub fn scheduler_of(disk: &Disk<Native>) -> &'static str {
-    kind_of(disk).word()
-}
-
 /// Returns the scheduler of a drive. A daemon has only built-in schedulers.
-fn kind_of(disk: &Disk<Native>) -> SchedulerKind {
+pub fn kind_of(disk: &Disk<Native>) -> SchedulerKind {
     disk.scheduler().unwrap_or_default()
 }

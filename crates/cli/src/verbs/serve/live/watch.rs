@@ -26,7 +26,6 @@ const QUIET: u32 = 4;
 /// Number of checks between two lines about dirty caches while the daemon stops.
 const STOP_LOOKS: u32 = 5;
 
-/// A daemon, and which of its events were already logged.
 pub struct DaemonWatch {
     daemon: Arc<LiveDaemon>,
     exports: NamedStates<FailureLog>,
@@ -44,7 +43,6 @@ struct StuckDrives {
 }
 
 impl StuckDrives {
-    /// Returns the drives in `now` that must be logged.
     fn news(&mut self, now: Vec<usize>) -> Vec<usize> {
         self.quiet = self.quiet.saturating_sub(1);
         let is_new = |drive: &usize| self.quiet == 0 && !self.drives.contains(drive);
@@ -58,7 +56,6 @@ impl StuckDrives {
     }
 }
 
-/// Log state of a drive's or export's failures.
 #[derive(Debug, Clone, Copy, Default)]
 struct FailureLog {
     count: u64,
@@ -83,7 +80,6 @@ impl FailureLog {
 }
 
 impl DaemonWatch {
-    /// Makes a watch over a daemon about which nothing was logged yet.
     pub fn new(daemon: &Arc<LiveDaemon>) -> DaemonWatch {
         let daemon = Arc::clone(daemon);
         let (exports, drives) = (NamedStates::default(), NamedStates::default());
@@ -99,7 +95,7 @@ impl DaemonWatch {
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             self.look();
             self.daemon.tick();
-            self.daemon.marks().look();
+            self.daemon.marks.look();
             if let Some(failure) = self.daemon.failure() {
                 tracing::error!("{failure}; the daemon stops");
                 // If raising the signal fails, the next check tries again.
@@ -108,7 +104,6 @@ impl DaemonWatch {
         }
     }
 
-    /// Logs new failures, except of drives and exports with a recent line.
     fn look(&mut self) {
         let lists = self.daemon.lists();
         let drives = self.drives.of(lists.disks().map(|disk| disk.name()));
@@ -206,7 +201,6 @@ impl DaemonWatch {
         }
     }
 
-    /// Logs the remaining failures, and what caches could not write, after the daemon has stopped.
     pub fn last_look(&mut self) {
         self.drives
             .states
@@ -218,7 +212,6 @@ impl DaemonWatch {
     }
 }
 
-/// Logs the data in caches that is lost because the daemon ends.
 pub fn log_lost(daemon: &LiveDaemon, end: DaemonEnd) {
     for cache in &daemon.lists().caches {
         if let Some(text) = dirty_data::at_the_end(cache, end) {
@@ -241,7 +234,6 @@ fn log_drive(drive: &str, failures: &Failures, new: u64) {
     tracing::warn!(drive, op, sector, status, "drive {drive}: {count}{}", described(last));
 }
 
-/// Describes a failed I/O: operation, range and reason.
 fn described(failure: &Failure) -> String {
     let Failure { op, sector, nr_sectors, status } = *failure;
     let (name, errno) = (op.name(), status.errno());

@@ -19,10 +19,6 @@ use crate::verbs::serve::check::{lost_file, probe, start_error};
 /// is logged as waiting.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Opens all drives of a plan and makes its volumes.
-///
-/// # Errors
-/// Returns the first failure with its line, or an error saying that a signal has ended the start.
 pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     startup.step("examining the drives' files")?;
     lost_file::check(plan)?;

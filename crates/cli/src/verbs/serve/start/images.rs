@@ -2,7 +2,6 @@
 //!
 //! This module generates the equivalent configuration, so that all starts take the same path, and
 //! `--print-config` prints a configuration to start from. The files must exist: none is created.
-//! source.rs calls it.
 
 use std::fmt::Write;
 use std::io::ErrorKind;
@@ -17,14 +16,13 @@ use crate::config::words::{self, LayoutWord};
 /// Maximum length of a file that is searched for sections of a configuration, in bytes.
 const LOOK_BYTES_MAX: u64 = 1 << 20;
 
-/// Flags for files that are served without a configuration.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Files served without a configuration")]
 pub struct ImageArgs {
     /// Layout of several files in one volume: linear (one after the other) or stripe (chunks of 64
     /// KiB in turn) [default: linear; for drives of a configuration it is stripe]
     #[arg(long, value_name = "LAYOUT", hide_possible_values = true)]
-    #[arg(value_parser = words::layouts())]
+    #[arg(value_parser = words::LayoutParser)]
     pub layout: Option<LayoutWord>,
     /// Serve read-only; files need not be writable
     #[arg(long)]
@@ -71,7 +69,6 @@ fn address(text: &str) -> Result<String, String> {
     words::address(text, Path::new("")).map(|_| text.to_owned())
 }
 
-/// Checks a name that clients request: it must not be empty, and must be printable in a log line.
 fn export_name(text: &str) -> Result<String, String> {
     match text.is_empty() || text.contains(char::is_control) {
         true => Err("write a name without control characters, such as disk".to_owned()),
@@ -79,20 +76,17 @@ fn export_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses a socket, given as a path or as `unix:PATH`.
 fn socket(text: &str) -> Result<String, String> {
     let text = if text.starts_with("unix:") { text.to_owned() } else { format!("unix:{text}") };
     address(&text)
 }
 
-/// Drive of the generated configuration.
 struct ImageDrive {
     name: String,
     /// Lines of the `[[drive]]` section below its name.
     what: String,
 }
 
-/// Returns the text of a configuration that serves these files.
 pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<String> {
     refuse_an_address_twice(args)?;
     let images = files.iter().map(|file| image(file, args));
@@ -111,7 +105,6 @@ pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<Stri
     Ok(text(&images, &name, args))
 }
 
-/// Refuses duplicate addresses, because an address can serve the export only once.
 fn refuse_an_address_twice(args: &ImageArgs) -> anyhow::Result<()> {
     let place = |text: &str| words::address(text, Path::new("")).ok();
     for (index, address) in args.nbd.iter().enumerate() {
@@ -172,7 +165,6 @@ fn text(images: &[ImageDrive], name: &str, args: &ImageArgs) -> String {
     text
 }
 
-/// Returns the `tls` line of the `[server]` section.
 fn tls(args: &ImageArgs) -> String {
     let (Some(certificate), Some(key)) = (&args.tls_certificate, &args.tls_key) else {
         return String::new();
@@ -184,7 +176,6 @@ fn tls(args: &ImageArgs) -> String {
     format!("tls = {{ {keys} }}\n")
 }
 
-/// Returns the drive for a file, or for a spec such as `ram:size=1g`.
 fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<ImageDrive> {
     let shown = file.display();
     let Some(path) = file.to_str() else {
@@ -229,7 +220,6 @@ fn is_of_driver(text: &str) -> bool {
     is_known && !is_nbd_url(text)
 }
 
-/// Returns true for the URL of an NBD server's export.
 fn is_nbd_url(text: &str) -> bool {
     let scheme = text.split_once("://").map(|(scheme, _)| scheme);
     matches!(scheme, Some("nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
@@ -252,8 +242,10 @@ fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
     }
     match error.kind() {
         ErrorKind::NotFound => {
-            let driver = misspelt_driver(&shown.to_string()).map(|driver| {
-                format!("did you mean the driver `{driver}`, as in {driver}:key=value?")
+            let text = shown.to_string();
+            let driver = text.split_once(':').and_then(|(word, _)| {
+                let driver = millrace_drives::nearest(word, millrace_drives::drivers())?;
+                Some(format!("did you mean the driver `{driver}`, as in {driver}:key=value?"))
             });
             let advice = driver.unwrap_or_else(|| to_make(file));
             anyhow!("{shown}: there is no such file or device; {advice}")
@@ -262,13 +254,6 @@ fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
     }
 }
 
-/// Returns the driver that a text of the form `word:...` probably means.
-fn misspelt_driver(text: &str) -> Option<&'static str> {
-    let (word, _) = text.split_once(':')?;
-    millrace_drives::nearest(word, millrace_drives::drivers())
-}
-
-/// Returns true for a URL, such as `https://...`.
 fn is_url(file: &Path) -> bool {
     let scheme = file.to_str().and_then(|text| text.split_once("://")).map(|(scheme, _)| scheme);
     let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
@@ -299,14 +284,12 @@ fn to_make(file: &Path) -> String {
     }
 }
 
-/// Returns true for a small text file with sections of a configuration.
 fn is_configuration(file: &Path) -> bool {
     let Ok(text) = std::fs::read_to_string(file) else { return false };
     let sections = ["[[drive]]", "[[volume]]", "[[export]]"];
     text.lines().any(|line| sections.contains(&line.trim()))
 }
 
-/// Returns a file's name as the name of a drive, or `disk` if it has control characters.
 fn printable(stem: &str) -> String {
     match stem.chars().any(char::is_control) {
         true => "disk".to_owned(),
@@ -319,18 +302,7 @@ fn as_file_name(name: &str) -> String {
 }
 
 fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => out.extend(['\\', letter]),
-            letter if letter.is_control() => {
-                let _ = write!(out, "\\u{:04x}", letter as u32);
-            }
-            letter => out.push(letter),
-        }
-    }
-    out.push('"');
-    out
+    toml::Value::from(text).to_string()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use millrace::{
     VhostSocket, Volume,
 };
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
+use millrace_console::cache::mode_word;
 use millrace_console::{Grid, Side, counted, quoted, visible};
 use millrace_drives::size_text;
 use millrace_machine::Native;
@@ -23,23 +24,12 @@ use crate::config::group;
 use crate::config::words::{bytes_for_people, design};
 use crate::config::{ListenerPlan, ServePlan};
 use crate::verbs::serve::check::findings::Findings;
-use crate::views::caches::mode_word;
 
 /// Number of bytes of an export that the suggested fio command accesses at most.
 const TRY_BYTES: u64 = 256 << 20;
 /// Smallest block size in commands to paste, in bytes.
 const TRY_BLOCK: u32 = 4096;
 
-/// Owner of the data on a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DataOwner {
-    /// The volume was created for a trial, so commands to paste may overwrite it.
-    Demo,
-    /// The data belongs to the user, so commands to paste must not change it.
-    Users,
-}
-
-/// Returns the report of `--check` on a valid plan, with the verdict in its last line.
 pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     let mut text = controllers(plan);
     let machines = plan.guests().count();
@@ -75,12 +65,12 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     text
 }
 
-/// Returns the report of a start: volumes, drives, and commands to paste.
+/// `data_dir` is the directory of a volume for trials, which commands to paste may overwrite.
 pub fn serving(
     plan: &ServePlan,
     opened: &Opened,
     workers: &DriveWorkers,
-    owner: DataOwner,
+    data_dir: Option<&Path>,
 ) -> String {
     let mut text = match opened.volumes.is_empty() {
         true => String::new(),
@@ -119,12 +109,11 @@ pub fn serving(
         }
         let uri = uri(listener, export, named.host.as_deref());
         let block_bytes = volume.limits().logical_block_size.max(TRY_BLOCK);
-        text.push_str(&lines_to_paste(&uri, export, (size_bytes, block_bytes), owner));
+        text.push_str(&lines_to_paste(&uri, export, (size_bytes, block_bytes), data_dir));
     }
     text
 }
 
-/// Returns a line for each controller: its tags, their sharing, and its drives.
 fn controllers(plan: &ServePlan) -> String {
     let mut text = String::new();
     for controller in &plan.config.controllers {
@@ -145,7 +134,6 @@ fn controllers(plan: &ServePlan) -> String {
     text
 }
 
-/// Returns the phrase about the group of an export's clients.
 fn membership(export: &ExportConfig) -> String {
     match (&export.group, export.group_each) {
         (Some(group), true) => format!(", each client in a group under {}", visible(group)),
@@ -154,7 +142,6 @@ fn membership(export: &ExportConfig) -> String {
     }
 }
 
-/// Returns a table of the groups and their settings, if there are any.
 fn groups(plan: &ServePlan) -> String {
     if plan.config.groups.is_empty() {
         return String::new();
@@ -181,7 +168,6 @@ fn access(export: &ExportConfig, volumes: &VolumesByName<'_>) -> &'static str {
     if export.read_only || features.read_only { ", read-only" } else { "" }
 }
 
-/// Returns a line for each export to virtual machines.
 fn machines(plan: &ServePlan, volumes: &VolumesByName<'_>) -> String {
     let mut text = String::new();
     for (export, guests, _) in plan.guests() {
@@ -216,9 +202,8 @@ fn machines(plan: &ServePlan, volumes: &VolumesByName<'_>) -> String {
 }
 
 fn pairs(plan: &ServePlan) -> impl Iterator<Item = (&ListenerPlan, &ExportConfig)> {
-    let exports = |listener: &ListenerPlan| listener.exports.clone();
     plan.listeners.iter().flat_map(move |listener| {
-        exports(listener).into_iter().map(move |export| (listener, &plan.config.exports[export]))
+        listener.exports.iter().map(move |export| (listener, &plan.config.exports[*export]))
     })
 }
 
@@ -243,7 +228,6 @@ fn volumes(plan: &ServePlan, opened: &Opened) -> String {
     table.text()
 }
 
-/// Returns a line for each cache: its mode, size, and limit of dirty data.
 fn caches(plan: &ServePlan) -> String {
     let mut text = String::new();
     for volume in &plan.config.volumes {
@@ -294,13 +278,10 @@ fn lines_to_paste(
     uri: &str,
     export: &ExportConfig,
     (size_bytes, block_bytes): (u64, u32),
-    owner: DataOwner,
+    data_dir: Option<&Path>,
 ) -> String {
     let (uri, copy) = (quoted(uri), quoted(&format!("{}-copy.img", file_name(&export.name))));
-    let rw = match owner {
-        DataOwner::Demo if !export.read_only => "randrw",
-        DataOwner::Demo | DataOwner::Users => "randread",
-    };
+    let rw = if data_dir.is_some() && !export.read_only { "randrw" } else { "randread" };
     let (least, bs) = (u64::from(block_bytes), size_text(block_bytes.into()));
     let size = size_text(size_bytes.min(TRY_BYTES) / least * least);
     if uri.starts_with("'nbds") {
@@ -322,14 +303,12 @@ fn lines_to_paste(
     )
 }
 
-/// Returns the export's name as the name of a file.
 fn file_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let text: String = name.chars().map(plain).collect();
     if text.is_empty() { "export".to_owned() } else { text }
 }
 
-/// Returns true if NBD URIs can name the socket.
 fn has_uri(listener: &ListenerPlan) -> bool {
     matches!(listener.address, Listen::Unix(_) | Listen::Tcp(_))
 }
@@ -339,7 +318,9 @@ fn uri(listener: &ListenerPlan, export: &ExportConfig, host: Option<&str>) -> St
     let name = encoded(&export.name);
     let nbd = if listener.tls.is_some() { "nbds" } else { "nbd" };
     match &listener.address {
-        Listen::Unix(path) => format!("{nbd}+unix:///{name}?socket={}", encoded_path(path)),
+        Listen::Unix(path) => {
+            format!("{nbd}+unix:///{name}?socket={}", encoded(&path.to_string_lossy()))
+        }
         // An NBD URI cannot name an abstract socket.
         Listen::Abstract(abstract_name) => format!("unix:@{abstract_name}, export {name}"),
         Listen::Inherited(socket) => format!("systemd:{socket}, export {name}"),
@@ -353,11 +334,6 @@ fn uri(listener: &ListenerPlan, export: &ExportConfig, host: Option<&str>) -> St
     }
 }
 
-fn encoded_path(path: &Path) -> String {
-    encoded(&path.to_string_lossy())
-}
-
-/// Percent-encodes everything that a path or query must not contain.
 fn encoded(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
@@ -370,18 +346,14 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// Returns the report about the stop of the servers.
 pub fn stopped(report: &StopReport) -> String {
     if report.is_clean() {
         return "stopped: all requests are answered and all data is flushed".to_owned();
     }
-    let cut_off = match report.cut_off {
-        0 => None,
-        count => {
-            let connections = counted(count as usize, "connection");
-            Some(format!("{connections} closed with unanswered requests"))
-        }
-    };
+    let cut_off = (report.cut_off > 0).then(|| {
+        let connections = counted(report.cut_off as usize, "connection");
+        format!("{connections} closed with unanswered requests")
+    });
     let mut all: Vec<&str> = Vec::new();
     // Duplicates are removed, because several I/O threads flush one volume and report the same
     // failure.

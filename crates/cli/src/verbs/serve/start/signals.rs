@@ -1,14 +1,10 @@
 //! Signal handling of the daemon, and its messages to the service manager.
 //!
-//! The process's handlers are installed before any drive is opened, so that a signal never
-//! interrupts a start half-way. SIGTERM, SIGINT and SIGQUIT stop the daemon; SIGHUP reloads the
-//! configuration; SIGUSR2 is ignored with a line in the log; SIGPIPE is ignored by Rust's start-up
-//! code, and a write to a closed pipe is an error like any other. One thread waits for signals. All
-//! other threads block them: the kernel might deliver a signal to the main thread, and wait until
-//! that returns from an open on a file system that hangs. The service manager is notified by the
-//! protocol of sd_notify(3) if NOTIFY_SOCKET is set.
+//! The handlers are installed before any drive is opened, so that a signal never interrupts a start
+//! half-way. One thread waits for signals. All other threads block them: the kernel might deliver a
+//! signal to the main thread, and wait until that returns from an open on a file system that hangs.
+//! The service manager is notified by the protocol of sd_notify(3) if NOTIFY_SOCKET is set.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -24,24 +20,19 @@ use super::startup::Startup;
 /// Time within which a second signal counts as the same request. timeout(1) signals the daemon and
 /// then its process group, which includes the daemon; a terminal or a supervisor may do the same.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
-/// All handled signals.
 const TAKEN: [i32; 6] = [SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGHUP];
 /// Minimum time between two log lines about signals that the daemon ignores.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Signal handlers, and the signals that have arrived.
 pub struct Signals(signal_hook::iterator::Signals);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SignalRequest {
-    /// Finish I/O in flight, flush and exit.
     Stop,
-    /// Cut the power of fault drives.
     PowerCut,
-    /// Read the configuration again.
     Reload,
-    /// Do nothing except log this text, because the sender may expect a reaction.
-    Nothing(&'static str),
+    /// Do nothing except log a line, because the sender may expect a reaction.
+    Nothing,
 }
 
 /// Time of the last log line about an ignored signal, and number of such signals since.
@@ -54,28 +45,16 @@ struct IgnoredSignal {
 impl IgnoredSignal {
     /// Returns the line to log for another ignored signal, or `None` soon after the last line.
     fn line(&mut self, said: &str, now: Instant) -> Option<String> {
-        let is_early = self.said.is_some_and(|last| now.duration_since(last) < QUIET);
-        if is_early {
+        if self.said.is_some_and(|last| now.duration_since(last) < QUIET) {
             self.count += 1;
             return None;
         }
         self.said = Some(now);
         match std::mem::take(&mut self.count) {
             0 => Some(said.to_owned()),
-            count => {
-                Some(format!("{said} ({count} such signals have arrived since the last line)"))
-            }
+            many => Some(format!("{said} ({many} such signals have arrived since the last line)")),
         }
     }
-}
-
-/// Phase of the daemon, as told to the service manager.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DaemonPhase {
-    /// The daemon serves.
-    Ready,
-    /// The daemon is stopping.
-    Stopping,
 }
 
 impl Signals {
@@ -86,7 +65,6 @@ impl Signals {
         signal_hook::iterator::Signals::new(TAKEN).map(Signals)
     }
 
-    /// Lets the calling thread receive the signals.
     fn unblock() {
         // This call cannot fail for this signal set. If it did, signals would have no effect.
         let _ = set().thread_unblock();
@@ -96,7 +74,7 @@ impl Signals {
         match self.0.forever().next() {
             Some(SIGUSR1) => SignalRequest::PowerCut,
             Some(SIGHUP) => SignalRequest::Reload,
-            Some(SIGUSR2) => SignalRequest::Nothing("SIGUSR2 is ignored: it has no function"),
+            Some(SIGUSR2) => SignalRequest::Nothing,
             _ => SignalRequest::Stop,
         }
     }
@@ -104,15 +82,14 @@ impl Signals {
     /// Waits for a stop signal, and ends a start in progress. Handles other signals meanwhile.
     pub fn wait(&mut self, startup: &Startup) {
         Self::unblock();
-        let (mut cuts, mut ignored) = (0, BTreeMap::<&str, IgnoredSignal>::new());
+        let (mut cuts, mut ignored) = (0, IgnoredSignal::default());
         loop {
             match self.next() {
                 SignalRequest::Stop => return startup.stop(),
-                SignalRequest::Nothing(said) => {
-                    if let Some(line) = ignored.entry(said).or_default().line(said, Instant::now())
-                    {
-                        tracing::info!("{line}");
-                    }
+                SignalRequest::Nothing => {
+                    let said = "SIGUSR2 is ignored: it has no function";
+                    let line = ignored.line(said, Instant::now());
+                    line.iter().for_each(|line| tracing::info!("{line}"));
                 }
                 SignalRequest::Reload => startup.reload(),
                 SignalRequest::PowerCut => {
@@ -145,12 +122,7 @@ fn set() -> SigSet {
     TAKEN.into_iter().filter_map(|signal| Signal::try_from(signal).ok()).collect()
 }
 
-/// Tells the service manager about the daemon's phase, if there is a manager.
-pub fn tell_manager(phase: DaemonPhase) {
-    let state = match phase {
-        DaemonPhase::Ready => NotifyState::Ready,
-        DaemonPhase::Stopping => NotifyState::Stopping,
-    };
+pub fn tell_manager(state: NotifyState<'_>) {
     // The daemon continues to serve if the service manager cannot be notified.
     let _ = sd_notify::notify(false, &[state]);
 }

@@ -20,27 +20,11 @@ const DEFAULT_FOLDER: &str = "millrace-data";
 /// a volume and an export. A longer file is a disk named by mistake.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
-/// Command-line arguments that select the configuration.
-#[derive(Debug, Clone, Copy)]
-pub struct SourceArgs<'a> {
-    /// Files to serve, or one configuration.
-    pub files: &'a [PathBuf],
-    /// Configuration file with any name.
-    pub config: Option<&'a Path>,
-    /// Directory of the default volume.
-    pub data_dir: Option<&'a str>,
-    /// Flags for files to serve.
-    pub images: &'a ImageArgs,
-}
-
-/// Text of a configuration, and its origin.
 #[derive(Debug)]
 pub struct Source {
     /// Name in messages; empty for a configuration made from the command line.
     pub name: String,
-    /// Text of the configuration, in TOML.
     pub text: String,
-    /// File of the configuration, if it has one.
     pub file: Option<PathBuf>,
     /// Directory from which relative paths in the configuration start; empty for the working
     /// directory.
@@ -50,9 +34,15 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads the configuration that the arguments select, or generates it.
-    pub fn read(args: &SourceArgs<'_>) -> anyhow::Result<Source> {
-        let config = match (args.config, args.files) {
+    /// Reads the configuration that the arguments select, or generates it. `files` are files to
+    /// serve, or one configuration; `data_dir` is the directory of the default volume.
+    pub fn read(
+        files: &[PathBuf],
+        config: Option<&Path>,
+        data_dir: Option<&str>,
+        args: &ImageArgs,
+    ) -> anyhow::Result<Source> {
+        let config = match (config, files) {
             (Some(config), _) => Some(config),
             (None, [file]) if is_configuration(file) => Some(file.as_path()),
             (None, files) => {
@@ -66,8 +56,8 @@ impl Source {
                 None
             }
         };
-        let images = config.is_none() && !args.files.is_empty();
-        if let Some(flag) = args.images.given().filter(|_| !images) {
+        let images = config.is_none() && !files.is_empty();
+        if let Some(flag) = args.given().filter(|_| !images) {
             bail!(
                 "{flag} goes with files that are served without a configuration: millrace serve \
                  disk.img {flag} ..."
@@ -78,16 +68,15 @@ impl Source {
             Some(file) => Source::file(file),
             None if images => Ok(Source {
                 name: String::new(),
-                text: images::configuration(args.files, args.images)?,
+                text: images::configuration(files, args)?,
                 file: None,
                 base: PathBuf::new(),
                 data_dir: None,
             }),
-            None => Ok(Source::embedded(args.data_dir.unwrap_or(DEFAULT_FOLDER))),
+            None => Ok(Source::embedded(data_dir.unwrap_or(DEFAULT_FOLDER))),
         }
     }
 
-    /// Reads a configuration from a file.
     pub fn file(file: &Path) -> anyhow::Result<Source> {
         let name = file.display().to_string();
         let failed = |error: &std::io::Error| {
@@ -137,12 +126,10 @@ impl Source {
     }
 }
 
-/// Returns true if a file is a configuration rather than a disk, judged by its name.
 fn is_configuration(file: &Path) -> bool {
     file == Path::new("-") || file.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml"))
 }
 
-/// Reads a text of limited length.
 fn bounded(from: impl Read, name: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     let read = from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes);
@@ -179,8 +166,7 @@ mod tests {
 
     fn read(files: &[&Path], config: Option<&Path>, images: &ImageArgs) -> Result<Source, String> {
         let files: Vec<PathBuf> = files.iter().map(|file| file.to_path_buf()).collect();
-        let args = SourceArgs { files: &files, config, data_dir: None, images };
-        Source::read(&args).map_err(|error| error.to_string())
+        Source::read(&files, config, None, images).map_err(|error| error.to_string())
     }
 
     #[test]

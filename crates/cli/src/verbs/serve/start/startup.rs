@@ -1,11 +1,9 @@
 //! `Startup`: state of a start, which a signal may end at any time.
 //!
-//! The main thread opens drives and binds sockets, and records each step and each file that it
-//! created in `Startup`; the signal thread ends the start. On a signal, the signal thread makes the
-//! opening of drives fail, then waits up to a second for the main thread to finish its step and
-//! undo the start. If the step takes longer, such as an open on a dead NFS server, the signal
-//! thread removes files and sockets itself and exits the process. A start removes only files that
-//! it created. `serve` and drives.rs use this.
+//! The main thread records each step and each file that it created. On a signal, the signal thread
+//! makes the opening of drives fail, then waits up to a second for the main thread to undo the
+//! start. If a step takes longer, such as an open on a dead NFS server, the signal thread removes
+//! files and sockets itself and exits the process. A start removes only files that it created.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +22,6 @@ use crate::views::Reload;
 /// Maximum time in which the main thread may undo its start by itself.
 const UNDO: Duration = Duration::from_secs(1);
 
-/// State of a start, from the first drive until the daemon serves.
 #[derive(Default)]
 pub struct Startup {
     state: Mutex<StartState>,
@@ -37,7 +34,6 @@ pub struct Startup {
 #[derive(Debug, Default)]
 struct StartState {
     phase: StartPhase,
-    /// Current step of the main thread, for messages.
     step: String,
     files: Created,
     folder: Option<PathBuf>,
@@ -49,17 +45,15 @@ enum StartPhase {
     Opening,
     Stopped,
     Serving,
-    /// The start was undone, because a signal or an error ended it.
     Over,
 }
 
 impl Startup {
-    /// Returns the flag that makes the opening of drives fail.
     pub fn cancel(&self) -> &Cancel {
         &self.cancel
     }
 
-    /// Records that the main thread begins another step.
+    /// Records the next step of the main thread. Fails if a signal has ended the start.
     pub fn step(&self, step: impl Into<String>) -> anyhow::Result<()> {
         let mut state = self.lock();
         state.step = step.into();
@@ -70,9 +64,6 @@ impl Startup {
     }
 
     /// Creates a directory if it is missing. Its parent must exist.
-    ///
-    /// # Errors
-    /// Fails if the directory cannot be created.
     pub fn make_folder(&self, folder: &Path) -> anyhow::Result<()> {
         if folder.is_dir() {
             return Ok(());
@@ -87,7 +78,6 @@ impl Startup {
         Ok(())
     }
 
-    /// Records files that were created.
     pub fn made(&self, mut files: Created) {
         self.lock().files.append(&mut files);
     }
@@ -114,18 +104,16 @@ impl Startup {
         stopped.then_some(said)
     }
 
-    /// Makes SIGHUP reload this daemon's configuration.
     pub fn reload_by(&self, daemon: &Arc<LiveDaemon>) {
         let _ = self.daemon.set(Arc::downgrade(daemon));
     }
 
-    /// Makes the daemon reload its configuration, and logs the result.
     pub fn reload(&self) {
         let Some(daemon) = self.daemon.get().and_then(Weak::upgrade) else {
             tracing::info!("SIGHUP is ignored: the daemon does not serve yet");
             return;
         };
-        if let Err(refusal) = daemon.reloader().reload(&daemon, &Reload::default()) {
+        if let Err(refusal) = daemon.reloader.reload(&daemon, &Reload::default()) {
             tracing::error!("SIGHUP: nothing has changed: {}", refusal.message);
         }
     }
@@ -152,7 +140,6 @@ impl Startup {
         }
     }
 
-    /// Removes all created files. Returns the line to log.
     fn remove(&self) -> String {
         let mut state = self.lock();
         let (mut files, folder) = (std::mem::take(&mut state.files), state.folder.take());

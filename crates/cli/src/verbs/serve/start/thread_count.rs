@@ -1,8 +1,6 @@
 //! Computes the number of threads that a configuration needs, and tries to start as many before
-//! anything is served.
+//! anything is served, so that a limit that is too low ends the start.
 //!
-//! `serve` calls this once, after drives are opened and before the first thread starts, so that a
-//! limit that is too low ends the start with a message that states the number and the limit.
 //! Counted are the threads of the servers, the drives' workers, the caches and the views, and the
 //! helpers of file drives: a kernel worker for each I/O thread with io_uring, else the threads of
 //! the process's pool. docs/operations.md has the same sum.
@@ -18,10 +16,8 @@ use crate::config::ServePlan;
 /// Number of threads that run at this point: main, signals, and the writers of both outputs.
 const RUNNING: usize = 4;
 
-/// Threads that serving starts in addition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct ThreadCount {
-    /// Number of I/O threads for NBD and virtual machines.
     io: usize,
     /// Number of workers of drives and flushers of caches.
     workers: usize,
@@ -38,9 +34,6 @@ impl ThreadCount {
 }
 
 /// Starts and ends as many threads as serving needs.
-///
-/// # Errors
-/// Fails with the number of threads needed, the number allowed, and the limits.
 pub fn check(plan: &ServePlan, opened: &Opened) -> anyhow::Result<()> {
     let needed = needed(plan, opened);
     Native::try_threads(needed.total()).map_err(|(found, error)| {

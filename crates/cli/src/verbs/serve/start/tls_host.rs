@@ -1,8 +1,7 @@
 //! Host name in commands to paste for a server with TLS: a name in its certificate.
 //!
 //! Clients compare the host of a URI with the names in the certificate, so a certificate that lacks
-//! the address would be refused. Pure, except for reading the certificate. report.rs calls this
-//! module.
+//! the address would be refused.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,16 +10,13 @@ use millrace_console::visible;
 
 use crate::config::ListenerPlan;
 
-/// Host of a URI, and a remark about it for the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsHost {
     /// Host to use in place of the listener's address; `None` if the address itself works.
     pub host: Option<String>,
-    /// Remark for a person; may be empty.
     pub remark: String,
 }
 
-/// Returns the host name under which clients should connect to a listener.
 pub fn of(listener: &ListenerPlan) -> TlsHost {
     let (Listen::Tcp(address), Some(tls)) = (&listener.address, &listener.tls) else {
         return TlsHost::default();
@@ -71,7 +67,6 @@ fn is_host(name: &str) -> bool {
     name.parse::<IpAddr>().is_ok() || (!name.is_empty() && name.bytes().all(plain))
 }
 
-/// Puts an IPv6 address in brackets, as a URI needs it.
 fn bracketed(name: &str) -> String {
     if name.contains(':') { format!("[{name}]") } else { name.to_owned() }
 }
