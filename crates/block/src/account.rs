@@ -32,7 +32,6 @@ use crate::bio::{AccountKey, OPS, Op};
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::{BioSlot, BioStage};
 
-/// Counters and histograms of one operation.
 struct OpStats<M: Machine> {
     sectors: M::Counter,
     errors: M::Counter,
@@ -48,7 +47,6 @@ struct OpStats<M: Machine> {
     total: Histogram<M>,
 }
 
-/// Stages between Q and D of I/Os that waited in a queue.
 struct WaitStats<M: Machine> {
     q2g: Histogram<M>,
     g2i: Histogram<M>,
@@ -89,7 +87,6 @@ impl IoOwner {
     }
 }
 
-/// Times of an I/O's stages in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IoTimes {
     pub(crate) q_ns: u64,
@@ -147,12 +144,10 @@ impl EqualIos {
         self.times.q_ns = u64::MAX;
     }
 
-    /// Returns the time of completion in nanoseconds.
     pub(crate) fn c_ns(&self) -> u64 {
         self.times.c_ns
     }
 
-    /// Adds I/Os with the run's properties.
     #[inline(always)]
     pub(crate) fn add(&mut self, ios: u64, sectors: u64) {
         self.ios += ios;
@@ -161,7 +156,6 @@ impl EqualIos {
 }
 
 impl<M: Machine> DiskStats<M> {
-    /// Creates the account of a thread that runs hardware queue `hctx`.
     pub(crate) fn new(hctx: u16) -> Self {
         let op = || OpStats {
             sectors: M::Counter::new(),
@@ -218,7 +212,6 @@ impl<M: Machine> DiskStats<M> {
         run.add(1, sectors.into());
     }
 
-    /// Adds the run to the statistics and empties it.
     #[inline]
     pub(crate) fn record(&self, run: &mut EqualIos, tenants: &mut Tenants<M>) {
         if run.ios == 0 {
@@ -231,7 +224,6 @@ impl<M: Machine> DiskStats<M> {
         (run.ios, run.sectors) = (0, 0);
     }
 
-    /// Records I/Os that waited in no queue.
     #[inline(always)]
     fn record_straight(&self, run: &EqualIos, tenants: &mut Tenants<M>) {
         let stats = &self.ops[run.op as usize];
@@ -330,7 +322,6 @@ impl<M: Machine> LedgerEntry for DiskStats<M> {
     type Key = u16;
     type Sum = StatsSnapshot;
 
-    /// Returns the index of the hardware queue.
     fn key(&self) -> u16 {
         self.hctx
     }

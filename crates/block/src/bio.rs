@@ -421,7 +421,6 @@ impl Bio {
         self.owner == MemoryOwner::Foreign
     }
 
-    /// Copies the bio without its memory.
     pub(crate) fn hollow(&self) -> Bio {
         let mut hollow = self.part(self.op, self.nr_sectors);
         hollow.flags = self.flags;

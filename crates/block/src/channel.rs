@@ -39,7 +39,7 @@ use crate::channel::checks::BioChecks;
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::completion::{Completion, Reject, Rejected};
 use crate::channel::member::VolumeMember;
-use crate::channel::submission::{PluggedBatch, Submission, members_of};
+use crate::channel::submission::{PluggedBatch, SplitRule, Submission, members_of};
 use crate::channel::throttle::Throttle;
 use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::disk::timeouts::look_period_ns;
@@ -96,7 +96,6 @@ pub struct Channel<M: Machine> {
 pub(crate) struct Driving<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
 
 impl<M: Machine> Driving<'_, M> {
-    /// Ends the guard after the call returned without a panic.
     #[inline(always)]
     pub(crate) fn end(self) {
         core::mem::forget(self);
@@ -173,10 +172,11 @@ impl<M: Machine> Channel<M> {
             chooser: Chooser::default(),
             first_member: 0,
             volume_plug: None,
+            split_rule: SplitRule::Drives,
             throttle: Throttle::new(volume.groups().cloned(), &volume.tenants, config.depth),
             volume: Arc::clone(volume),
         };
-        baseline::requests::make_plug(&mut sub);
+        sub.follow_mode(volume.mode().0);
         sub.checks.follow_pieces(&sub.members, 0);
         if volume.mode().1 {
             sub.follow_trace(true);
@@ -348,7 +348,6 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Sleeps until there is work or a deadline comes.
     fn sleep(&mut self) {
         let deadline_ns = self.sleep_until();
         let (bell, has_work) = (&self.bio_set().bell, || self.has_work());

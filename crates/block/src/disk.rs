@@ -12,6 +12,7 @@ pub(crate) mod direct;
 pub(crate) mod dispatch;
 pub(crate) mod freeze;
 pub(crate) mod handover;
+pub(crate) mod issue;
 pub(crate) mod made_later;
 pub(crate) mod queue_context;
 pub(crate) mod queues;
@@ -83,13 +84,11 @@ pub(crate) struct AbandonedRequest<M: Machine> {
     pub(crate) bio_sets: Vec<BioSetRef<M>>,
 }
 
-/// The accounts of a drive: I/O statistics, failed I/Os, and wait times.
 pub(crate) struct DiskAccounts<M: Machine> {
     ledger: M::Lock<Ledger<DiskStats<M>>>,
     rare: M::Lock<RareAccounts<M>>,
 }
 
-/// Accounts that are rarely used.
 struct RareAccounts<M: Machine> {
     failures: FailureLog,
     /// Wait accounts of groups in the scheduler. A new scheduler takes them over.
@@ -121,7 +120,6 @@ impl<M: Machine> DiskAccounts<M> {
         holds.map_or_else(BTreeMap::new, |holds| holds.service())
     }
 
-    /// Records an I/O that ends with an error.
     #[cold]
     pub(crate) fn note_failure(&self, failure: Failure) {
         self.rare.lock().failures.note(failure);
@@ -141,7 +139,6 @@ impl<M: Machine> DiskAccounts<M> {
 /// Value of [`LiveSizes::piece_sectors`] if only the drive's limits apply.
 pub(crate) const UNBOUNDED: u64 = u64::MAX;
 
-/// Sizes that may change while the drive is in use.
 pub(crate) struct LiveSizes<M: Machine> {
     /// Size in sectors. resize.rs only ever raises it; the I/O path does not read it.
     pub(crate) capacity: M::Word,
@@ -185,7 +182,6 @@ pub struct Disk<M: Machine> {
     pub(crate) kind: QueueKind,
     /// Flags that the driver sees: FUA only if it supports FUA, never PREFLUSH.
     pub(crate) flags_taken: OpFlags,
-    /// Software and hardware queues.
     pub(crate) queues: LazyQueues<M>,
     /// Nanoseconds that a submitter waits for a queue's serving thread.
     pub(crate) enter_wait_ns: u64,
@@ -194,7 +190,6 @@ pub struct Disk<M: Machine> {
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
     pub(crate) accounts: DiskAccounts<M>,
-    /// State of the drive's worker, if the drive may have one.
     pub(crate) worker_state: Option<WorkerState<M>>,
     pub(crate) this: Weak<Disk<M>>,
 }

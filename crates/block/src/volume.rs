@@ -102,7 +102,6 @@ impl<M: Machine> fmt::Debug for Volume<M> {
     }
 }
 
-/// The mapping of sectors, by layout.
 enum LayoutMap {
     Linear(Linear),
     Stripe(Stripe),
@@ -469,7 +468,6 @@ impl<M: Machine> Volume<M> {
         (usize::from(member), self.placement().run_from(sector))
     }
 
-    /// Returns the mapping of sectors to drives.
     #[inline]
     pub(crate) fn placement(&self) -> &dyn Placement {
         match &self.map {

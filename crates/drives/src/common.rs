@@ -1,10 +1,8 @@
-//! Code that several drivers share: queues of I/O threads, memory, values of drive specs, and
-//! information from /proc.
-//!
-//! This module uses the block layer and the reactor, and knows no driver.
+//! Code that several drivers share. It knows no driver.
 
 pub(crate) mod cancel;
 pub(crate) mod dry_run;
+pub(crate) mod extents;
 pub(crate) mod mapping;
 pub(crate) mod outcomes;
 pub(crate) mod owner_queues;

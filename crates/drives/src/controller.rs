@@ -1,10 +1,8 @@
 //! Controllers as users write them: `scu:tags=250,sharing=controller,node=1`.
 //!
 //! The text sets up a `Controller` of the block layer: the number of tags, who shares them, and the
-//! NUMA node. A drive names its controller in its spec, as in `file@scu:path=/srv/d0`, and
-//! `controller_of` finds it. `bench`, the facade and simulated runs call this. Do not confuse it
-//! with the key `controller` of a `model` drive, which is a part of the modelled hardware, with a
-//! link and tags of its own.
+//! NUMA node. A drive names its controller in its spec, as in `file@scu:path=/srv/d0`. The key
+//! `controller` of a `model` drive is something else: a part of the modelled hardware.
 
 use std::sync::Arc;
 

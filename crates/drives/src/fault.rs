@@ -1,10 +1,9 @@
 //! `fault`: wraps any drive and injects errors, delays, stuck requests, death, and lost caches.
 //!
-//! `FaultDriver` wraps a driver, and `FaultQueue` its queues; `FaultControl` changes the rules at
-//! run time. With a volatile cache, the fault drive keeps the content itself, in two images in
-//! memory (current and durable); it then uses only the size and block size of the drive below,
-//! which holds no data. The block layer calls it like any drive. Kernel counterpart: dm-flakey,
-//! dm-log-writes and null_blk's fault injection.
+//! `FaultControl` changes the rules at run time. With a volatile cache, the fault drive keeps the
+//! content itself, in two images in memory (current and durable); it then uses only the size and
+//! block size of the drive below, which holds no data. Kernel counterparts: dm-flakey,
+//! dm-log-writes and the fault injection of null_blk.
 
 mod cache;
 mod control;
@@ -19,9 +18,10 @@ use millrace_block::{
 };
 use millrace_machine::{Native, Topology};
 
+use crate::common::extents::all_data;
 use cache::Cache;
 pub use control::{Chance, Effect, FaultControl, FaultRule, fault_controls};
-use queue::{FaultQueue, InnerQueue};
+use queue::FaultQueue;
 pub(crate) use settings::ROW;
 
 /// Maximum length of a discard or write-zeroes in sectors with a volatile cache, which tracks every
@@ -31,7 +31,7 @@ const MAX_CACHE_SECTORS: u32 = 64 << 11;
 /// Kind of write cache that a fault drive pretends to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultCache {
-    /// The cache of the drive below.
+    /// No cache of its own: the cache of the drive below counts.
     #[default]
     Inner,
     /// A volatile cache, with FUA writes.
@@ -75,9 +75,8 @@ impl FaultDriver {
         Ok(FaultDriver { inner, control, cache: config.cache })
     }
 
-    /// Returns true if the fault drive may report the holes of the drive below. A client does not
-    /// read a hole, so while any read may fail, everything must count as data. So must the content
-    /// of a volatile cache.
+    /// Returns true if the drive may report the holes of the drive below. Clients do not read
+    /// holes, so it must not while a read may fail, or if the volatile cache has the data.
     fn vouches_for_holes(&self) -> bool {
         self.cache == FaultCache::Inner && !self.control.state.may_strike()
     }
@@ -148,17 +147,17 @@ impl Driver<Native> for FaultDriver {
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let inner = match self.cache {
-            FaultCache::Inner => InnerQueue::Queue(self.inner.open_queue(index, depth)?),
-            _ => InnerQueue::Cache,
+            FaultCache::Inner => Some(self.inner.open_queue(index, depth)?),
+            _ => None,
         };
         Ok(Box::new(FaultQueue::new(self.control.state.clone(), inner, depth)))
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        if self.vouches_for_holes() {
-            return self.inner.extents(sector, nr_sectors);
+        match self.vouches_for_holes() {
+            true => self.inner.extents(sector, nr_sectors),
+            false => all_data(nr_sectors),
         }
-        vec![Extent { nr_sectors, hole: false, zero: false }]
     }
 
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {

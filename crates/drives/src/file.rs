@@ -1,11 +1,9 @@
 //! `file`: a drive in a regular file or on a block device.
 //!
-//! Hardware queues belong to I/O threads. Each is opened on its thread and works through that
-//! thread's reactor; with `aio=threads` the reactor passes operations to the process's thread pool,
-//! and with `aio=inline` the I/O thread executes each operation at once. This file owns the open
-//! file and the lock on it. Data are durable when fdatasync, or a write with RWF_DSYNC, has
-//! returned. Direct I/O is used if the file system supports it. This calls `file/probe.rs` once and
-//! `file/queue.rs` for each I/O. Kernel counterpart: drivers/block/loop.c.
+//! Each hardware queue is opened on its I/O thread and works through the reactor of that thread;
+//! with `aio=threads` the reactor passes operations to the thread pool of the process, and with
+//! `aio=inline` the I/O thread executes each operation at once. Data are durable when fdatasync, or
+//! a write with RWF_DSYNC, has returned. Kernel counterpart: drivers/block/loop.c.
 #![allow(unsafe_code)]
 
 mod created_file;
@@ -44,11 +42,11 @@ use queue::FileQueue;
 pub(crate) use settings::ROW;
 
 use crate::common::cancel::Cancel;
+use crate::common::extents::{DATA, HOLE, SectorExtents, all_data};
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use crate::common::thread_bound::ThreadBound;
 
-/// Maximum length of a read or write, in sectors.
 const MAX_SECTORS: u32 = 2048;
 /// Maximum length of a write-zeroes in sectors, if it may turn into real writes.
 const MAX_ZERO_WRITES: u32 = 64 << 11;
@@ -145,34 +143,12 @@ impl Default for FileConfig {
 /// Counters of a file drive for operations that cost extra.
 #[derive(Debug, Default)]
 pub struct FileCounters {
-    pub(crate) bounces: AtomicU64,
-    pub(crate) short_transfers: AtomicU64,
-    pub(crate) registered: AtomicU64,
-}
-
-impl FileCounters {
-    /// Returns the number of requests that were copied because their memory was not aligned for
-    /// direct I/O.
-    #[must_use]
-    pub fn bounces(&self) -> u64 {
-        // Relaxed: a statistic.
-        self.bounces.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of reads and writes that were continued after the first call moved only a
-    /// part.
-    #[must_use]
-    pub fn short_transfers(&self) -> u64 {
-        // Relaxed: a statistic.
-        self.short_transfers.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of reads and writes on memory that was registered with the ring.
-    #[must_use]
-    pub fn registered(&self) -> u64 {
-        // Relaxed: a statistic.
-        self.registered.load(Ordering::Relaxed)
-    }
+    /// Number of requests that were copied because their memory was not aligned for direct I/O.
+    pub bounces: AtomicU64,
+    /// Number of reads and writes that were continued after the first call moved only a part.
+    pub short_transfers: AtomicU64,
+    /// Number of reads and writes on memory that was registered with the ring.
+    pub registered: AtomicU64,
 }
 
 /// State that all queues of a drive share.
@@ -204,8 +180,7 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
-    /// Returns the file for queries about holes, or `None` if they are not possible. The queries
-    /// move the file position, which no I/O uses.
+    /// Returns the file for queries about holes, or `None` for a block device.
     fn map(&self) -> Option<&File> {
         (!self.geometry.is_block).then_some(&self.file)
     }
@@ -217,8 +192,10 @@ pub struct FileDriver {
     shared: Arc<FileState>,
     share: Arc<PoolShare>,
     dma_alignment: u32,
-    notes: Vec<String>,
-    warnings: Vec<String>,
+    /// Remarks for the user, for example that direct I/O is not possible.
+    pub notes: Vec<String>,
+    /// Warnings about probable mistakes, for example that the file is a qcow2 image.
+    pub warnings: Vec<String>,
 }
 
 impl FileDriver {
@@ -232,18 +209,6 @@ impl FileDriver {
         open::open(config)
     }
 
-    /// Returns remarks for the user, for example that direct I/O is not possible.
-    #[must_use]
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// Returns warnings about probable mistakes, for example that the file is a qcow2 image.
-    #[must_use]
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
     /// Returns the device and inode, or the device number and 0, by which a file that is used twice
     /// is found.
     #[must_use]
@@ -251,7 +216,6 @@ impl FileDriver {
         self.shared.geometry.identity
     }
 
-    /// Returns the resources that a queue of `depth` tags needs from its thread's reactor.
     fn demand(&self, depth: u32) -> FileDemand {
         // Only block devices that may be written get discards and zeroing as ioctls.
         let ioctls = self.shared.geometry.is_block && !self.config.read_only;
@@ -265,10 +229,9 @@ impl FileDriver {
     }
 }
 
-/// Limits the queues of a drive to the number of requests that its device accepts. If one queue
-/// could use up all tags, the queues share them. Further requests would wait in the kernel, in
-/// threads that it creates for them, and one I/O thread could occupy all tags while the others
-/// idle.
+/// Limits the number of tags to the number of requests that the block device accepts. Further
+/// requests would wait in the kernel, on threads that it creates for them. If one queue could use
+/// up all of these tags, the queues share them.
 fn within(tags: Option<u32>, queues: HwQueues) -> HwQueues {
     match tags {
         Some(tags) if tags <= queues.depth => {
@@ -381,18 +344,19 @@ impl Driver<Native> for FileDriver {
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let counters = &self.shared.counters;
+        let FileCounters { bounces, short_transfers, registered } = &*self.shared.counters;
+        // Relaxed: statistics.
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         vec![
-            ("bounces", counters.bounces()),
-            ("registered", counters.registered()),
-            ("short_transfers", counters.short_transfers()),
+            ("bounces", count(bounces)),
+            ("registered", count(registered)),
+            ("short_transfers", count(short_transfers)),
         ]
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        let data = vec![Extent { nr_sectors, hole: false, zero: false }];
-        let Some(map) = self.shared.map() else { return data };
-        extents_of(map, sector, nr_sectors).unwrap_or(data)
+        let known = self.shared.map().and_then(|map| extents_of(map, sector, nr_sectors));
+        known.unwrap_or_else(|| all_data(nr_sectors))
     }
 
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
@@ -414,24 +378,16 @@ impl Driver<Native> for FileDriver {
 
 /// Returns the holes and data of a range. A sector that is partly data counts as data.
 fn extents_of(map: &File, sector: Sector, nr_sectors: u64) -> Option<Vec<Extent>> {
-    const MOST: usize = 1024;
-    let end = sector + nr_sectors;
-    let (mut at, mut list) = (sector, Vec::new());
-    while at < end && list.len() < MOST {
-        let (start, stop) = match probe::next_data(map, at << 9).ok()? {
+    let mut list = SectorExtents::new(sector, nr_sectors);
+    while !list.is_full() {
+        let (start, stop) = match probe::next_data(map, list.at << 9).ok()? {
             NextData::Data(start) => (start >> 9, probe::data_end(map, start).ok()?.div_ceil(512)),
             // The file was truncated. Sectors after its end cannot be read, so they do not count as
             // a hole.
-            NextData::End(size_bytes) => (size_bytes >> 9, end),
+            NextData::End(size_bytes) => (size_bytes >> 9, Sector::MAX),
         };
-        let (start, stop) = (start.clamp(at, end), stop.min(end));
-        if start > at {
-            list.push(Extent { nr_sectors: start - at, hole: true, zero: true });
-        }
-        if stop > start {
-            list.push(Extent { nr_sectors: stop - start, hole: false, zero: false });
-        }
-        at = stop.max(start);
+        list.cover(start, HOLE);
+        list.cover(stop, DATA);
     }
-    Some(list)
+    Some(list.extents)
 }

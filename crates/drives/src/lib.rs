@@ -42,7 +42,7 @@ pub use model::{
     ModelConfig, ModelContents, ModelController, ModelDisk, ModelDriver, ModelIo, ModelIoKind,
     ModelPreset, ModelTiming, Timing, UsualTimes, model_presets, usual_times,
 };
-pub use nbd::{NbdConfig, NbdDriver, NbdTls, OnServerRestart, TlsIdentity};
+pub use nbd::{ClientFiles, NbdConfig, NbdDriver, NbdTls, OnServerRestart, TlsIdentity};
 pub use null::NullDriver;
 pub use open::{OpenOptions, Opened, check, file_place, open, open_with};
 pub use open_on::open_on;
@@ -54,7 +54,6 @@ pub use spec::{Spec, SpecError, drivers, known_keys};
 const DRIVERS: &[&open::DriverRow] =
     &[&null::ROW, &ram::ROW, &model::ROW, &file::ROW, &nbd::ROW, &rbd::ROW, &fault::ROW];
 
-/// Returns the table row of a driver.
 fn driver(name: &str) -> Option<&'static open::DriverRow> {
     DRIVERS.iter().copied().find(|row| row.name == name)
 }

@@ -1,13 +1,11 @@
 //! `model`: a simulated SSD with the timing of a real one, on any machine and in that machine's
 //! time.
 //!
-//! `config` has a drive's properties, `preset` has known drives, `timing` computes when an I/O
-//! completes, `controller` has what several drives share, and `queue` has the hardware queues. A
-//! request starts when its batch is committed, as with a doorbell, and is completed by the first
+//! A request starts when its batch is committed, as with a doorbell, and is completed by the first
 //! poll after its time. The device's state is behind a plain mutex, which is never held during a
 //! call of the machine: on a simulated machine it costs no virtual time, as the inside of a device
-//! should not. Like `null`, it keeps no data unless `contents` is set. Lock order: the drive's
-//! state, then its controller's. Kernel counterpart: null_blk with completion_nsec.
+//! should not. The drive keeps no data unless `contents` is set. Lock order: the drive's state,
+//! then its controller's. Kernel counterpart: null_blk with completion_nsec.
 
 mod config;
 mod controller;
@@ -49,7 +47,6 @@ pub struct ModelDriver {
     shared: Arc<ModelState>,
 }
 
-/// State that all queues of a drive share.
 #[derive(Debug)]
 struct ModelState {
     timing: Mutex<Timing>,

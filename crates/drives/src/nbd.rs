@@ -1,28 +1,25 @@
 //! `nbd`: a drive that is an export of an NBD server.
 //!
-//! Hardware queues belong to I/O threads, and each has connections of its own. There is one queue
-//! with one connection unless the server says that a flush covers all connections (`multi-conn`);
-//! then there is a queue for each thread. If the server accepts fewer connections, queues without a
-//! connection send their requests through queues that have one (`siblings.rs`). After a connection
-//! is lost, the drive reconnects (`reconnect=`) and sends the requests in flight again. That is
-//! safe because the block layer never has two overlapping writes in flight whose order matters, so
-//! a write that is sent twice overwrites nothing that was acknowledged after it. Writes that a
-//! server acknowledged and lost before a flush, because it ended, are lost, as with a disk that
-//! loses power. This file owns the state that all queues share. Kernel counterpart:
-//! drivers/block/nbd.c.
+//! Each I/O thread has a hardware queue with connections of its own if the server says that a flush
+//! covers all connections (`multi-conn`); otherwise there is one queue with one connection. Queues
+//! without a connection send their requests through queues that have one (`siblings.rs`). After a
+//! connection is lost, the drive reconnects and sends the requests in flight again. That is safe
+//! because the block layer never has two overlapping writes in flight whose order matters, so a
+//! write that is sent twice overwrites nothing that was acknowledged after it. A server that ends
+//! may lose acknowledged writes that no flush covers, as a disk that loses power does. Kernel
+//! counterpart: drivers/block/nbd.c.
 
 mod backoff;
+mod certificate_watch;
 mod dial;
 mod drive_state;
 mod flight;
 mod inbound;
 mod link;
-mod link_context;
 mod outbound;
 mod queue;
 mod redial;
 mod ring;
-mod secure;
 mod settings;
 mod siblings;
 mod status_line;
@@ -31,7 +28,6 @@ mod trouble;
 mod unflushed;
 mod wire;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -39,19 +35,22 @@ use std::time::Duration;
 use millrace_block::{
     Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueLimits, Sector,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Native, Topology, lock_unpoisoned};
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
+use millrace_tls::ClientConfig;
+pub use millrace_tls::{ClientFiles, Identity as TlsIdentity};
 
 use crate::common::cancel::Cancel;
+use crate::common::extents::all_data;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
-use crate::null::DryDriver;
+use crate::null::NullDriver;
 use crate::open::{DriveSettings, OpenOptions, Opened};
 use crate::spec::SpecError;
 use dial::{Connected, Purpose, Target};
 pub(crate) use drive_state::NbdState;
-use drive_state::{Durability, Promise, Reports, lock};
+use drive_state::{Durability, Promise, Reports};
 use link::{LinkPlace, NbdLink};
 use queue::NbdQueue;
 use redial::{ATTEMPT, Redial};
@@ -62,14 +61,12 @@ use status_line::in_sectors;
 use terms::{check, connections_of, notes, promised};
 use trouble::ConnectFailure;
 
-/// Maximum length of a read or write, in sectors.
 const MAX_SECTORS: u32 = 2048;
 /// Maximum length of a request made by merging reads or writes, in sectors.
 const MERGE_SECTORS: u32 = 512;
 /// Maximum length of a discard or write-zeroes, in sectors. Servers that implement them by writing
 /// must finish within the request timeout.
 const MAX_RANGE_SECTORS: u32 = 64 << 11;
-/// Maximum number of connections of a drive.
 const CONNECTIONS_MAX: u64 = 64;
 /// Time limit for the connections that are made while a drive is opened.
 const START: Duration = Duration::from_secs(10);
@@ -121,12 +118,11 @@ impl NbdConfig {
         }
     }
 
-    /// Returns the server's address, with the TLS configuration loaded.
     fn target(&self) -> Result<Target, Error> {
         let tls = match &self.tls {
             None => None,
             Some(tls) => {
-                let config = secure::load(tls).map_err(|error| {
+                let config = ClientConfig::load(&tls.files).map_err(|error| {
                     self.error(ErrorKind::InvalidSetting, &format!("TLS: {error}"))
                 })?;
                 let host = match (&tls.hostname, &self.uri.address) {
@@ -141,7 +137,6 @@ impl NbdConfig {
         Ok(Target { uri: self.uri.clone(), text: self.text.clone(), tls, cancel })
     }
 
-    /// Returns true if a drive on this export rejects writes.
     fn is_read_only(&self, session: &ClientSession) -> bool {
         self.read_only || session.flags.contains(TransmissionFlags::READ_ONLY)
     }
@@ -166,22 +161,11 @@ pub enum OnServerRestart {
 /// TLS files, and the name that the server's certificate must have.
 #[derive(Debug, Clone)]
 pub struct NbdTls {
-    /// PEM file with the CA certificates that the server's certificate may be signed by.
-    pub ca: PathBuf,
-    /// Certificate and key, for servers that ask for client certificates.
-    pub identity: Option<TlsIdentity>,
+    /// Certificate files.
+    pub files: ClientFiles,
     /// Expected name in the server's certificate. `None` stands for the host of the URI, or
     /// `localhost` for a Unix socket.
     pub hostname: Option<String>,
-}
-
-/// Paths of a certificate and its key, in PEM format.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsIdentity {
-    /// The certificate, followed by the intermediate CA certificates that the server does not know.
-    pub certificate: PathBuf,
-    /// The certificate's private key.
-    pub key: PathBuf,
 }
 
 /// A drive on an NBD server.
@@ -190,8 +174,10 @@ pub struct NbdDriver {
     session: ClientSession,
     shared: Arc<NbdState>,
     connections: u16,
-    identity: (u64, u64),
-    notes: Vec<String>,
+    /// Two hashes of server and export, by which an export that is used twice is found.
+    pub identity: (u64, u64),
+    /// Remarks for the user, such as the number of connections.
+    pub notes: Vec<String>,
 }
 
 impl NbdDriver {
@@ -235,21 +221,9 @@ impl NbdDriver {
             status_line: Mutex::default(),
         });
         shared.note_certificate(&connected);
-        *lock(&shared.first) = Some(connected);
+        *lock_unpoisoned(&shared.first) = Some(connected);
         let notes = notes(&config, &session);
         Ok(NbdDriver { config, session, shared, connections, identity, notes })
-    }
-
-    /// Returns remarks for the user, such as the number of connections.
-    #[must_use]
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// Returns two hashes of server and export, by which an export that is used twice is found.
-    #[must_use]
-    pub fn identity(&self) -> (u64, u64) {
-        self.identity
     }
 
     fn queues(&self) -> u16 {
@@ -261,11 +235,11 @@ impl NbdDriver {
     /// and not for further ones.
     fn connect(&self) -> Result<(Option<Connected>, u32), Error> {
         let shared = &self.shared;
-        let first = lock(&shared.first).take();
+        let first = lock_unpoisoned(&shared.first).take();
         let (connected, generation) = match first {
             // A connection that was made when the drive was opened belongs to generation 0.
             Some(connected) => (connected, 0),
-            None if lock(&shared.reports.trouble).exists() => {
+            None if lock_unpoisoned(&shared.reports.trouble).exists() => {
                 return Ok((None, shared.generation()));
             }
             None => {
@@ -308,21 +282,17 @@ impl DriveSettings for NbdConfig {
             return Ok(look(&config)?);
         }
         let nbd = NbdDriver::open(config)?;
-        let (notes, identity) = (nbd.notes().to_vec(), Some(nbd.identity()));
+        let (notes, identity) = (nbd.notes.clone(), Some(nbd.identity));
         Ok(Opened { notes, identity, ..Opened::plain(nbd) })
     }
 }
 
-/// Asks the server about the export without starting to use it.
 fn look(config: &NbdConfig) -> Result<Opened, Error> {
     let Connected { session, identity, .. } = ask(config)?;
     check(config, &session)?;
     connections_of(config, &session)?;
-    let driver = DryDriver {
-        size_bytes: session.size_bytes,
-        block_bytes: session.block_min.max(512),
-        read_only: config.is_read_only(&session),
-    };
+    let (block, read_only) = (session.block_min.max(512), config.is_read_only(&session));
+    let driver = NullDriver { read_only, ..NullDriver::stand_in(session.size_bytes, block) };
     let notes = notes(config, &session);
     Ok(Opened { notes, identity: Some(identity), ..Opened::plain(driver) })
 }
@@ -416,16 +386,15 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        let data = vec![Extent { nr_sectors, hole: false, zero: false }];
         // A second connection may not see what was written on the first, if the server has no
         // `multi-conn`.
         let is_blind = !self.has(TransmissionFlags::MULTI_CONN) || self.shared.siblings.is_sole();
         if !self.is_read_only() && is_blind {
-            return data;
+            return all_data(nr_sectors);
         }
-        let mut line = lock(&self.shared.status_line);
+        let mut line = lock_unpoisoned(&self.shared.status_line);
         let told = line.ask(&self.shared, sector << 9, nr_sectors << 9);
-        told.map_or(data, |extents| in_sectors(&extents, nr_sectors))
+        told.map_or_else(|| all_data(nr_sectors), |extents| in_sectors(&extents, nr_sectors))
     }
 
     fn is_polled_idle(&self) -> bool {
@@ -438,7 +407,8 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.shared.trouble()
+        let connections = self.shared.siblings.connections();
+        lock_unpoisoned(&self.shared.reports.trouble).text(connections)
     }
 
     fn flush_trouble(&self) -> Option<String> {

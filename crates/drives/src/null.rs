@@ -1,9 +1,8 @@
 //! `null`: completes requests at once or after a fixed time; keeps no data.
 //!
-//! A null drive measures the block layer alone (\[MQ\] point 6). The drive has as many hardware
-//! queues as asked for, and any thread may run them. With `delay`, a request completes that long
-//! after it was queued, as on a device with this latency and no limit except its tags. Kernel
-//! counterpart: drivers/block/null_blk.
+//! A null drive measures the block layer alone (\[MQ\] point 6). With `delay`, a request completes
+//! that long after it was queued, as on a device with this latency and no limit except its tags.
+//! Kernel counterpart: drivers/block/null_blk.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -13,17 +12,16 @@ use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Extent, Features, HwQueues,
     QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
 };
-use millrace_machine::{Machine, Native, Topology, nanoseconds};
+use millrace_machine::{Machine, Topology, nanoseconds};
 
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "null",
-    keys: &["size", "delay", "queues", "depth", "block"],
+    keys: "size delay queues depth block",
     main_key: None,
-    path_keys: &[],
+    path_keys: "",
     queues: QueueKind::AnyThread,
     settings: |spec| Ok(Box::new(settings_of(spec)?)),
 };
@@ -41,6 +39,8 @@ pub struct NullDriver {
     pub depth: u32,
     /// Logical block size in bytes.
     pub block_size: u32,
+    /// True if the drive rejects writes.
+    pub read_only: bool,
 }
 
 impl Default for NullDriver {
@@ -51,11 +51,19 @@ impl Default for NullDriver {
             queues: 2048,
             depth: 1024,
             block_size: 512,
+            read_only: false,
         }
     }
 }
 
-/// Parses the settings of a spec.
+impl NullDriver {
+    /// Returns a stand-in for a drive that a dry run only looked at. Its queue is as small as
+    /// possible, because a dry run may have 10,000 drives.
+    pub(crate) fn stand_in(size_bytes: u64, block_size: u32) -> NullDriver {
+        NullDriver { size_bytes, block_size, queues: 1, depth: 1, ..NullDriver::default() }
+    }
+}
+
 pub(crate) fn settings_of(spec: &Spec) -> Result<NullDriver, SpecError> {
     let default = NullDriver::default();
     Ok(NullDriver {
@@ -64,6 +72,7 @@ pub(crate) fn settings_of(spec: &Spec) -> Result<NullDriver, SpecError> {
         queues: spec.number("queues", 2048)?.unwrap_or(default.queues),
         depth: spec.depth()?.unwrap_or(default.depth),
         block_size: spec.block()?.unwrap_or(default.block_size),
+        ..default
     })
 }
 
@@ -78,6 +87,10 @@ impl<M: Machine> Driver<M> for NullDriver {
         self.size_bytes >> 9
     }
 
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
     fn limits(&self) -> QueueLimits {
         QueueLimits {
             logical_block_size: self.block_size,
@@ -86,7 +99,12 @@ impl<M: Machine> Driver<M> for NullDriver {
             max_segments: u16::MAX,
             max_discard_sectors: u32::MAX,
             max_write_zeroes_sectors: u32::MAX,
-            features: Features { fua: true, no_payload: true, ..Features::default() },
+            features: Features {
+                fua: true,
+                no_payload: true,
+                read_only: self.read_only,
+                ..Features::default()
+            },
             ..QueueLimits::default()
         }
     }
@@ -117,46 +135,6 @@ impl<M: Machine> Driver<M> for NullDriver {
     }
 }
 
-/// Driver with the size and block size of a drive that was only looked at.
-pub(crate) struct DryDriver {
-    pub(crate) size_bytes: u64,
-    pub(crate) block_bytes: u32,
-    pub(crate) read_only: bool,
-}
-
-impl DryDriver {
-    fn null(&self) -> NullDriver {
-        let (size_bytes, block_size) = (self.size_bytes, self.block_bytes);
-        // As small as can be, since a plan may have 10,000 drives.
-        NullDriver { size_bytes, block_size, queues: 1, depth: 1, ..NullDriver::default() }
-    }
-}
-
-impl Driver<Native> for DryDriver {
-    fn capacity(&self) -> Sector {
-        self.size_bytes >> 9
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.size_bytes
-    }
-
-    fn limits(&self) -> QueueLimits {
-        let mut limits = Driver::<Native>::limits(&self.null());
-        limits.features.read_only = self.read_only;
-        limits
-    }
-
-    fn hw_queues(&self, topology: &Topology) -> HwQueues {
-        Driver::<Native>::hw_queues(&self.null(), topology)
-    }
-
-    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
-        self.null().open_queue(index, depth)
-    }
-}
-
-/// Queue that completes requests at the next poll.
 #[derive(Debug)]
 struct NullQueue {
     done: Box<[Tag]>,

@@ -1,9 +1,7 @@
 //! `open`: makes a driver from a drive's spec, by the driver's row in `crate::DRIVERS`.
 //!
-//! This file defines the form of a row, and the trait for settings whose values are all checked.
-//! Opening also collects remarks for the user and the identity of the drive's data. The binary
-//! calls it for each drive of its configuration before anything is served, and drivers that wrap
-//! other drives call it. An error names the driver, the key and the value, or the path.
+//! Opening also collects remarks for the user and the identity of the drive's data. Drivers that
+//! wrap other drives call it, too. An error names the driver, the key and the value, or the path.
 
 use std::path::PathBuf;
 
@@ -16,16 +14,15 @@ use crate::common::place::DataPlace;
 use crate::fault::FaultControl;
 use crate::spec::{Spec, SpecError};
 
-/// Table row of a driver.
 pub(crate) struct DriverRow {
     /// Name in specs.
     pub name: &'static str,
-    /// Keys, in the order in which messages list them.
-    pub keys: &'static [&'static str],
+    /// Keys, separated by spaces, in the order in which messages list them.
+    pub keys: &'static str,
     /// Key whose name may be omitted if it comes first.
     pub main_key: Option<&'static str>,
-    /// Keys whose value is the path of a file.
-    pub path_keys: &'static [&'static str],
+    /// Keys whose value is the path of a file, separated by spaces.
+    pub path_keys: &'static str,
     /// Kind of threads that may run the driver's queues. For a wrapping driver, the wrapped drive
     /// decides.
     pub queues: QueueKind,
@@ -33,12 +30,9 @@ pub(crate) struct DriverRow {
     pub settings: fn(&Spec) -> Result<Box<dyn DriveSettings>, SpecError>,
 }
 
-/// Settings of a drive, with all values checked.
 pub(crate) trait DriveSettings {
-    /// Implements [`open_with`].
     fn open(self: Box<Self>, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError>;
 
-    /// Implements [`file_place`].
     fn file_place(&self) -> Option<DataPlace> {
         None
     }
@@ -113,7 +107,6 @@ pub fn file_place(spec: &Spec) -> Result<Option<DataPlace>, SpecError> {
     Ok(settings_of(spec)?.file_place())
 }
 
-/// Parses the settings of a spec's drive.
 pub(crate) fn settings_of(spec: &Spec) -> Result<Box<dyn DriveSettings>, SpecError> {
     // The keys are checked again, because the spec's fields are public and may have been changed.
     let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;

@@ -1,7 +1,6 @@
-//! `open_on`: opens drives that need no operating system, on any machine.
+//! `open_on`: opens drives that need no operating system, on any machine, for simulated runs.
 //!
-//! The settings are those of the drivers' rows. A row cannot be generic over the machine, so the
-//! generic drivers are listed here by name. Simulated runs call this.
+//! A row of the driver table cannot be generic over the machine, so the drivers are listed here.
 
 use millrace_block::{Driver, Error, ErrorKind};
 use millrace_machine::Machine;

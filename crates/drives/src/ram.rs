@@ -1,8 +1,7 @@
 //! `ram`: a drive in sparse memory, whose data are lost when the process ends.
 //!
 //! All queues use one store. The submitting thread executes a request at once; it completes at the
-//! next poll. Discard and write-zeroes free memory. There is no volatile cache. Kernel counterpart:
-//! drivers/block/brd.c.
+//! next poll. There is no volatile cache. Kernel counterpart: drivers/block/brd.c.
 
 use std::sync::Arc;
 
@@ -17,12 +16,11 @@ use crate::common::store::SparseStore;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "ram",
-    keys: &["size", "block", "depth"],
+    keys: "size block depth",
     main_key: None,
-    path_keys: &[],
+    path_keys: "",
     queues: QueueKind::AnyThread,
     settings: |spec| Ok(Box::new(settings_of(spec)?)),
 };
@@ -44,7 +42,6 @@ impl Default for RamConfig {
     }
 }
 
-/// Parses the settings of a spec.
 pub(crate) fn settings_of(spec: &Spec) -> Result<RamConfig, SpecError> {
     let default = RamConfig::default();
     let Some(size_bytes) = spec.size("size")? else { return Err(spec.missing("size")) };
@@ -132,7 +129,6 @@ impl<M: Machine> Driver<M> for RamDriver {
     }
 }
 
-/// Queue that completes requests at the next poll.
 #[derive(Debug)]
 struct RamQueue {
     store: Arc<SparseStore>,

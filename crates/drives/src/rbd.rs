@@ -1,13 +1,9 @@
 //! `rbd`: a drive in an image of a Ceph cluster, through librbd.
 //!
-//! Hardware queues belong to I/O threads, like those of file drives. All of them use one image
-//! handle, which has the exclusive lock. This file owns the connection, the image and the lock.
-//! Completed writes may be in librbd's cache until a flush. librbd has no FUA for vectored writes,
-//! so the block layer flushes after such a write. It calls `rbd/open.rs` once, `rbd/queue.rs` for
-//! each I/O, `rbd/map.rs` for holes, and `rbd/control.rs` for everything that waits for the
-//! cluster: checking whether the image is still the one that was opened, and closing it. Results of
-//! librbd, which no fuzzer can reach, are checked in `rbd/image.rs` and `rbd/queue.rs`. Kernel
-//! counterpart: drivers/block/rbd.c.
+//! Each I/O thread has a hardware queue. All queues use one image handle, which has the exclusive
+//! lock. Completed writes may be in librbd's cache until a flush. librbd has no FUA for vectored
+//! writes, so the block layer flushes after such a write. The drive's control thread makes all
+//! calls that wait for the cluster. Kernel counterpart: drivers/block/rbd.c.
 
 mod cluster;
 mod control;
@@ -26,13 +22,13 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use millrace_block::{
     Driver, DriverQueue, Error, Extent, Features, HwQueues, Op, QueueLimits, Sector, Status,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Native, Topology, lock_unpoisoned};
 
 use crate::common::cancel::Cancel;
 use crate::common::owner_queues;
@@ -44,7 +40,6 @@ pub use name::ImageName;
 use queue::RbdQueue;
 pub(crate) use settings::ROW;
 
-/// Maximum length of a read or write, in sectors.
 const MAX_SECTORS: u32 = 8192;
 /// Maximum number of objects in a discard, because librbd starts an operation for each of them at
 /// once.
@@ -110,17 +105,12 @@ impl RbdConfig {
 /// Images that drives of this process have open for writing.
 static HELD: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-fn held() -> MutexGuard<'static, Vec<(u64, u64)>> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Entry of an image in `HELD`. It is removed when the drive closes the image.
 struct HeldImage((u64, u64));
 
 impl HeldImage {
-    /// Adds an image to the list. Returns `None` if it is there already.
     fn take(identity: (u64, u64)) -> Option<HeldImage> {
-        let mut all = held();
+        let mut all = lock_unpoisoned(&HELD);
         if all.contains(&identity) {
             return None;
         }
@@ -128,15 +118,14 @@ impl HeldImage {
         Some(HeldImage(identity))
     }
 
-    /// Returns true if the image is in the list.
     fn has(identity: (u64, u64)) -> bool {
-        held().contains(&identity)
+        lock_unpoisoned(&HELD).contains(&identity)
     }
 }
 
 impl Drop for HeldImage {
     fn drop(&mut self) {
-        let mut all = held();
+        let mut all = lock_unpoisoned(&HELD);
         if let Some(place) = all.iter().position(|one| *one == self.0) {
             all.swap_remove(place);
         }
@@ -156,7 +145,6 @@ impl OpenImage {
         OpenImage { image: Some(Box::new(image)), held, control: OnceLock::new() }
     }
 
-    /// Sets the thread that closes the image.
     fn close_on(&self, control: &Sender<ControlOrder>) {
         self.control.get_or_init(|| control.clone());
     }
@@ -182,7 +170,6 @@ impl Drop for OpenImage {
     }
 }
 
-/// State that all queues of a drive share.
 pub(crate) struct RbdState {
     image: OpenImage,
     object_bytes: u64,
@@ -236,7 +223,6 @@ impl RbdState {
         }
     }
 
-    /// Records that a write was acknowledged.
     fn note_write(&self) {
         // Relaxed: a flush that covers the write comes after its completion. The flag is stored
         // only once, because all queues read this cache line.
@@ -252,13 +238,11 @@ impl RbdState {
         !self.known.is_locked && !self.has_written.load(Ordering::Relaxed)
     }
 
-    /// Returns true if some or all I/O is refused.
     fn is_limited(&self) -> bool {
         // Relaxed: see `refusal`.
         self.limit_bytes.load(Ordering::Relaxed) < u64::MAX
     }
 
-    /// Returns true if all I/O is refused.
     fn has_failed(&self) -> bool {
         // Relaxed: see `refusal`.
         self.limit_bytes.load(Ordering::Relaxed) == 0
@@ -322,7 +306,7 @@ impl RbdState {
 
     fn say(&self, text: &str) {
         let text = format!("{}: {text}", self.name);
-        self.news.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+        lock_unpoisoned(&self.news).push(text);
     }
 }
 
@@ -334,7 +318,6 @@ fn behind_the_end(op: Op) -> Status {
     }
 }
 
-/// Properties of an image that were read when it was opened.
 struct ImageFacts {
     size_bytes: u64,
     object_bytes: u64,
@@ -352,7 +335,8 @@ pub struct RbdDriver {
     control: ControlThread,
     map: HoleMap,
     learned: ImageFacts,
-    warnings: Vec<String>,
+    /// Warnings about probable mistakes, for example that other clients may write to the image.
+    pub warnings: Vec<String>,
 }
 
 impl RbdDriver {
@@ -364,13 +348,6 @@ impl RbdDriver {
     /// cluster. The text names the image.
     pub fn open(config: RbdConfig) -> Result<RbdDriver, Error> {
         open::open(config)
-    }
-
-    /// Returns warnings about probable mistakes, for example that other clients may write to the
-    /// image.
-    #[must_use]
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
     }
 
     /// Returns hashes of cluster, pool, image and snapshot, by which an image that is used twice is
@@ -438,7 +415,7 @@ impl Driver<Native> for RbdDriver {
     }
 
     fn take_news(&self) -> Vec<String> {
-        let mut news = self.shared.news.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut news = lock_unpoisoned(&self.shared.news);
         std::mem::take(&mut news)
     }
 }

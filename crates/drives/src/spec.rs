@@ -1,11 +1,9 @@
 //! `Spec`: a drive as users write it: `driver:key=value,key=value`, or `driver@controller:...`.
 //!
-//! Plain data and its text form; `open.rs` creates drives from it. A value that contains commas
-//! stands in parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. A plain
-//! path is a `file` drive, and an NBD URL is an `nbd` drive. `from_pairs` takes the keys of a
-//! configuration file one by one. The binary and tests call this. Invariant: a `Spec` names a
-//! driver of the table `crate::DRIVERS` and only keys of that driver, each once; values are checked
-//! when the drive is opened.
+//! A value that contains commas stands in parentheses, so specs nest:
+//! `fault:drive=(file:path=/x/d0,size=4g),every=100`. A plain path is a `file` drive, and an NBD
+//! URL is an `nbd` drive. Invariant: a `Spec` names a driver of the table `crate::DRIVERS` and only
+//! keys of that driver, each once; values are checked when the drive is opened.
 
 mod keys;
 
@@ -38,96 +36,40 @@ pub struct Spec {
 /// Reason for which a spec is refused, or its drive cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The messages explain the fields.
 pub enum SpecError {
-    /// The text does not have the form `driver:key=value,...`.
     #[error("drive spec `{spec}`: {what}; write driver:key=value,key=value")]
-    Syntax {
-        /// Text of the spec.
-        spec: String,
-        /// Mistake in the text.
-        what: String,
-    },
-    /// No such driver.
+    Syntax { spec: String, what: String },
     #[error("{}", unknown_word("driver", driver, &drivers().collect::<Vec<_>>()))]
-    UnknownDriver {
-        /// The name as written.
-        driver: String,
-    },
-    /// The driver does not have this key.
+    UnknownDriver { driver: String },
     #[error("driver {driver} has no key `{key}`{}; it has {}", hint_of(key, nearest), list(driver))]
-    UnknownKey {
-        /// Name of the driver.
-        driver: String,
-        /// Key that was written.
-        key: String,
-        /// Most similar known key, if any.
-        nearest: Option<&'static str>,
-    },
-    /// A key is given twice.
+    UnknownKey { driver: String, key: String, nearest: Option<&'static str> },
     #[error("driver {driver}: key `{key}` is given twice; remove one of them")]
-    DuplicateKey {
-        /// Name of the driver.
-        driver: String,
-        /// Key that is given twice.
-        key: String,
-    },
-    /// A required key is missing.
+    DuplicateKey { driver: String, key: String },
     #[error("driver {driver} needs {key}=...")]
-    MissingKey {
-        /// Name of the driver.
-        driver: String,
-        /// Missing key.
-        key: &'static str,
-    },
-    /// The value is not valid for the key.
+    MissingKey { driver: String, key: &'static str },
     #[error("driver {driver}: {key}={value} is invalid; {expected}")]
-    InvalidValue {
-        /// Name of the driver.
-        driver: String,
-        /// Key with the invalid value.
-        key: String,
-        /// Value that was written.
-        value: String,
-        /// Valid values.
-        expected: String,
-    },
-    /// The text of a controller is invalid.
+    InvalidValue { driver: String, key: String, value: String, expected: String },
     #[error(
         "controller `{spec}`: {what}; write NAME:tags=N, and perhaps \
          sharing=queue|drive|controller and node=N"
     )]
-    Controller {
-        /// Text of the controller.
-        spec: String,
-        /// Mistake in the text.
-        what: String,
-    },
-    /// A drive names a controller that does not exist.
+    Controller { spec: String, what: String },
     #[error(
         "there is no controller `{name}`{}",
         if known.is_empty() { "; name it first".into() } else { format!("; there are: {known}") }
     )]
-    UnknownController {
-        /// Name that was written.
-        name: String,
-        /// Names of the existing controllers.
-        known: String,
-    },
-    /// The drive itself cannot be opened.
+    UnknownController { name: String, known: String },
     #[error(transparent)]
     Open(#[from] millrace_block::Error),
 }
 
-/// Returns advice about an unknown key.
 fn hint_of(key: &str, nearest: &Option<&'static str>) -> String {
-    match key {
-        "timeout" => " (timeout stands beside spec, as in timeout = \"30s\")".to_owned(),
-        _ => hint(nearest),
+    match (key, nearest) {
+        ("timeout", _) => " (timeout stands beside spec, as in timeout = \"30s\")".to_owned(),
+        (_, Some(name)) => format!(" (did you mean `{name}`?)"),
+        (_, None) => String::new(),
     }
-}
-
-fn hint(nearest: &Option<&'static str>) -> String {
-    nearest.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
 }
 
 fn list(driver: &str) -> String {
@@ -141,8 +83,8 @@ pub fn drivers() -> impl Iterator<Item = &'static str> {
 
 /// Returns the keys of a driver, or `None` if there is no such driver.
 #[must_use]
-pub fn known_keys(driver: &str) -> Option<&'static [&'static str]> {
-    crate::driver(driver).map(|row| row.keys)
+pub fn known_keys(driver: &str) -> Option<Vec<&'static str>> {
+    crate::driver(driver).map(|row| row.keys.split(' ').collect())
 }
 
 /// Returns the key of a driver whose name may be omitted if it comes first.
@@ -228,14 +170,14 @@ impl Spec {
 
     /// Resolves relative paths, including those of the drives inside, against the directory `base`.
     pub fn resolve_paths(&mut self, base: &Path) {
-        let path_keys = crate::driver(&self.driver).map_or(&[][..], |row| row.path_keys);
+        let path_keys = crate::driver(&self.driver).map_or("", |row| row.path_keys);
         for (key, value) in &mut self.options {
             if key == "drive"
                 && let Ok(mut inner) = value.parse::<Spec>()
             {
                 inner.resolve_paths(base);
                 *value = inner.to_string();
-            } else if path_keys.contains(&key.as_str())
+            } else if path_keys.split(' ').any(|known| known == key)
                 && let Some(path) = base.join(&*value).to_str()
             {
                 *value = path.to_owned();
@@ -447,7 +389,7 @@ mod tests {
         ] {
             let spec: Spec = text.parse().unwrap();
             let keys: Vec<&str> = spec.options.iter().map(|(key, _)| key.as_str()).collect();
-            let known = known_keys(&spec.driver).unwrap().iter().copied();
+            let known = known_keys(&spec.driver).unwrap().into_iter();
             // `every` goes without `error-rate`, and keys of TLS take another URI and a feature.
             let known = known.filter(|key| *key != "every" && !key.starts_with("tls-"));
             assert_eq!(keys, known.collect::<Vec<_>>());

@@ -1,17 +1,14 @@
 //! `CpuShare`: lets a thread poll without keeping its CPU from other threads.
 //!
-//! A thread that polls for the result of another thread delays it if both are on the same CPU. The
-//! kernel does not tell a thread who else wants its CPU. So the poller offers the CPU (it yields):
-//! after 2 us in vain, again whenever the wait has doubled, and at once while another thread
-//! accepts. A thread that soon gives the CPU back, such as a client that sends its next request and
-//! waits, takes turns with the poller, which costs less than a sleep. A thread that keeps the CPU
-//! shows that the CPU is shared: the poll ends, and the next polls are skipped; a poller that
-//! sleeps instead may be woken on another, free CPU. CPU time that no other thread of this machine
-//! got does not count: a hypervisor takes it from polling and sleeping threads alike. After a
-//! pause, which doubles with each failed attempt, the thread polls again.
-//!
-//! Each polling thread owns one; I/O threads and drives' workers use it. Kernel counterpart:
-//! `kvm_vcpu_can_poll`, which polls only on a CPU that has a single runnable task.
+//! A thread that polls for the result of another thread delays it if both are on the same CPU, and
+//! the kernel does not tell a thread who else wants its CPU. So the poller yields: after 2 us in
+//! vain, again whenever the wait has doubled, and at once while another thread accepts. A thread
+//! that soon gives the CPU back, such as a client that sends its next request and waits, takes
+//! turns with the poller, which costs less than a sleep. A thread that keeps the CPU shows that the
+//! CPU is shared: the poll ends, and the next polls are skipped; a poller that sleeps instead may
+//! be woken on another, free CPU. CPU time that no other thread of this machine got does not count:
+//! a hypervisor takes it from polling and sleeping threads alike. After a pause, which doubles with
+//! each failed attempt, the thread polls again. Kernel counterpart: `kvm_vcpu_can_poll`.
 
 use crate::{Machine, Native};
 
@@ -44,13 +41,10 @@ pub struct Polled {
 pub struct Poll {
     start_ns: u64,
     until_ns: u64,
-    /// Time of the last check for work.
     seen_ns: u64,
-    /// Time of the next offer of the CPU.
     offer_ns: u64,
 }
 
-/// Next action of a poll that found no work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PollStep {
     Look,
@@ -83,7 +77,6 @@ impl Poll {
         kept
     }
 
-    /// Decides the next action after a check at this time that found no work.
     #[inline]
     fn next(&mut self, now_ns: u64) -> PollStep {
         let kept = self.looked(now_ns);
@@ -214,7 +207,6 @@ impl CpuShare {
     }
 }
 
-/// Number of polls to skip.
 #[derive(Debug, Clone, Copy)]
 struct Pauses {
     /// Number of polls still to be skipped.

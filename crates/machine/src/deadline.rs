@@ -3,10 +3,9 @@
 //! A process makes no progress while it is stopped by a signal, frozen with its cgroup, paused with
 //! its host, or without a CPU. The clock goes on meanwhile, and so do drives and clients, so a
 //! plain time limit would blame them for the pause. Therefore the owner checks its clock at regular
-//! intervals while a limit runs. If a check comes too late, the process was paused, and the time
-//! since the check was due does not count. Rule for every owner: first process what has arrived
-//! (completions, bytes, answers), then judge what is late. The cost is per check, not per I/O.
-//! Kernel counterpart: none; a stopped kernel stops its timers.
+//! intervals while a limit runs. If a check comes too late, the time since the check was due does
+//! not count. Rule for every owner: first process what has arrived (completions, bytes, answers),
+//! then judge what is late.
 
 use core::marker::PhantomData;
 use core::time::Duration;

@@ -1,11 +1,10 @@
 //! `Doorbell`: lets a thread sleep until it is rung, without lost wake-ups, and without a system
 //! call if nobody sleeps.
 //!
-//! It owns one word (is the owner asleep?) and a parker. Channels and I/O threads use it to wait
-//! for completions from other threads. Protocol: the owner arms the doorbell, executes a fence,
-//! checks its lists once more, and only then sleeps; a ringer publishes its work, executes a fence,
-//! and reads the word. One of the two must see the other, because the two fences exclude store
-//! buffering. Kernel counterpart: `wait_event` with `prepare_to_wait`.
+//! Protocol: the owner arms the doorbell, executes a fence, checks its lists once more, and only
+//! then sleeps; a ringer publishes its work, executes a fence, and reads the word. One of the two
+//! must see the other, because the two fences exclude store buffering. Kernel counterpart:
+//! `wait_event` with `prepare_to_wait`.
 
 use crate::{Machine, Order, Parker, Word};
 

@@ -53,7 +53,7 @@ pub use native::{
     Native, NativeParker, NativeThread, ThreadRefused, run_on_any_cpu, thread_limits,
 };
 #[cfg(feature = "std")]
-pub use native_lock::{NativeGuard, NativeLock};
+pub use native_lock::{NativeGuard, NativeLock, lock_unpoisoned};
 #[cfg(feature = "std")]
 pub use sysfs::topology_from;
 pub use topology::{Cpu, Topology};

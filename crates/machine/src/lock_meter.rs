@@ -1,19 +1,17 @@
 //! `LockMeter`: statistics of the process's native locks, on demand.
 //!
 //! This file owns the switch, which every native lock reads when it is acquired, and a table for
-//! each thread that has counted something since the switch was turned on; readers add the tables
-//! up. An acquisition before that time is not counted. While the switch is off, nothing else here
-//! is touched, and nobody writes the switch's cache line. While it is on, a lock reads the clock
-//! once if it is free, twice if it is contended, and once when it is released. native_lock.rs calls
-//! this, and so do locks made of words, through `Meter`. Kernel counterpart: lockmeter, `perf
-//! lock`.
+//! each thread that has counted something since the switch was turned on. While the switch is off,
+//! nothing else here is touched, and nobody writes the switch's cache line. While it is on, a lock
+//! reads the clock once if it is free, twice if it is contended, and once when it is released.
+//! Kernel counterparts: lockmeter, `perf lock`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
 use crate::lock_row::{Hold, LockCounts, LockRow, Site, lock_table};
-use crate::{Machine, Meter, Native};
+use crate::{Machine, Meter, Native, lock_unpoisoned};
 
 /// Time at which the statistics were turned on, in nanoseconds; 0 if they are off.
 #[repr(align(128))]
@@ -25,7 +23,6 @@ static SINCE_NS: Switch = Switch(AtomicU64::new(0));
 /// several addresses.
 type Rows = Vec<(&'static str, Site, LockCounts)>;
 
-/// All counts since the switch was turned on.
 struct Tables {
     /// Counts of threads that have ended.
     ended: Rows,
@@ -37,13 +34,9 @@ static TABLES: Mutex<Tables> = Mutex::new(Tables { ended: Vec::new(), threads: V
 std::thread_local! {
     static ROWS: Arc<Mutex<Rows>> = {
         let rows = Arc::new(Mutex::new(Rows::new()));
-        held(&TABLES).threads.push(Arc::clone(&rows));
+        lock_unpoisoned(&TABLES).threads.push(Arc::clone(&rows));
         rows
     };
-}
-
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn add(rows: &mut Rows, name: &'static str, site: Site, counts: &LockCounts) {
@@ -72,7 +65,7 @@ pub(crate) fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
 fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
     // If the thread's local variables are gone already, nothing is counted.
     let _ = ROWS.try_with(|rows| {
-        let mut rows = held(rows);
+        let mut rows = lock_unpoisoned(rows);
         // Relaxed: a thread that empties the table sets this first, and takes the same mutex for
         // emptying.
         let since_ns = SINCE_NS.0.load(Ordering::Relaxed);
@@ -93,7 +86,7 @@ impl LockMeter {
     /// Starts new statistics. Returns `None` if another `LockMeter` exists.
     #[must_use]
     pub fn start() -> Option<LockMeter> {
-        let mut tables = held(&TABLES);
+        let mut tables = lock_unpoisoned(&TABLES);
         let now_ns = Native::now().max(1);
         // Relaxed: this function locks and clears each thread's table after the exchange. A thread
         // reads `SINCE_NS` while it holds the mutex of its own table, so it sees the new value, or
@@ -102,7 +95,7 @@ impl LockMeter {
         SINCE_NS.0.compare_exchange(old, now_ns, relaxed, relaxed).ok()?;
         tables.ended.clear();
         tables.threads.retain(|rows| {
-            held(rows).clear();
+            lock_unpoisoned(rows).clear();
             // The other owner is the counting thread, if it still runs.
             Arc::strong_count(rows) > 1
         });
@@ -113,17 +106,19 @@ impl LockMeter {
     /// it is released. Costs the counting threads only the reading of their tables.
     #[must_use]
     pub fn rows(&self) -> Vec<LockRow> {
-        let mut tables = held(&TABLES);
+        let mut tables = lock_unpoisoned(&TABLES);
         let Tables { ended, threads } = &mut *tables;
         threads.retain(|rows| {
             let runs = Arc::strong_count(rows) > 1;
             if !runs {
-                held(rows).iter().for_each(|(name, site, counts)| add(ended, name, site, counts));
+                lock_unpoisoned(rows)
+                    .iter()
+                    .for_each(|(name, site, counts)| add(ended, name, site, counts));
             }
             runs
         });
         let mut all = ended.clone();
-        threads.iter().for_each(|rows| all.extend(held(rows).iter().copied()));
+        threads.iter().for_each(|rows| all.extend(lock_unpoisoned(rows).iter().copied()));
         drop(tables);
         lock_table(all.into_iter().map(|(name, site, counts)| (name, site.into(), counts)))
     }

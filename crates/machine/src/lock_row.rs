@@ -1,9 +1,7 @@
 //! `LockRow`: statistics of the locks of one name, in total and by call site.
 //!
-//! Plain data, shared by the machines that keep lock statistics: the native one on demand, the
-//! simulated one always. The columns are lockmeter's: acquired, contended, rejected, and wait and
-//! hold times with mean and maximum, as \[OLS\] uses them. `Hold` is one period for which a lock is
-//! held, from acquisition to release, for locks that count by themselves.
+//! The columns are lockmeter's: acquired, contended, rejected, and wait and hold times with mean
+//! and maximum, as \[OLS\] uses them.
 
 use core::panic::Location;
 #[cfg(feature = "std")]

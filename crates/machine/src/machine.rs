@@ -1,11 +1,10 @@
 //! The `Machine` trait: the few primitives that the block layer is written in.
 //!
-//! This file has no state. `Native` in this crate implements the trait, and so do simulated and
-//! checking machines; every structure of `crates/block` uses it as a type parameter. All functions
-//! are associated functions: no machine value is ever passed around, so on `Native` nothing is
-//! stored and nothing is dispatched dynamically. Invariant: no method tells which machine it is.
-//! Kernel counterparts: `spinlock_t`, `atomic64_t`, `____cacheline_aligned`, `ktime_get`,
-//! `raw_smp_processor_id`.
+//! `Native` in this crate implements the trait, and so do simulated and checking machines; every
+//! structure of `crates/block` uses it as a type parameter. All functions are associated functions,
+//! so no machine value is ever passed around, and on `Native` nothing is stored and nothing is
+//! dispatched dynamically. Invariant: no method tells which machine it is. Kernel counterparts:
+//! `spinlock_t`, `atomic64_t`, `____cacheline_aligned`, `ktime_get`, `raw_smp_processor_id`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -187,23 +186,8 @@ pub unsafe trait Word: Send + Sync {
 /// Safe code cannot implement it:
 ///
 /// ```compile_fail,E0200
-/// use millrace_machine::Line;
-///
 /// struct Wild;
-/// impl<T: Send> Line<T> for Wild {
-///     fn new(_: T) -> Wild {
-///         Wild
-///     }
-///     fn read(&self) -> *const T {
-///         64 as *const T
-///     }
-///     fn write(&self) -> *mut T {
-///         64 as *mut T
-///     }
-///     fn held(&self) -> *mut T {
-///         64 as *mut T
-///     }
-/// }
+/// impl<T: Send> millrace_machine::Line<T> for Wild {}
 /// ```
 pub unsafe trait Line<T: Send>: Send + Sync {
     /// Creates a line that holds this value.
@@ -258,75 +242,19 @@ pub fn spin_backoff<M: Machine>(tries: u32, mut ready: impl FnMut() -> bool) -> 
     hit
 }
 
-/// Safe code implements no word either:
+/// Safe code cannot implement a word:
 ///
 /// ```compile_fail,E0200
-/// use millrace_machine::{Order, Word};
-///
 /// struct Deaf;
-/// impl Word for Deaf {
-///     fn new(_: u64) -> Deaf {
-///         Deaf
-///     }
-///     fn load(&self, _: Order) -> u64 {
-///         0
-///     }
-///     fn store(&self, _: u64, _: Order) {}
-///     fn swap(&self, _: u64, _: Order) -> u64 {
-///         0
-///     }
-///     fn fetch_add(&self, _: u64, _: Order) -> u64 {
-///         0
-///     }
-///     fn fetch_or(&self, _: u64, _: Order) -> u64 {
-///         0
-///     }
-///     fn fetch_and(&self, _: u64, _: Order) -> u64 {
-///         0
-///     }
-///     fn compare_exchange(&self, old: u64, _: u64, _: Order, _: Order) -> Result<u64, u64> {
-///         Ok(old)
-///     }
-/// }
+/// impl millrace_machine::Word for Deaf {}
 /// ```
 ///
-/// Nor a machine, whose fences would order nothing:
+/// Safe code cannot implement a machine, because its fences might order nothing:
 ///
 /// ```compile_fail,E0200
-/// use millrace_machine::*;
-///
 /// #[derive(Clone, Copy, Debug)]
 /// struct Loose;
-/// impl Machine for Loose {
-///     type Lock<T: Send> = NativeLock<T>;
-///     type Word = <Native as Machine>::Word;
-///     type Line<T: Send> = <Native as Machine>::Line<T>;
-///     type Counter = <Native as Machine>::Counter;
-///     type Parker = NativeParker;
-///     type Thread = NativeThread;
-///     type Meter = NativeMeter;
-///     const THREADS_MOVE: bool = true;
-///     fn now() -> u64 {
-///         Native::now()
-///     }
-///     fn cpu() -> CpuId {
-///         Native::cpu()
-///     }
-///     fn topology() -> Topology {
-///         Native::topology()
-///     }
-///     fn fence(_: Order) {}
-///     fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> NativeThread {
-///         Native::spawn(name, cpu, body)
-///     }
-///     fn spin_until(deadline_ns: u64, ready: impl FnMut() -> bool) -> bool {
-///         Native::spin_until(deadline_ns, ready)
-///     }
-///     fn is_panicking() -> bool {
-///         false
-///     }
-///     fn work(_: Stage, _: u32) {}
-/// }
+/// impl millrace_machine::Machine for Loose {}
 /// ```
 #[cfg(all(doctest, feature = "std"))]
 struct SafeCode;

@@ -1,11 +1,10 @@
 //! `Native`: the machine that the process runs on.
 //!
 //! Each primitive is the ordinary one: std's mutex, atomics, parking on an eventfd instead of a
-//! futex, and the time-stamp counter where it is invariant. All other crates call it through the
-//! `Machine` trait. Parking uses an eventfd so that the same doorbell wakes a plain thread and a
-//! thread that sleeps in its io_uring. Invariant: no primitive does more than its name says, except
-//! that a lock checks whether it must count (native_lock.rs); `cargo xtask primitives` compares the
-//! generated instructions.
+//! futex, and the time-stamp counter where it is invariant. Parking uses an eventfd so that the
+//! same doorbell wakes a plain thread and a thread that sleeps in its io_uring. Invariant: no
+//! primitive does more than its name says, except that a lock checks whether it must count
+//! (native_lock.rs); `cargo xtask primitives` compares the generated instructions.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -13,12 +12,12 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::boxed::Box;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
 use crate::lock_meter::NativeMeter;
 use crate::native_lock::NativeLock;
-use crate::{Counter, CpuId, Line, Machine, Order, Parker, Stage, Topology, Word};
+use crate::{Counter, CpuId, Line, Machine, Order, Parker, Stage, Topology, Word, lock_unpoisoned};
 
 mod thread;
 pub use thread::{NativeThread, ThreadRefused, run_on_any_cpu, thread_limits};
@@ -124,7 +123,7 @@ unsafe impl Machine for Native {
 /// set changes, because every disk and channel asks and reading takes a dozen system calls.
 fn known_topology(allowed: Vec<CpuId>) -> Topology {
     static KNOWN: Mutex<Option<(Vec<CpuId>, Topology)>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock_unpoisoned(&KNOWN);
     if let Some((_, topology)) = known.as_ref().filter(|(cpus, _)| *cpus == allowed) {
         return topology.clone();
     }
@@ -317,7 +316,6 @@ mod clock {
 
     use super::NS_PER_S;
 
-    /// Factor and offset of the time-stamp counter, in one place because they are read together.
     struct ClockCalibration {
         /// Nanoseconds per 2^32 ticks; 0 if not calibrated yet, or without an invariant counter.
         mult: AtomicU64,

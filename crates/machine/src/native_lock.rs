@@ -4,7 +4,6 @@
 //! was acquired, so a guard is as small as std's. An acquisition checks the switch of lock_meter.rs
 //! once, and a release checks once whether the hold counts; the rest is out of line. A panic while
 //! the lock is held does not poison it, because other threads must still complete their requests.
-//! Called through the `Machine` trait.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -25,12 +24,11 @@ pub struct NativeLock<T> {
 
 #[derive(Debug)]
 struct LockContent<T> {
-    /// Set while the lock is held and the hold counts.
+    /// Set while the lock is held, if statistics were on when it was acquired.
     hold: Option<CountedHold>,
     value: T,
 }
 
-/// A counted hold, with the name of its lock.
 #[derive(Debug, Clone, Copy)]
 struct CountedHold {
     name: &'static str,
@@ -44,7 +42,7 @@ pub struct NativeGuard<'a, T>(ManuallyDrop<MutexGuard<'a, LockContent<T>>>);
 impl<T> NativeLock<T> {
     #[inline]
     fn take(&self) -> NativeGuard<'_, T> {
-        NativeGuard(ManuallyDrop::new(self.inner.lock().unwrap_or_else(PoisonError::into_inner)))
+        NativeGuard(ManuallyDrop::new(lock_unpoisoned(&self.inner)))
     }
 
     #[inline]
@@ -120,6 +118,11 @@ fn give_up_counting<T>(mut guard: MutexGuard<'_, LockContent<T>>) {
     if let Some((name, hold, counts)) = counts {
         count_hold(name, &hold, &counts);
     }
+}
+
+/// Locks a mutex whose value is consistent even if a thread panicked while it held the lock.
+pub fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> Drop for NativeGuard<'_, T> {

@@ -3,10 +3,9 @@
 //! Production code does not mention them. `cargo xtask planted` and `cargo xtask models` copy the
 //! tree and patch hooks into the copy (`xtask/planted/*.patch`); the hooks call [`planted`] or
 //! [`weaker`]. In the copy, [`with`] turns a bug on while a closure runs, on the calling thread
-//! only, because checked and simulated machines run all threads of a model on one. The models of
-//! `crates/block` and `crates/exports`, and `lab/experiments`, use it. This file is always
-//! compiled, although only tests use it: with a feature of its own, each selection of crates would
-//! compile the workspace anew.
+//! only, because checked and simulated machines run all threads of a model on one. This file is
+//! always compiled: with a feature of its own, each selection of crates would compile the workspace
+//! anew.
 
 use crate::Order;
 

@@ -1,7 +1,6 @@
 //! Reads the topology of a Linux machine from sysfs, below a root that tests can replace.
 //!
-//! `Native::topology` calls this. Only CPUs in the process's affinity mask are used. If there are
-//! no node directories (as in some containers), all CPUs belong to one node.
+//! If there are no node directories (as in some containers), all CPUs belong to one node.
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,7 @@
 //! The CPUs of a machine, and their NUMA nodes.
 //!
-//! Plain data, filled in by the machine (`sysfs.rs` for `Native`). The block layer reads it to map
-//! CPUs to software queues, and these to hardware queues. Invariants: there is at least one CPU;
-//! nodes are numbered densely from 0. Kernel counterpart: `cpu_to_node`, `blk_mq_map_queues`.
+//! Invariants: there is at least one CPU; nodes are numbered densely from 0. Kernel counterparts:
+//! `cpu_to_node`, `blk_mq_map_queues`.
 
 use alloc::vec::Vec;
 

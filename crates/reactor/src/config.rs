@@ -1,8 +1,6 @@
 //! Configuration, wait modes, features and counters of a reactor.
 //!
-//! Plain values. Callers fill [`Config`] (every field has a default), pass [`Wait`] to each turn,
-//! and read [`Features`] and [`Counters`] for reports. All times are in nanoseconds of
-//! `CLOCK_MONOTONIC`.
+//! All times are in nanoseconds of `CLOCK_MONOTONIC`.
 
 use std::fmt;
 

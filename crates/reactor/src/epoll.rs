@@ -1,12 +1,10 @@
 //! The epoll back end: readiness for sockets, a heap for timers, pool threads for files.
 //!
-//! `Epoll` owns the epoll instance, the waiters of each descriptor, the timers, and the queue of
-//! pushed operations. The reactor calls it and passes the hub; it calls `socket` for attempts and
-//! the hub's pool for files. It is used where io_uring is refused, and behaves like the io_uring
-//! back end. Invariants: an operation in flight is in exactly one of these places, which its slot's
-//! phase tells: the queue, the waiters of one descriptor, the timers, the pool. Attempts on one
-//! direction of a descriptor are made in the order of pushing. The wake eventfd stays registered
-//! and is read only when epoll reports it.
+//! The epoll back end is used where io_uring is refused, and behaves like the io_uring back end.
+//! Invariants: an operation in flight is in exactly one of these places, which its slot's phase
+//! tells: the queue of pushed operations, the waiters of one descriptor, the timers, the pool.
+//! Attempts on one direction of a descriptor are made in the order of pushing. The wake eventfd
+//! stays registered and is read only when epoll reports it.
 
 #![allow(unsafe_code)]
 
@@ -30,10 +28,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 const NS_PER_MS: u64 = 1_000_000;
 /// `epoll_event` data of the wake eventfd. No descriptor has this number.
 const WAKE: u64 = u64::MAX;
-/// Maximum number of events returned by one system call.
 const EVENTS: usize = 256;
 
-/// The epoll instance, and the operations that wait on it.
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     pushed: Vec<OperationKey>,
@@ -47,11 +43,7 @@ pub(crate) struct Epoll {
 }
 
 impl Epoll {
-    /// Creates an epoll instance that reports the hub's wake eventfd.
-    ///
-    /// # Errors
-    ///
-    /// Returns the system's error if descriptors or memory are exhausted.
+    /// Creates an epoll instance that reports the wake eventfd.
     pub(crate) fn new(config: &Config, hub: &ReactorState) -> io::Result<Epoll> {
         let wake = hub.wake.as_raw_fd();
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: WAKE };
@@ -80,23 +72,21 @@ impl Epoll {
         })
     }
 
-    /// Queues an operation for the next turn.
     pub(crate) fn push(&mut self, key: OperationKey) {
         self.pushed.push(key);
     }
 
-    /// Starts the pushed operations, waits, and collects completions; see `Reactor::turn`.
     pub(crate) fn turn(&mut self, hub: &mut ReactorState, wait: Wait) -> io::Result<()> {
-        let before = hub.table.delivered();
+        let before = hub.table.delivered;
         self.start_pushed(hub);
         self.reap(hub);
-        let has_news = hub.table.delivered() > 0;
+        let has_news = hub.table.delivered > 0;
         let wait = if has_news { Wait::No } else { wait };
         let waits = self.spin.is_on() && wait != Wait::No;
         if waits && self.spin.start(sys::now_ns(), ReactorState::wait_ns(wait)) {
             self.look(hub)?;
         }
-        let done = self.woken || hub.table.delivered() > 0;
+        let done = self.woken || hub.table.delivered > 0;
         let limit_ns = if done { Some(0) } else { self.limit_ns(hub, wait) };
         let sleep = if limit_ns == Some(0) { None } else { hub.prepare_sleep(limit_ns) };
         if let Some(limit_ns) = sleep {
@@ -109,16 +99,15 @@ impl Epoll {
         }
         self.reap(hub);
         if waits {
-            self.spin.end(sys::now_ns(), hub.table.moved_bytes());
+            self.spin.end(sys::now_ns(), hub.table.moved_bytes);
         }
         self.woken = false;
-        hub.counters.cqes += hub.table.delivered().saturating_sub(before) as u64;
+        hub.counters.cqes += hub.table.delivered.saturating_sub(before) as u64;
         Ok(())
     }
 
-    /// Polls for events without blocking, if any operation waits for a descriptor.
     fn peek(&mut self, hub: &mut ReactorState) -> io::Result<()> {
-        if self.waiters.len() == 0 { Ok(()) } else { self.wait(hub, Some(0)) }
+        if self.waiters.waiting == 0 { Ok(()) } else { self.wait(hub, Some(0)) }
     }
 
     fn reap(&mut self, hub: &mut ReactorState) {
@@ -128,8 +117,7 @@ impl Epoll {
         }
     }
 
-    /// Returns the maximum time that a wait may block: until the caller's limit or the next timer,
-    /// whichever is first.
+    /// Returns the time until the caller's limit or the next timer, whichever is first.
     fn limit_ns(&mut self, hub: &mut ReactorState, wait: Wait) -> Option<u64> {
         let limit_ns = ReactorState::wait_ns(wait);
         let Some(timer_ns) = self.timers.next(&mut hub.table) else { return limit_ns };
@@ -137,12 +125,11 @@ impl Epoll {
         Some(limit_ns.map_or(until_timer_ns, |limit_ns| limit_ns.min(until_timer_ns)))
     }
 
-    /// Polls until something completes or `spin` ends the busy poll.
     fn look(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         loop {
             self.wait(hub, Some(0))?;
             self.reap(hub);
-            if self.woken || hub.table.delivered() > 0 || !self.spin.go_on() {
+            if self.woken || hub.table.delivered > 0 || !self.spin.go_on() {
                 return Ok(());
             }
         }
@@ -209,7 +196,6 @@ impl Epoll {
         self.arm(hub, fd);
     }
 
-    /// Attempts an operation once. Returns true if it has completed.
     fn attempt(&mut self, hub: &mut ReactorState, key: OperationKey) -> bool {
         let Some(slot) = hub.table.get(key) else { return true };
         hub.counters.system_calls += 1;
@@ -345,7 +331,7 @@ impl Epoll {
         for key in keys {
             self.cancel(hub, key);
         }
-        while hub.pool.outstanding() > 0 {
+        while hub.pool.outstanding > 0 {
             let Some(slice) = limit.slice() else { return };
             hub.table.take_delivered();
             if self.turn(hub, Wait::Until(sys::now_ns() + slice.as_nanos() as u64)).is_err() {
@@ -355,7 +341,6 @@ impl Epoll {
     }
 }
 
-/// Returns true for operations that block on a device rather than on a peer.
 fn runs_on_pool(op: &Op) -> bool {
     match *op {
         Op::Fdatasync { .. } | Op::Fallocate { .. } | Op::Ioctl { .. } => true,

@@ -1,21 +1,18 @@
 //! State that both back ends share: the table of operations, the pool, the wake eventfd, the
 //! counters.
 //!
-//! The reactor owns the hub and passes it to the back end in each call. Only one thread uses it,
-//! except that any thread may write the eventfd, and that the pool's inner state has its own lock.
-//! Invariant: a source gets its share of the pool before its first job, and keeps it until the
-//! source is released.
+//! The reactor passes this state to the back end in each call. Invariant: a source gets its share
+//! of the pool before its first job, and keeps it until the source is released.
 
 use crate::config::{Counters, FileCarrier, Wait};
 use crate::op::Source;
-use crate::pool::{Pool, PoolShare, PoolSleep};
+use crate::pool::{Pool, PoolShare};
 use crate::sys;
 use crate::table::{OperationKey, OperationPhase, Table};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The parts of a reactor that do not depend on the back end.
 pub(crate) struct ReactorState {
     pub(crate) table: Table,
     pub(crate) pool: Pool,
@@ -25,7 +22,6 @@ pub(crate) struct ReactorState {
     shares: Vec<Option<FileShare>>,
 }
 
-/// Source's share of the pool, and the mechanism that executes its file operations.
 struct FileShare {
     share: Arc<PoolShare>,
     /// If `Threads`, all file operations of the source, including reads and writes, run on the
@@ -34,7 +30,6 @@ struct FileShare {
 }
 
 impl ReactorState {
-    /// Creates a hub with a new eventfd.
     pub(crate) fn new() -> io::Result<ReactorState> {
         let wake = Arc::new(sys::eventfd()?);
         Ok(ReactorState {
@@ -46,7 +41,6 @@ impl ReactorState {
         })
     }
 
-    /// Sets a source's share of the pool.
     pub(crate) fn set_share(
         &mut self,
         source: Source,
@@ -60,7 +54,6 @@ impl ReactorState {
         self.shares[at] = Some(FileShare { share, carrier });
     }
 
-    /// Closes an inbox, and releases its share of the pool.
     pub(crate) fn release(&mut self, source: Source) {
         self.table.release(source);
         if let Some(share) = self.shares.get_mut(usize::from(source.0)) {
@@ -77,7 +70,6 @@ impl ReactorState {
         self.share(source).is_some_and(|share| share.carrier == FileCarrier::Threads)
     }
 
-    /// Adds an operation to the next batch for the pool.
     pub(crate) fn queue_job(&mut self, key: OperationKey) {
         let Some(slot) = self.table.get(key) else { return };
         slot.phase = OperationPhase::Pooled;
@@ -108,24 +100,17 @@ impl ReactorState {
     /// like to sleep (`None`: without limit). Returns `None` if the pool has results, so that the
     /// turn must not sleep.
     pub(crate) fn prepare_sleep(&mut self, limit_ns: Option<u64>) -> Option<Option<u64>> {
-        match self.pool.prepare_sleep() {
-            PoolSleep::No => None,
-            PoolSleep::Until(None) => Some(limit_ns),
-            PoolSleep::Until(Some(again_ns)) => {
-                let until_ns = again_ns.saturating_sub(sys::now_ns());
-                Some(Some(limit_ns.map_or(until_ns, |limit_ns| limit_ns.min(until_ns))))
-            }
-        }
+        let Some(again_ns) = self.pool.prepare_sleep()? else { return Some(limit_ns) };
+        let until_ns = again_ns.saturating_sub(sys::now_ns());
+        Some(Some(limit_ns.map_or(until_ns, |limit_ns| limit_ns.min(until_ns))))
     }
 
-    /// Moves the pool's results to the inboxes.
     pub(crate) fn collect_jobs(&mut self) {
         let table = &mut self.table;
         self.pool.collect(|key, result| table.complete(key, result, 0));
     }
 
-    /// Returns the number of nanoseconds that a wait may last from now, or `None` if it has no
-    /// limit.
+    /// Returns the nanoseconds that a wait may last from now; `None` means no limit.
     pub(crate) fn wait_ns(wait: Wait) -> Option<u64> {
         match wait {
             Wait::No => Some(0),

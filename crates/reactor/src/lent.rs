@@ -1,22 +1,19 @@
-//! Tracks memory regions that their owners lend to a ring. Pieces of a region are registered on
-//! request, or when an operation first uses them.
+//! Tracks the memory regions of a ring, and which of their pieces are registered under which index.
 //!
-//! This file records which regions are lent, and for each piece whether it is registered and under
-//! which index. The ring's tables call it for each operation, and do the registration. If the
-//! kernel refuses a piece, no further piece of that region is registered while it is lent;
-//! registered pieces stay registered, and operations elsewhere in the region use unregistered
-//! memory. Invariant: an index belongs to one piece of one region.
+//! Owners lend regions to a ring; pieces of a region are registered on request, or when an
+//! operation first uses them. If the kernel refuses a piece, no further piece of that region is
+//! registered while it is lent; registered pieces stay registered, and operations elsewhere in the
+//! region use unregistered memory. A region that its owner registered itself is one piece. Regions
+//! do not overlap. Invariant: an index belongs to one piece of one region.
 
 use std::io;
 
-/// Address range of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressRange {
     pub(crate) start: usize,
     pub(crate) len: usize,
 }
 
-/// The regions that are lent to a ring.
 #[derive(Default)]
 pub(crate) struct LentRegions(Vec<LentRegion>);
 
@@ -32,55 +29,71 @@ struct LentRegion {
     is_refused: bool,
 }
 
-/// Result of looking up an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LentLookup {
-    /// The range lies in a registered piece with this index.
     Index(u16),
     /// The range lies in this piece, which must be registered first.
     Unregistered(AddressRange),
-    /// The range lies in a region, but crosses the boundary of two pieces, or its piece cannot be
+    /// The range lies in no region, crosses the boundary of two pieces, or its piece cannot be
     /// registered.
-    Ordinary,
-    /// The range does not lie in any region.
-    Elsewhere,
+    Unregisterable,
 }
 
 impl LentRegions {
     /// Lends a region, or counts one more lender if it is lent already.
     pub(crate) fn lend(&mut self, extent: AddressRange, piece_bytes: usize) {
-        if let Some(known) = self.0.iter_mut().find(|region| region.extent == extent) {
-            known.lenders += 1;
+        if let Some(at) = self.position(extent) {
+            self.0[at].lenders += 1;
             return;
         }
-        let pieces = vec![None; extent.len.div_ceil(piece_bytes)];
-        let (lenders, refusal, is_refused) = (1, None, false);
-        self.0.push(LentRegion { extent, piece_bytes, lenders, pieces, refusal, is_refused });
+        self.insert(extent, piece_bytes, vec![None; extent.len.div_ceil(piece_bytes)]);
     }
 
+    pub(crate) fn insert_registered(&mut self, extent: AddressRange, index: u16) {
+        self.insert(extent, extent.len, vec![Some(index)]);
+    }
+
+    fn insert(&mut self, extent: AddressRange, piece_bytes: usize, pieces: Vec<Option<u16>>) {
+        let at = self.0.partition_point(|region| region.extent.start < extent.start);
+        let (lenders, refusal, is_refused) = (1, None, false);
+        let region = LentRegion { extent, piece_bytes, lenders, pieces, refusal, is_refused };
+        self.0.insert(at, region);
+    }
+
+    /// Removes the region that `insert_registered` added. Returns false if there is none.
+    pub(crate) fn remove_registered(&mut self, index: u16) -> bool {
+        let at = self.0.iter().position(|region| region.pieces[..] == [Some(index)]);
+        at.map(|at| self.0.remove(at)).is_some()
+    }
+
+    fn position(&self, extent: AddressRange) -> Option<usize> {
+        self.0.iter().position(|region| region.extent == extent)
+    }
+
+    fn position_of(&self, address: usize) -> Option<usize> {
+        let at = self.0.partition_point(|region| region.extent.start <= address).checked_sub(1)?;
+        let AddressRange { start, len } = self.0[at].extent;
+        (address < start + len).then_some(at)
+    }
     /// Takes a region back. Returns the indexes to free if it has no other lender.
     pub(crate) fn take_back(&mut self, extent: AddressRange) -> Vec<u16> {
-        let Some(at) = self.0.iter().position(|region| region.extent == extent) else {
-            return Vec::new();
-        };
+        let Some(at) = self.position(extent) else { return Vec::new() };
         self.0[at].lenders -= 1;
         match self.0[at].lenders {
-            0 => self.0.swap_remove(at).pieces.into_iter().flatten().collect(),
+            0 => self.0.remove(at).pieces.into_iter().flatten().collect(),
             _ => Vec::new(),
         }
     }
 
-    /// Looks up the range `start .. start + len`.
     pub(crate) fn find(&self, start: usize, len: usize) -> LentLookup {
-        let Some(region) = self.0.iter().find(|region| region.has(start)) else {
-            return LentLookup::Elsewhere;
-        };
+        let Some(at) = self.position_of(start) else { return LentLookup::Unregisterable };
+        let region = &self.0[at];
         let piece = (start - region.extent.start) / region.piece_bytes;
         let of = region.piece(piece);
         match region.pieces[piece] {
-            _ if of.start + of.len < start.saturating_add(len) => LentLookup::Ordinary,
+            _ if of.start + of.len < start.saturating_add(len) => LentLookup::Unregisterable,
             Some(index) => LentLookup::Index(index),
-            None if region.is_refused => LentLookup::Ordinary,
+            None if region.is_refused => LentLookup::Unregisterable,
             None => LentLookup::Unregistered(of),
         }
     }
@@ -88,14 +101,15 @@ impl LentRegions {
     /// Returns a piece of the region that is not registered yet, unless the kernel refused one
     /// before.
     pub(crate) fn unregistered(&self, extent: AddressRange) -> Option<AddressRange> {
-        let region = self.0.iter().find(|region| region.extent == extent && !region.is_refused)?;
+        let region = self.position(extent).map(|at| &self.0[at]).filter(|one| !one.is_refused)?;
         let piece = region.pieces.iter().position(Option::is_none)?;
         Some(region.piece(piece))
     }
 
     /// Records the result of registering a piece that [`LentRegions::find`] returned.
     pub(crate) fn note(&mut self, of: AddressRange, registered: Result<u16, io::Error>) {
-        let Some(region) = self.0.iter_mut().find(|region| region.has(of.start)) else { return };
+        let Some(at) = self.position_of(of.start) else { return };
+        let region = &mut self.0[at];
         match registered {
             Ok(index) => {
                 let piece = (of.start - region.extent.start) / region.piece_bytes;
@@ -105,17 +119,12 @@ impl LentRegions {
         }
     }
 
-    /// Returns the kernel's refusal to register a piece, once.
     pub(crate) fn take_refusal(&mut self) -> Option<io::Error> {
         self.0.iter_mut().find_map(|region| region.refusal.take())
     }
 }
 
 impl LentRegion {
-    fn has(&self, address: usize) -> bool {
-        (self.extent.start..self.extent.start + self.extent.len).contains(&address)
-    }
-
     fn piece(&self, number: usize) -> AddressRange {
         let at = number * self.piece_bytes;
         let len = self.piece_bytes.min(self.extent.len - at);
@@ -132,18 +141,37 @@ mod tests {
     #[test]
     fn a_range_is_found_in_the_one_piece_that_has_all_of_it() {
         let mut lent = LentRegions::default();
-        assert_eq!(lent.find(ALL.start, 1), LentLookup::Elsewhere);
+        assert_eq!(lent.find(ALL.start, 1), LentLookup::Unregisterable);
         lent.lend(ALL, 0x1000);
         let second = AddressRange { start: ALL.start + 0x1000, len: 0x1000 };
         assert_eq!(lent.find(ALL.start + 0x1800, 0x800), LentLookup::Unregistered(second));
         lent.note(second, Ok(7));
         assert_eq!(lent.find(ALL.start + 0x1800, 0x800), LentLookup::Index(7));
-        assert_eq!(lent.find(ALL.start + 0x1800, 0x801), LentLookup::Ordinary, "two pieces");
+        assert_eq!(lent.find(ALL.start + 0x1800, 0x801), LentLookup::Unregisterable, "two pieces");
         let last = AddressRange { start: ALL.start + 0x2000, len: 0x800 };
         assert_eq!(lent.find(last.start, 0x800), LentLookup::Unregistered(last), "a short one");
-        assert_eq!(lent.find(last.start + 0x700, 0x200), LentLookup::Ordinary, "past the end");
-        assert_eq!(lent.find(last.start + 0x800, 1), LentLookup::Elsewhere);
-        assert_eq!(lent.find(ALL.start - 1, 1), LentLookup::Elsewhere);
+        assert_eq!(
+            lent.find(last.start + 0x700, 0x200),
+            LentLookup::Unregisterable,
+            "past the end"
+        );
+        assert_eq!(lent.find(last.start + 0x800, 1), LentLookup::Unregisterable);
+        assert_eq!(lent.find(ALL.start - 1, 1), LentLookup::Unregisterable);
+    }
+
+    #[test]
+    fn registered_region_is_found_until_it_is_removed() {
+        let mut lent = LentRegions::default();
+        lent.insert_registered(AddressRange { start: 0x2000, len: 0x1000 }, 1);
+        lent.insert_registered(AddressRange { start: 0x1000, len: 0x1000 }, 0);
+        assert_eq!(lent.find(0x1000, 0x1000), LentLookup::Index(0));
+        assert_eq!(lent.find(0x1fff, 2), LentLookup::Unregisterable);
+        assert_eq!(lent.find(0x2fff, 1), LentLookup::Index(1));
+        assert_eq!(lent.find(0x3000, 1), LentLookup::Unregisterable);
+        assert_eq!(lent.find(0x0, 1), LentLookup::Unregisterable);
+        assert!(lent.remove_registered(0));
+        assert!(!lent.remove_registered(0));
+        assert_eq!(lent.find(0x1000, 1), LentLookup::Unregisterable);
     }
 
     #[test]
@@ -169,12 +197,12 @@ mod tests {
         lent.note(first, Ok(3));
         let second = AddressRange { start: ALL.start + 0x1000, len: 0x1000 };
         lent.note(second, Err(io::Error::from_raw_os_error(libc::ENOMEM)));
-        assert_eq!(lent.find(second.start, 1), LentLookup::Ordinary);
+        assert_eq!(lent.find(second.start, 1), LentLookup::Unregisterable);
         assert_eq!(lent.find(ALL.start, 1), LentLookup::Index(3), "what is registered stays so");
         let said = lent.take_refusal().and_then(|error| error.raw_os_error());
         assert_eq!(said, Some(libc::ENOMEM));
         assert!(lent.take_refusal().is_none());
-        assert_eq!(lent.find(second.start, 1), LentLookup::Ordinary);
+        assert_eq!(lent.find(second.start, 1), LentLookup::Unregisterable);
     }
 
     #[test]
@@ -187,7 +215,7 @@ mod tests {
         assert_eq!(lent.take_back(ALL), []);
         assert_eq!(lent.find(ALL.start, 1), LentLookup::Index(3));
         assert_eq!(lent.take_back(ALL), [3, 5]);
-        assert_eq!(lent.find(ALL.start, 1), LentLookup::Elsewhere);
+        assert_eq!(lent.find(ALL.start, 1), LentLookup::Unregisterable);
         assert_eq!(lent.take_back(ALL), [], "it is lent no more");
     }
 }

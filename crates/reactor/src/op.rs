@@ -1,21 +1,13 @@
 //! Operations that can be pushed to a reactor, and their completions.
 //!
-//! All types are plain data, used by both back ends and by all users. The reactor borrows the
-//! pointers in an [`Op`] from `push` until the completion is taken; the pushing code must keep them
-//! valid.
+//! The reactor borrows the pointers in an [`Op`] from `push` until the completion is taken; the
+//! pushing code must keep them valid.
 
 use std::os::fd::RawFd;
 
 /// An inbox for completions, opened by [`Handle::source`](crate::Handle::source).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(pub(crate) u16);
-
-impl Source {
-    /// Returns the inbox's number, for reports.
-    pub fn index(self) -> u16 {
-        self.0
-    }
-}
 
 /// Result of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,38 +117,44 @@ impl Op {
 
     /// Returns true for reads and writes that use registered memory.
     pub fn is_registered(&self) -> bool {
-        let (Op::Read { buffer, .. }
-        | Op::Write { buffer, .. }
-        | Op::ReadV { buffer, .. }
-        | Op::WriteV { buffer, .. }) = self
-        else {
-            return false;
-        };
-        buffer.is_some()
+        matches!(
+            self,
+            Op::Read { buffer: Some(_), .. }
+                | Op::Write { buffer: Some(_), .. }
+                | Op::ReadV { buffer: Some(_), .. }
+                | Op::WriteV { buffer: Some(_), .. }
+        )
     }
 
     /// Returns the descriptor and the direction that a readiness wait is for.
     pub(crate) fn readiness(&self) -> Option<(RawFd, Direction)> {
         match *self {
-            Op::Accept { fd } | Op::Recv { fd, .. } | Op::RecvMsg { fd, .. } => {
-                Some((fd, Direction::In))
-            }
-            Op::PollIn { fd } => Some((fd, Direction::In)),
-            Op::Send { fd, .. } | Op::SendMsg { fd, .. } => Some((fd, Direction::Out)),
-            Op::Read { file: FileRef::Raw(fd), .. } => Some((fd, Direction::In)),
-            Op::ReadV { file: FileRef::Raw(fd), .. } => Some((fd, Direction::In)),
-            Op::Write { file: FileRef::Raw(fd), .. } => Some((fd, Direction::Out)),
-            Op::WriteV { file: FileRef::Raw(fd), .. } => Some((fd, Direction::Out)),
+            Op::Accept { fd }
+            | Op::Recv { fd, .. }
+            | Op::RecvMsg { fd, .. }
+            | Op::PollIn { fd }
+            | Op::Read { file: FileRef::Raw(fd), .. }
+            | Op::ReadV { file: FileRef::Raw(fd), .. } => Some((fd, Direction::In)),
+            Op::Send { fd, .. }
+            | Op::SendMsg { fd, .. }
+            | Op::Write { file: FileRef::Raw(fd), .. }
+            | Op::WriteV { file: FileRef::Raw(fd), .. } => Some((fd, Direction::Out)),
             _ => None,
         }
     }
 }
 
-/// Direction of a readiness wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// The operation waits until the descriptor is readable.
     In,
-    /// The operation waits until the descriptor is writable.
     Out,
+}
+
+impl Direction {
+    pub(crate) fn poll_events(self) -> i16 {
+        match self {
+            Direction::In => libc::POLLIN,
+            Direction::Out => libc::POLLOUT,
+        }
+    }
 }

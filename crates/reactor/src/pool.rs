@@ -1,15 +1,13 @@
 //! Thread pool for operations without an asynchronous form: file operations on epoll, ioctl
 //! everywhere.
 //!
-//! One pool serves all reactors of the process. This file owns the threads; `pool/job_queue.rs` has
-//! the jobs, and the rules by which drives share the threads. Threads start when jobs wait, and end
-//! after being idle for [`IDLE`], except for a few that [`Pool::reserve`] starts before a drive is
-//! served. A thread that finds more work wakes the next one, so a submitter wakes only one thread
-//! for each batch. Lock order: no other lock is taken under the pool's mutex, and the mutex is
-//! never held across a system call. Wake-up protocol: the owner of an inbox sets `asleep` under the
-//! mutex if it finds no results. A worker that adds a result, under the mutex, clears `asleep` and,
-//! if it was set, writes the eventfd once. So the eventfd is written once for each batch of
-//! results, and never while the owner is awake.
+//! One pool serves all reactors of the process. Threads start when jobs wait, and end after being
+//! idle for [`IDLE`], except for a few that `reserve` starts. A thread that finds more work wakes
+//! the next one, so a submitter wakes only one thread for each batch. No other lock is taken under
+//! the pool's mutex, and the mutex is never held across a system call. The owner of an inbox sets
+//! `asleep` under the mutex if it finds no results. A worker that adds a result, under the mutex,
+//! clears `asleep` and, if it was set, writes the eventfd once. So the eventfd is written once for
+//! each batch of results, and never while the owner is awake.
 
 #![allow(unsafe_code)]
 
@@ -18,8 +16,8 @@ mod job_queue;
 use crate::op::{FileRef, Op};
 use crate::sys;
 use crate::table::OperationKey;
-use job_queue::{JobQueue, LANE_MAX, ThreadCall};
-use millrace_machine::{Native, run_on_any_cpu, thread_limits};
+use job_queue::{JobQueue, ThreadCall};
+use millrace_machine::{Native, lock_unpoisoned, run_on_any_cpu, thread_limits};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,22 +29,18 @@ pub const POOL_THREADS_SHARED: usize = 128;
 /// Number of threads that never end. If fewer drives need threads, one thread for each of them
 /// never ends.
 pub const POOL_THREADS_KEPT: usize = 4;
-/// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 const LIMITS: PoolLimits = PoolLimits {
     shared: POOL_THREADS_SHARED,
-    lane: LANE_MAX,
+    lane: 16,
     kept: POOL_THREADS_KEPT,
     growth_ns: 10_000_000,
     refused_ns: 100_000_000,
 };
 
-/// Limits of the pool.
 #[derive(Clone, Copy, Debug)]
 struct PoolLimits {
-    /// Maximum number of threads that run jobs of any lane.
     shared: usize,
-    /// Maximum number of threads that run jobs of one lane.
     lane: usize,
     /// Maximum number of threads that never end.
     kept: usize,
@@ -57,7 +51,6 @@ struct PoolLimits {
     refused_ns: u64,
 }
 
-/// One operation for a pool thread.
 #[derive(Clone, Copy)]
 struct PoolJob {
     key: OperationKey,
@@ -79,7 +72,7 @@ static POOL: SharedPool =
     SharedPool { queue: Mutex::new(JobQueue::new(LIMITS)), work: Condvar::new() };
 
 fn lock() -> MutexGuard<'static, JobQueue> {
-    POOL.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    lock_unpoisoned(&POOL.queue)
 }
 
 /// A drive's share of the process's thread pool. All queues of a drive use the same share, so that
@@ -94,10 +87,8 @@ impl PoolShare {
         Arc::new(PoolShare(lock().open_lane()))
     }
 
-    /// Makes the pool keep a thread for this drive, up to a small number for all drives.
-    ///
-    /// # Errors
-    /// Returns the system's error if it refuses a thread.
+    /// Makes the pool keep a thread for this drive, up to a small number for all drives. Returns an
+    /// error if the system refuses a thread.
     pub(crate) fn reserve(&self) -> io::Result<()> {
         lock().reserve(self.0);
         loop {
@@ -132,31 +123,20 @@ pub fn take_thread_refusal() -> Option<String> {
     ))
 }
 
-/// One reactor's connection to the pool.
 pub(crate) struct Pool {
     inbox: u32,
-    outstanding: usize,
+    /// Number of submitted jobs whose results were not collected.
+    pub(crate) outstanding: usize,
     jobs: Vec<PoolJob>,
     scratch: Vec<(OperationKey, i32)>,
 }
 
-/// Maximum time that a reactor may sleep because of the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PoolSleep {
-    /// The reactor must not sleep, because results are waiting.
-    No,
-    /// The reactor may sleep until this time, if any, and must then query the pool again.
-    Until(Option<u64>),
-}
-
 impl Pool {
-    /// Connects a reactor to the pool, which wakes the reactor through `wake`.
     pub(crate) fn new(wake: Arc<OwnedFd>) -> Pool {
         let inbox = lock().open_inbox(wake);
         Pool { inbox, outstanding: 0, jobs: Vec::new(), scratch: Vec::new() }
     }
 
-    /// Adds an operation to the next batch.
     pub(crate) fn add(&mut self, key: OperationKey, share: &PoolShare, op: Op) {
         self.jobs.push(PoolJob { key, lane: share.0, inbox: self.inbox, op });
     }
@@ -188,12 +168,6 @@ impl Pool {
         found
     }
 
-    /// Returns the number of submitted jobs whose results were not collected.
-    pub(crate) fn outstanding(&self) -> usize {
-        self.outstanding
-    }
-
-    /// Calls `each` with every available result.
     pub(crate) fn collect(&mut self, mut each: impl FnMut(OperationKey, i32)) {
         if self.outstanding == 0 {
             return;
@@ -205,10 +179,11 @@ impl Pool {
         }
     }
 
-    /// Requests a wake-up at the next result, unless results are waiting.
-    pub(crate) fn prepare_sleep(&mut self) -> PoolSleep {
+    /// Requests a wake-up at the next result. Returns `None` if results are waiting. Otherwise
+    /// returns the time, if any, at which the pool must be queried again.
+    pub(crate) fn prepare_sleep(&mut self) -> Option<Option<u64>> {
         if self.outstanding == 0 {
-            return PoolSleep::Until(None);
+            return Some(None);
         }
         let mut queue = lock();
         if queue.next_growth_ns().is_some() {
@@ -217,10 +192,7 @@ impl Pool {
             summon(next);
             queue = lock();
         }
-        match queue.sleep(self.inbox) {
-            true => PoolSleep::Until(queue.next_growth_ns()),
-            false => PoolSleep::No,
-        }
+        queue.sleep(self.inbox).then(|| queue.next_growth_ns())
     }
 
     /// Ends the state that `prepare_sleep` began.
@@ -239,7 +211,6 @@ impl Drop for Pool {
     }
 }
 
-/// Wakes or starts a thread, whichever `call` says.
 fn summon(call: ThreadCall) {
     match call {
         ThreadCall::Nobody => {}
@@ -253,7 +224,6 @@ fn summon(call: ThreadCall) {
     }
 }
 
-/// Starts a thread that was already counted.
 fn spawn() -> io::Result<()> {
     let started = Native::try_spawn("millrace-pool", None, work);
     match started {

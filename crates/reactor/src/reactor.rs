@@ -1,9 +1,8 @@
 //! The reactor and its handles: the public interface over the two back ends.
 //!
-//! The reactor and its handles share the core (hub and back end) through an `Rc`, so none of them
-//! can leave the thread that created them. The core is borrowed only during a call, and makes no
-//! calls back to its users. A reactor that is dropped cancels everything in flight and waits up to
-//! 5 s for it. After that, handles still work, but everything pushed completes with `-ECANCELED` at
+//! The reactor and its handles share the core through an `Rc`, so none of them can leave the thread
+//! that created them. A reactor that is dropped cancels everything in flight and waits up to 5 s
+//! for it. After that, handles still work, but everything pushed completes with `-ECANCELED` at
 //! once. The reactor behaves in the same way in a child process after a fork, because the parent
 //! keeps the ring.
 
@@ -65,7 +64,6 @@ impl ReactorCore {
     }
 }
 
-/// The cores of a thread's reactors.
 type ReactorCores = Vec<Weak<RefCell<ReactorCore>>>;
 
 thread_local! {
@@ -107,7 +105,6 @@ pub struct Reactor {
     fallback_reason: Option<String>,
 }
 
-/// Returns advice about a kernel that refuses to create a ring, to append to the error.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         // The kernel counts the memory of a ring as locked memory.
@@ -142,7 +139,7 @@ impl Reactor {
             None => Engine::Epoll(Box::new(Epoll::new(&config, &hub)?)),
         };
         let (backend, features) = match &engine {
-            Engine::Uring(uring) => (Backend::Uring, uring.features()),
+            Engine::Uring(uring) => (Backend::Uring, uring.features),
             _ => (Backend::Epoll, Features::default()),
         };
         let wake = Arc::clone(&hub.wake);
@@ -223,15 +220,6 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Runs a turn that does not wait. Returns the number of completions.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Reactor::turn`].
-    pub fn turn_now(&self) -> Result<usize, io::Error> {
-        self.turn(Wait::No)
-    }
-
     /// Runs a turn like [`Reactor::turn`], for code without access to the reactor itself, such as a
     /// channel that waits or is being dropped.
     ///
@@ -370,7 +358,7 @@ impl Handle {
     /// Returns the kernel's error if it refused to register a piece of a lent region, once for each
     /// region.
     pub fn take_refusal(&self) -> Option<io::Error> {
-        self.with_tables(|tables, _| tables.take_refusal())?
+        self.with_tables(|tables, _| tables.lent.take_refusal())?
     }
 
     /// Returns the index of the registered region that contains the whole range. O(log n), except
@@ -383,7 +371,7 @@ impl Handle {
     /// supports vectored I/O on registered buffers (Linux 6.15).
     pub fn fixed_vector(&self, pieces: &[libc::iovec]) -> Option<u16> {
         self.with_tables(|tables, ring| {
-            if !tables.takes_vectors() {
+            if !tables.takes_vectors {
                 return None;
             }
             let mut all = pieces

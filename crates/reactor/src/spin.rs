@@ -1,18 +1,16 @@
 //! Busy polling: decides when a turn that would sleep polls for a while first, and for how long.
 //!
 //! A sleep costs two wake-ups of a CPU, which may take longer than the request itself on a virtual
-//! machine. Apart from [`BusyPoll::go_on`], which reads the clock and yields, all code here is pure
-//! arithmetic over given times. A back end owns a `BusyPoll` and calls it between two polls.
+//! machine.
 //!
-//! Rules: a thread spins only after [`STREAK`] short waits in a row, so an idle thread sleeps at
-//! once. A wait that was slept through counts as short up to twice the longest spin, because the
-//! wake-ups alone may take that long. A spin yields to other threads that wait for the CPU, above
-//! all to the client whose request it waits for. It ends at once if another thread took the CPU and
+//! A thread spins only after [`STREAK`] short waits in a row, so an idle thread sleeps at once. A
+//! wait that was slept through counts as short up to twice the longest spin, because the wake-ups
+//! alone may take that long. A spin yields to other threads that wait for the CPU, above all to the
+//! client whose request it waits for. A spin ends at once if another thread took the CPU and
 //! nothing completed in the meantime. A thread that lost its CPU for longer than a whole spin
 //! without a completion, or had [`VAIN`] spins without a completion in a row, sleeps through the
 //! next waits. CPU time that no other thread of this machine got does not count: a hypervisor takes
-//! it from spinning and sleeping threads alike. With [`SpinRule::IfItPays`], `worth.rs` must also
-//! allow the spin. Kernel counterpart: `halt_poll_ns` of KVM.
+//! it from spinning and sleeping threads alike. Kernel counterpart: `halt_poll_ns` of KVM.
 
 mod worth;
 
@@ -39,7 +37,6 @@ const PAUSE_MIN: u32 = 64;
 /// starts at `PAUSE_MIN` again.
 const PAUSE_MAX: u32 = 8192;
 
-/// Next action of a thread that spins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SpinStep {
     Look,
@@ -47,7 +44,6 @@ enum SpinStep {
     Sleep,
 }
 
-/// A thread's history of waits, from which it decides whether to spin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BusyPoll {
     longest_ns: u64,
@@ -95,7 +91,6 @@ impl BusyPoll {
         }
     }
 
-    /// Returns true if spinning is enabled, so that waits must be measured.
     pub(crate) fn is_on(&self) -> bool {
         self.longest_ns > 0
     }
@@ -170,7 +165,6 @@ impl BusyPoll {
         if now_ns >= self.yield_ns { SpinStep::Yield } else { SpinStep::Look }
     }
 
-    /// Returns true if the kernel preempted the thread since the last check.
     fn was_taken(&mut self, preemptions: u64) -> bool {
         std::mem::replace(&mut self.taken, preemptions) != preemptions
     }
@@ -181,7 +175,6 @@ impl BusyPoll {
         self.away_ns = if away_ns > ALONE_NS { away_ns } else { 0 };
     }
 
-    /// Makes the next waits sleep without a spin.
     fn rest(&mut self) {
         (self.pause, self.unhurt, self.vain) = (self.pause_next, 0, 0);
         self.pause_next = (2 * self.pause_next).min(PAUSE_MAX);

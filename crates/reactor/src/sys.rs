@@ -1,7 +1,6 @@
 //! Safe wrappers of the few system calls that both back ends use.
 //!
-//! The hub, the pool and the back ends call these functions. Every wrapper returns a result or
-//! `-errno`, or an `io::Result`; none panics.
+//! Every wrapper returns a result or `-errno`, or an `io::Result`; none panics.
 
 #![allow(unsafe_code)]
 
@@ -18,13 +17,11 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * NS_PER_S + time.tv_nsec as u64
 }
 
-/// Returns the `-errno` of the last failed call on this thread.
 #[cold]
 pub(crate) fn last_error() -> i32 {
     -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Converts a system call's return value to a completion result.
 #[inline]
 pub(crate) fn result_of(returned: isize) -> i32 {
     if returned < 0 { last_error() } else { returned.min(i32::MAX as isize) as i32 }
@@ -67,7 +64,6 @@ pub(crate) unsafe fn pwrite(fd: RawFd, buf: *const u8, len: usize, offset: u64) 
     }
 }
 
-/// Creates an eventfd with value 0.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved; the returned descriptor is new and owned by nobody else.
     unsafe {
@@ -76,7 +72,6 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     }
 }
 
-/// Adds 1 to an eventfd, which wakes a thread that sleeps on it.
 pub(crate) fn eventfd_write(fd: &OwnedFd) {
     let one = 1u64;
     // SAFETY: the eight bytes come from a live local. The only failure (a full counter) means
@@ -92,7 +87,6 @@ pub(crate) fn eventfd_read(fd: &OwnedFd) -> u64 {
     if got == 8 { value } else { 0 }
 }
 
-/// Closes a descriptor by number, for `Op::Close`.
 pub(crate) fn close(fd: RawFd) -> i32 {
     // SAFETY: the pusher of `Op::Close` (or the accept whose result nobody takes) owns `fd`.
     result_of(unsafe { libc::close(fd) } as isize)

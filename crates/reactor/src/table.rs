@@ -1,12 +1,9 @@
 //! Operations in flight, and inboxes with their completions.
 //!
-//! The table owns a slab of [`OperationSlot`]s (one for each operation in flight, found by its
-//! [`OperationKey`]) and the inbox of each source. The reactor calls it to push, take and release;
-//! the back ends call it to complete. Invariants: a key is not reused within 2^32 reuses of its
-//! slot, so a late cancel cannot affect another operation. The index of a source is reused only
-//! after it was released and has nothing in flight, so no completion can reach a wrong inbox.
-//! Memory is allocated only when more operations are in flight than ever before; then the lists
-//! grow to hold them all.
+//! Invariants: a key is not reused within 2^32 reuses of its slot, so a late cancel cannot affect
+//! another operation. The index of a source is reused only after it was released and has nothing in
+//! flight, so no completion can reach a wrong inbox. Memory is allocated only when more operations
+//! are in flight than ever before; then the lists grow to hold them all.
 
 use crate::op::{Completion, Op, Source};
 use crate::sys;
@@ -30,7 +27,6 @@ impl OperationKey {
     }
 }
 
-/// State of an operation in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperationPhase {
     /// The operation was pushed: it is on the ring, or in epoll's queue of operations to start.
@@ -43,7 +39,6 @@ pub(crate) enum OperationPhase {
     Pooled,
 }
 
-/// One operation in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OperationSlot {
     pub(crate) op: Op,
@@ -68,14 +63,16 @@ struct CompletionInbox {
 /// Number of operations in flight for which there is room without growing the table.
 const SLOTS: usize = 256;
 
-/// All slots and inboxes of one reactor.
 pub(crate) struct Table {
     slots: Vec<OperationSlot>,
     free_slots: Vec<u32>,
     inboxes: Vec<CompletionInbox>,
     free_sources: Vec<u16>,
-    delivered: usize,
-    moved_bytes: u64,
+    /// Number of completions put into inboxes since the last `take_delivered`.
+    pub(crate) delivered: usize,
+    /// Sum of the positive results of all delivered operations, which approximates the bytes moved.
+    /// Wraps.
+    pub(crate) moved_bytes: u64,
 }
 
 impl Default for Table {
@@ -93,7 +90,6 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Opens an inbox and returns its source.
     pub(crate) fn open(&mut self) -> Source {
         let index = match self.free_sources.pop() {
             Some(index) => index,
@@ -120,7 +116,6 @@ impl Table {
         }
     }
 
-    /// Adds a pushed operation and returns its key.
     pub(crate) fn insert(&mut self, source: Source, user_data: u64, op: Op) -> OperationKey {
         let inbox = &mut self.inboxes[usize::from(source.0)];
         assert!(inbox.open, "an operation was pushed to a source that was released");
@@ -151,7 +146,6 @@ impl Table {
         OperationKey::new(index, generation)
     }
 
-    /// Returns the operation of a key, or `None` if it has completed.
     pub(crate) fn get(&mut self, key: OperationKey) -> Option<&mut OperationSlot> {
         let slot = self.slots.get_mut(key.index())?;
         (slot.live && slot.generation == key.generation()).then_some(slot)
@@ -192,7 +186,6 @@ impl Table {
         Some(OperationKey::new(index, self.slots[index].generation))
     }
 
-    /// Appends the keys of all operations in flight to `into`.
     pub(crate) fn keys(&self, into: &mut Vec<OperationKey>) {
         let live = self.slots.iter().enumerate().filter(|(_, slot)| slot.live);
         into.extend(live.map(|(index, slot)| OperationKey::new(index, slot.generation)));
@@ -203,7 +196,6 @@ impl Table {
         into.append(&mut self.inboxes[usize::from(source.0)].completions);
     }
 
-    /// Returns the number of a source's operations that have not completed.
     pub(crate) fn pending(&self, source: Source) -> usize {
         self.inboxes[usize::from(source.0)].pending
     }
@@ -218,18 +210,6 @@ impl Table {
         self.slots.len()
     }
 
-    /// Returns the number of completions put into inboxes since the last `take_delivered`.
-    pub(crate) fn delivered(&self) -> usize {
-        self.delivered
-    }
-
-    /// Returns the sum of the positive results of all delivered operations, which approximates the
-    /// bytes moved. Wraps.
-    pub(crate) fn moved_bytes(&self) -> u64 {
-        self.moved_bytes
-    }
-
-    /// Returns the count of `delivered` and resets it.
     pub(crate) fn take_delivered(&mut self) -> usize {
         std::mem::take(&mut self.delivered)
     }
@@ -248,7 +228,7 @@ mod tests {
         let second = table.open();
         assert_ne!(first, second);
         table.complete(key, 0, 0);
-        assert_eq!(table.delivered(), 0);
+        assert_eq!(table.delivered, 0);
         assert_eq!(table.open(), first);
     }
 

@@ -1,19 +1,15 @@
 //! The io_uring back end: one ring, and in the common case at most one system call for each turn.
 //!
-//! The io_uring back end owns the ring, the buffer for reading the wake eventfd, the time
-//! specifications of timeouts that are not submitted yet, and the tables of registered files and
-//! buffers. The reactor calls it and passes the hub. The user data of an entry is the operation's
-//! `OperationKey`, except for three values of the ring's own: `WAKE` (the permanent read of the
-//! wake eventfd), `IGNORE` (cancels whose result is not needed) and `TRIAL`. Invariants: an
-//! operation in phase `Started` or `Polling` is on the ring or in `again`, never in both. The
-//! kernel copies a time specification at submission, and at most `entries` entries are unsubmitted,
-//! so a round-robin array of that size never overwrites one in use. Kernel counterpart:
-//! io_uring(7).
+//! The user data of an entry is the operation's `OperationKey`, except for three values of the
+//! ring's own: `WAKE` (the permanent read of the wake eventfd), `IGNORE` (cancels whose result is
+//! not needed) and `TRIAL`. Invariants: an operation in phase `Started` or `Polling` is on the ring
+//! or in `again`, never in both. The kernel copies a time specification at submission, and at most
+//! `entries` entries are unsubmitted, so a round-robin array of that size never overwrites one in
+//! use. Kernel counterpart: io_uring(7).
 
 #![allow(unsafe_code)]
 
 mod probe;
-mod regions;
 mod sqe;
 pub(crate) mod tables;
 
@@ -37,11 +33,8 @@ const WAKE: u64 = u64::MAX;
 const IGNORE: u64 = u64::MAX - 1;
 /// User data of the operation that tests whether the kernel can start a worker thread.
 const TRIAL: u64 = u64::MAX - 2;
-/// Maximum time for a worker thread to start, in nanoseconds.
 const TRIAL_NS: u64 = 2 * NS_PER_S;
-/// Maximum number of kernel threads for operations that block.
 const WORKERS_MAX: u32 = 4096;
-/// Number of completions copied from the ring at a time.
 const BATCH: usize = 32;
 /// Fraction of the operations in flight (1/n) at which queued file operations are submitted early.
 const EARLY_SHARE: usize = 8;
@@ -49,12 +42,11 @@ const EARLY_SHARE: usize = 8;
 /// operation.
 const PUSH_ATTEMPTS: usize = 10_000;
 
-/// The ring and its state.
 pub(crate) struct Uring {
     ring: ManuallyDrop<IoUring>,
     enter_fd: RawFd,
     enter_flags: EnterFlags,
-    features: Features,
+    pub(crate) features: Features,
     config: Config,
     spin: BusyPoll,
     wake: WakeRead,
@@ -71,7 +63,6 @@ pub(crate) struct Uring {
     has_worker: Option<bool>,
 }
 
-/// State of the submission queue.
 #[derive(Default)]
 struct SubmissionState {
     /// True if the last turn left entries in the queue.
@@ -110,11 +101,7 @@ impl Timespecs {
 }
 
 impl Uring {
-    /// Opens a ring.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason why the kernel refuses io_uring.
+    /// Opens a ring, or returns the reason why the kernel refuses io_uring.
     pub(crate) fn new(config: &Config, hub: &ReactorState) -> io::Result<Uring> {
         let opened = probe::open(config.entries)?;
         let (enter_fd, enter_flags) = match opened.ring_index {
@@ -144,11 +131,6 @@ impl Uring {
             workers: 0,
             has_worker: None,
         })
-    }
-
-    /// Returns the optional kernel features of the ring.
-    pub(crate) fn features(&self) -> Features {
-        self.features
     }
 
     /// Raises the limit of kernel threads by the number of operations that may block at the same
@@ -309,7 +291,6 @@ impl Uring {
         if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned as usize) }
     }
 
-    /// Submits, waits, and collects completions; see `Reactor::turn`.
     pub(crate) fn turn(&mut self, hub: &mut ReactorState, wait: Wait) -> io::Result<()> {
         hub.pool.submit();
         self.reap(hub);
@@ -337,7 +318,7 @@ impl Uring {
         }
         self.reap(hub);
         if waits {
-            self.spin.end(sys::now_ns(), hub.table.moved_bytes());
+            self.spin.end(sys::now_ns(), hub.table.moved_bytes);
         }
         self.wake.seen = false;
         Ok(())
@@ -351,11 +332,11 @@ impl Uring {
         let short = queue.len() < self.config.submit_batch as usize;
         let calm = !queue.taskrun() && !queue.cq_overflow();
         drop(queue);
-        short && calm && !self.queued.held_back && hub.table.delivered() > 0
+        short && calm && !self.queued.held_back && hub.table.delivered > 0
     }
 
     fn has_news(&self, hub: &ReactorState) -> bool {
-        self.wake.seen || hub.table.delivered() > 0
+        self.wake.seen || hub.table.delivered > 0
     }
 
     fn reap(&mut self, hub: &mut ReactorState) {
@@ -393,7 +374,6 @@ impl Uring {
         }
     }
 
-    /// Polls until something completes or `spin` ends the busy poll.
     fn look(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         loop {
             self.submit(hub)?;
@@ -517,7 +497,6 @@ impl Uring {
         }
     }
 
-    /// Returns the tables of registered files and buffers, and the ring that they belong to.
     pub(crate) fn tables(&mut self) -> (&mut Tables, Submitter<'_>) {
         (&mut self.tables, self.ring.submitter())
     }

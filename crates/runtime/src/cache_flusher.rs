@@ -1,10 +1,10 @@
 //! `CacheFlusher`: the thread of a cache that writes dirty pages to its volume.
 //!
-//! The flusher is started after the disks of the volume below, as an I/O thread that owns the
-//! hardware queue of the given number on each of them. It is stopped after everything that writes
-//! to the cache, and before the drives' workers. It sleeps in its ring. Dirty pages that remain
-//! when it stops stay in memory, so flush the cached volume first. If that flush failed, the
-//! flusher flushes the drives, which makes the data that they did accept durable.
+//! The flusher is an I/O thread that owns the hardware queue of the given number on each disk of
+//! the volume. The flusher is stopped after everything that writes to the cache, and before the
+//! drives' workers. Dirty pages that remain then stay in memory, so flush the cached volume first.
+//! If that flush failed, the flusher flushes the drives, which makes the data that they did accept
+//! durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,21 +2,21 @@
 //!
 //! Workers are started after the disks, and before the channels that hand I/O over to them; they
 //! are stopped after those channels. There is one I/O thread (`millrace-drive0`...) for each CPU to
-//! which a drive's worker is assigned; the drives of one CPU share it. The CPU determines which
-//! drives are near the thread; the caller chooses whether the thread is pinned to it ([`Pinning`]).
-//! A thread sleeps in its ring. `serve`, `bench` and programs call this. At a stop, drives hand no
+//! which a drive's worker is assigned; the drives of one CPU share it. At a stop, drives hand no
 //! new I/O to their workers, I/O in flight completes (for 5 s at most), and then the threads end;
 //! submitters serve the drives themselves from then on. Source: \[FALCON\], which gives each drive
 //! a thread on a core of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_block::{Disk, Error, ErrorKind, QueueKind, WORKER_SPIN_NS, Worker};
 use millrace_cache::Cache;
-use millrace_machine::{CpuId, CpuShare, Deadline, Doorbell, Machine, Native, NodeId, Topology};
+use millrace_machine::{
+    CpuId, CpuShare, Deadline, Doorbell, Machine, Native, NodeId, Topology, lock_unpoisoned,
+};
 use millrace_reactor::Config;
 
 use crate::cache_flusher::CacheFlusher;
@@ -97,7 +97,6 @@ pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Ar
     workers
 }
 
-/// State shared between the worker threads and their owner.
 #[derive(Default)]
 struct WorkersState {
     /// Error of the first thread that ended although nobody stopped it.
@@ -107,12 +106,11 @@ struct WorkersState {
 
 impl WorkersState {
     fn fail(&self, error: Error) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failure = lock_unpoisoned(&self.failure);
         failure.get_or_insert(error);
     }
 }
 
-/// A thread and the drives that it serves.
 struct WorkerThread {
     thread: <Native as Machine>::Thread,
     cpu: CpuId,
@@ -290,7 +288,7 @@ impl DriveWorkers {
     /// thread's drives.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock_unpoisoned(&self.shared.failure).clone()
     }
 
     /// Stops the threads and waits for their end. I/O in flight on their queues completes first,
@@ -305,7 +303,6 @@ impl DriveWorkers {
         self.end_threads(0).and(flushed)
     }
 
-    /// Stops the threads from index `first` on.
     fn end_threads(&mut self, first: usize) -> Result<(), Error> {
         self.threads[first..].iter().for_each(WorkerThread::order_stop);
         let threads = self.threads.drain(first..).map(|one| one.thread);
@@ -322,7 +319,6 @@ impl DriveWorkers {
     }
 }
 
-/// Returns a cache's address, which identifies the cache.
 fn address(cache: &Arc<Cache<Native>>) -> usize {
     Arc::as_ptr(cache) as usize
 }
@@ -349,7 +345,6 @@ impl Drop for OnPanic<'_> {
     }
 }
 
-/// Body of a worker thread.
 fn run(
     disks: &[Arc<Disk<Native>>],
     reactor: Config,
@@ -388,7 +383,6 @@ fn run(
     shared.system_calls.fetch_add(calls, Ordering::Relaxed);
 }
 
-/// Serves the drives until the thread is told to stop.
 fn serve(
     worker: &mut Worker<Native>,
     io: &mut IoContext,

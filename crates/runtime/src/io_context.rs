@@ -1,11 +1,10 @@
 //! `IoContext`: an I/O thread with one reactor, one doorbell, and the channels that run on it.
 //!
-//! An `IoContext` is created on the thread that will run it: an I/O thread of a server, or a
-//! program's thread that uses file drives. It owns the reactor. It makes the thread the owner of a
-//! hardware queue of every drive: the queue with the thread's number ([`IoContext::channel`]), or
-//! the first queue that has no owner ([`IoContext::join`]). A channel's `wait` arms the doorbell,
-//! checks for work once more, and sleeps in the ring. File drives find the reactor through a
-//! thread-local variable that lives as long as this value.
+//! An `IoContext` is created on the thread that will run it. The context makes the thread the owner
+//! of a hardware queue of every drive: the queue with the thread's number ([`IoContext::channel`]),
+//! or the first queue that has no owner ([`IoContext::join`]). A channel's `wait` arms the
+//! doorbell, checks for work once more, and sleeps in the ring. File drives find the reactor
+//! through a thread-local variable that lives as long as this value.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -50,7 +49,6 @@ pub fn current_reactor() -> Option<Handle> {
     current().map(|current| current.handle)
 }
 
-/// Runs a turn of the calling I/O thread's reactor.
 fn turn_current(
     bell: &Doorbell<Native>,
     deadline_ns: Option<u64>,

@@ -2,7 +2,7 @@
 //!
 //! A thread whose file operation hangs in the kernel (a dead NFS server, a stopped FUSE daemon)
 //! never ends, even after its own code has returned, because the kernel waits for the operation
-//! when the thread exits. Servers, workers and flushers call this when they stop.
+//! when the thread exits.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;

@@ -5,28 +5,26 @@
 //! an event began, and empty files for the CPUs below N. Events are written in order of time if
 //! they reach the recorder within 10 ms. If a file cannot be written, the recording ends with an
 //! error, without affecting I/O. `Recording` is a recording without a thread, for simulated
-//! machines: it writes the rings' content when it ends. `bench --trace` and the daemon call this
-//! file; it calls cpu_file.rs.
+//! machines: it writes the rings' content when it ends.
 
 mod cpu_file;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry::{Occupied, Vacant};
+use std::collections::btree_map::Entry::Vacant;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_block::blktrace::{EventCode, category};
 use millrace_block::{Groups, TraceEntry, TraceMessage, TraceStamp, Tracer, Volume};
-use millrace_machine::{LOOK_NS, Machine, Native, RunningClock, Thread};
+use millrace_machine::{LOOK_NS, Machine, Native, RunningClock, Thread, lock_unpoisoned};
 
 use cpu_file::{CpuFile, DropCounts, named};
 
 pub use cpu_file::trace_file;
 
-/// Interval at which the rings are emptied.
 const TURN: Duration = Duration::from_millis(10);
 /// Age in nanoseconds below which events are kept until the next turn, because another thread's
 /// ring may have older ones.
@@ -117,7 +115,6 @@ pub struct Recorded {
     pub files: Vec<PathBuf>,
 }
 
-/// State shared between the recording thread and its owner.
 #[derive(Default)]
 struct RecorderState {
     stop: AtomicBool,
@@ -154,33 +151,23 @@ impl Recorder {
     pub fn start(
         tracer: &Arc<Tracer<Native>>,
         volumes: &[Arc<Volume<Native>>],
-        mut config: RecorderConfig,
+        config: RecorderConfig,
     ) -> io::Result<Recorder> {
-        let (first, began_ns) = begin(tracer, volumes, &config)?;
+        let mut recording = Recording::start(tracer, volumes, config)?;
         let shared = Arc::new(RecorderState::default());
-        shared.renewed_ns.store(began_ns, Ordering::SeqCst);
-        let undo = || {
-            volumes.iter().for_each(|volume| _ = volume.set_traced(false));
-            tracer.stop();
-        };
+        shared.renewed_ns.store(recording.began_ns, Ordering::SeqCst);
         let theirs = Arc::clone(&shared);
-        let (tracer, volumes) = (Arc::clone(tracer), volumes.to_vec());
         let body = move || {
-            let mut files = BTreeMap::from([(0, first)]);
-            let groups = volumes.iter().find_map(|volume| volume.groups());
-            let source = (&*tracer, groups.map(|groups| &**groups));
-            if let Err(error) = record(source, &mut config, (&mut files, began_ns), &theirs) {
-                *theirs.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            if let Err(error) = recording.run(&theirs) {
+                *lock_unpoisoned(&theirs.failure) = Some(error);
             }
-            volumes.iter().for_each(|volume| _ = volume.set_traced(false));
-            tracer.stop();
-            let paths = files.into_values().map(|file| file.path).collect();
-            *theirs.files.lock().unwrap_or_else(PoisonError::into_inner) = paths;
+            end(&recording.tracer, &recording.volumes);
+            *lock_unpoisoned(&theirs.files) = recording.paths();
             theirs.ended.store(true, Ordering::SeqCst);
         };
-        let thread = Native::try_spawn("millrace-trace", None, body).inspect_err(|_| undo())?;
-        let thread = Some(thread);
-        Ok(Recorder { thread, shared })
+        let thread = Native::try_spawn("millrace-trace", None, body)
+            .inspect_err(|_| end(tracer, volumes))?;
+        Ok(Recorder { thread: Some(thread), shared })
     }
 
     /// Renews the lease.
@@ -208,9 +195,9 @@ impl Recorder {
     /// Returns the first error of writing, with the file's path.
     pub fn stop(mut self) -> io::Result<Recorded> {
         let whole = self.end();
-        let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let failure = lock_unpoisoned(&self.shared.failure).take();
         let (events, dropped) = self.progress();
-        let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = lock_unpoisoned(&self.shared.files);
         match failure {
             Some(error) => Err(error),
             None if !whole => {
@@ -232,29 +219,9 @@ impl Drop for Recorder {
     }
 }
 
-/// Creates the first file and starts tracing on the volumes. Returns the start time: older events
-/// belong to an earlier recording. Deletes the other files of an earlier recording with this name.
-fn begin<M: Machine>(
-    tracer: &Tracer<M>,
-    volumes: &[Arc<Volume<M>>],
-    config: &RecorderConfig,
-) -> io::Result<(CpuFile, u64)> {
-    // The tracer is started before any file is changed, because the files may belong to the
-    // recording in progress.
-    if !tracer.start(config.stamp) {
-        let text = "a recording is in progress: stop it first";
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
-    }
-    // The first file is created at once, so that a missing directory is reported by this call.
-    let mut first = CpuFile::create::<M>(config, 0).inspect_err(|_| tracer.stop())?;
-    first.name_devices(&config.devices).inspect_err(|_| tracer.stop())?;
-    // Files of an earlier recording on more CPUs are deleted, because readers would take them for a
-    // part of this one.
-    let others = (1..).map(|cpu| trace_file(&config.name, cpu));
-    others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
-    let began_ns = M::now();
-    volumes.iter().for_each(|volume| _ = volume.set_traced(true));
-    Ok((first, began_ns))
+fn end<M: Machine>(tracer: &Tracer<M>, volumes: &[Arc<Volume<M>>]) {
+    volumes.iter().for_each(|volume| _ = volume.set_traced(false));
+    tracer.stop();
 }
 
 /// A recording without a thread, for a machine with simulated threads. It writes the events when it
@@ -264,7 +231,9 @@ pub struct Recording<M: Machine> {
     volumes: Vec<Arc<Volume<M>>>,
     config: RecorderConfig,
     files: BTreeMap<u32, CpuFile>,
+    /// Time of the start, in nanoseconds. Older events belong to an earlier recording.
     began_ns: u64,
+    drops: DropCounts,
 }
 
 impl<M: Machine> Recording<M> {
@@ -277,10 +246,23 @@ impl<M: Machine> Recording<M> {
         volumes: &[Arc<Volume<M>>],
         config: RecorderConfig,
     ) -> io::Result<Recording<M>> {
-        let (first, began_ns) = begin(tracer, volumes, &config)?;
-        let files = BTreeMap::from([(0, first)]);
+        // The tracer is started before any file is changed, because the files may belong to the
+        // recording in progress.
+        if !tracer.start(config.stamp) {
+            let text = "a recording is in progress: stop it first";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+        // The first file is created at once, so that a missing directory is reported by this call.
+        let mut first = CpuFile::create::<M>(&config, 0).inspect_err(|_| tracer.stop())?;
+        first.name_devices(&config.devices).inspect_err(|_| tracer.stop())?;
+        // Files of an earlier recording on more CPUs are deleted, because readers would take them
+        // for a part of this one.
+        let others = (1..).map(|cpu| trace_file(&config.name, cpu));
+        others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
+        let (began_ns, files) = (M::now(), BTreeMap::from([(0, first)]));
+        volumes.iter().for_each(|volume| _ = volume.set_traced(true));
         let (tracer, volumes) = (Arc::clone(tracer), volumes.to_vec());
-        Ok(Recording { tracer, volumes, config, files, began_ns })
+        Ok(Recording { tracer, volumes, config, files, began_ns, drops: DropCounts::default() })
     }
 
     /// Ends the recording and writes all its events to the files.
@@ -288,94 +270,86 @@ impl<M: Machine> Recording<M> {
     /// # Errors
     /// Returns the first error of writing, with the file's path.
     pub fn stop(mut self) -> io::Result<Recorded> {
-        self.volumes.iter().for_each(|volume| _ = volume.set_traced(false));
-        self.tracer.stop();
-        let groups = self.volumes.iter().find_map(|volume| volume.groups());
-        let source = (&*self.tracer, groups.map(|groups| &**groups));
-        let files = (&mut self.files, self.began_ns);
-        let mut drops = DropCounts::default();
-        let events = turn(source, &mut self.config, files, (u64::MAX, &mut drops))?;
-        let dropped = drops.all;
-        let files = self.files.into_values().map(|file| file.path).collect();
-        Ok(Recorded { events, dropped, files })
+        end(&self.tracer, &self.volumes);
+        let events = self.turn(u64::MAX)?;
+        Ok(Recorded { events, dropped: self.drops.all, files: self.paths() })
+    }
+
+    fn paths(self) -> Vec<PathBuf> {
+        self.files.into_values().map(|file| file.path).collect()
+    }
+
+    /// Empties the rings and writes the events older than `until_ns`. Returns the number of events
+    /// written. `u64::MAX` marks the last turn, in which all dropped events are reported.
+    fn turn(&mut self, until_ns: u64) -> io::Result<u64> {
+        let Recording { tracer, volumes, config, files, began_ns, drops } = self;
+        let mut missing = Vec::new();
+        let status = tracer.drain(|cpu, entries| {
+            let wanted =
+                |entry: &&TraceEntry| entry.time_ns >= *began_ns && config.filter.passes(entry);
+            let all = config.filter.passes_all(entries, *began_ns);
+            match files.get_mut(&cpu.0) {
+                Some(file) if all => file.held.extend_from_slice(entries),
+                Some(file) => file.held.extend(entries.iter().filter(wanted)),
+                None => missing.push((cpu.0, entries.iter().filter(wanted).copied().collect())),
+            }
+        });
+        for (cpu, entries) in missing {
+            let mut entries: Vec<TraceEntry> = entries;
+            // Trace readers expect the files to be numbered without gaps.
+            for cpu in 0..=cpu {
+                if let Vacant(place) = files.entry(cpu) {
+                    place.insert(CpuFile::create::<M>(config, cpu)?);
+                }
+            }
+            files.entry(cpu).and_modify(|file| file.held.append(&mut entries));
+        }
+        if let Some(groups) = volumes.iter().find_map(|volume| volume.groups()) {
+            learn(groups, files, config);
+        }
+        drops.all = status.dropped;
+        let mut written = 0;
+        for file in files.values_mut() {
+            written += file.write_held(until_ns, config, drops)?;
+        }
+        // These events were dropped by threads that recorded no event afterwards, so no file has
+        // reported them yet.
+        let untold = drops.take(u32::MAX);
+        match files.values_mut().next() {
+            Some(file) if until_ns == u64::MAX => {
+                let device = config.devices.keys().next().copied().unwrap_or(0);
+                file.dropped(device, M::now(), untold)?;
+                file.file.flush().map_err(|error| named(&file.path, &error))?;
+            }
+            _ => drops.told -= u64::from(untold),
+        }
+        Ok(written)
     }
 }
 
-/// Empties the rings regularly until it is stopped, and then once more.
-fn record(
-    (tracer, groups): (&Tracer<Native>, Option<&Groups<Native>>),
-    config: &mut RecorderConfig,
-    (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
-    shared: &RecorderState,
-) -> io::Result<()> {
-    let (mut clock, mut drops) = (RunningClock::new(), DropCounts::default());
-    loop {
-        let turn_ns = Native::now();
-        let pause_ns = clock.look(turn_ns, LOOK_NS);
-        // The lease is extended by the time in which this process was suspended, because no client
-        // could renew it.
-        shared.renewed_ns.fetch_add(pause_ns, Ordering::SeqCst);
-        let last = shared.stop.load(Ordering::SeqCst) || shared.is_left(turn_ns, config.lease);
-        let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
-        let rules = (until_ns, &mut drops);
-        let written = turn((tracer, groups), config, (files, began_ns), rules)?;
-        // Relaxed: statistics.
-        shared.events.fetch_add(written, Ordering::Relaxed);
-        shared.dropped.store(drops.all, Ordering::Relaxed);
-        if last {
-            return Ok(());
+impl Recording<Native> {
+    /// Empties the rings regularly until it is stopped, and then once more.
+    fn run(&mut self, shared: &RecorderState) -> io::Result<()> {
+        let mut clock = RunningClock::new();
+        loop {
+            let turn_ns = Native::now();
+            let pause_ns = clock.look(turn_ns, LOOK_NS);
+            // The lease is extended by the time in which this process was suspended, because no
+            // client could renew it.
+            shared.renewed_ns.fetch_add(pause_ns, Ordering::SeqCst);
+            let is_left = shared.is_left(turn_ns, self.config.lease);
+            let last = shared.stop.load(Ordering::SeqCst) || is_left;
+            let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
+            let written = self.turn(until_ns)?;
+            // Relaxed: statistics.
+            shared.events.fetch_add(written, Ordering::Relaxed);
+            shared.dropped.store(self.drops.all, Ordering::Relaxed);
+            if last {
+                return Ok(());
+            }
+            std::thread::sleep(TURN);
         }
-        std::thread::sleep(TURN);
     }
-}
-
-/// Empties the rings and writes the events older than `until_ns`. Returns the number of events
-/// written, and counts dropped ones in `drops`. `u64::MAX` marks the last turn, in which all
-/// dropped events are reported.
-fn turn<M: Machine>(
-    (tracer, groups): (&Tracer<M>, Option<&Groups<M>>),
-    config: &mut RecorderConfig,
-    (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
-    (until_ns, drops): (u64, &mut DropCounts),
-) -> io::Result<u64> {
-    let mut missing = Vec::new();
-    let status = tracer.drain(|cpu, entries| {
-        let wanted = |entry: &&TraceEntry| entry.time_ns >= began_ns && config.filter.passes(entry);
-        let all = config.filter.passes_all(entries, began_ns);
-        match files.get_mut(&cpu.0) {
-            Some(file) if all => file.held.extend_from_slice(entries),
-            Some(file) => file.held.extend(entries.iter().filter(wanted)),
-            None => missing.push((cpu.0, entries.iter().filter(wanted).copied().collect())),
-        }
-    });
-    for (cpu, entries) in missing {
-        // Trace readers expect the files to be numbered without gaps.
-        for cpu in 0..cpu {
-            file_of::<M>(files, cpu, config)?;
-        }
-        let mut entries: Vec<TraceEntry> = entries;
-        file_of::<M>(files, cpu, config)?.held.append(&mut entries);
-    }
-    if let Some(groups) = groups {
-        learn(groups, files, config);
-    }
-    drops.all = status.dropped;
-    let mut written = 0;
-    for file in files.values_mut() {
-        written += file.write_held(until_ns, config, drops)?;
-    }
-    // These events were dropped by threads that recorded no event afterwards, so no file has
-    // reported them yet.
-    let untold = drops.take(u32::MAX);
-    match files.values_mut().next() {
-        Some(file) if until_ns == u64::MAX => {
-            let device = config.devices.keys().next().copied().unwrap_or(0);
-            file.dropped(device, M::now(), untold)?;
-            file.file.flush().map_err(|error| named(&file.path, &error))?;
-        }
-        _ => drops.told -= u64::from(untold),
-    }
-    Ok(written)
 }
 
 /// Adds the names of groups that occur in waiting notes and are not known yet.
@@ -390,18 +364,6 @@ fn learn<M: Machine>(
         let named = groups.list().into_iter().map(|(group, config)| (group.0, config.name));
         config.groups.extend(named);
     }
-}
-
-/// Returns the file of a CPU, creating it if necessary.
-fn file_of<'a, M: Machine>(
-    files: &'a mut BTreeMap<u32, CpuFile>,
-    cpu: u32,
-    config: &RecorderConfig,
-) -> io::Result<&'a mut CpuFile> {
-    Ok(match files.entry(cpu) {
-        Occupied(file) => file.into_mut(),
-        Vacant(place) => place.insert(CpuFile::create::<M>(config, cpu)?),
-    })
 }
 
 /// Returns the trace categories of an operation's name, as given with `--op`.

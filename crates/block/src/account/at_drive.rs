@@ -14,7 +14,6 @@ use crate::account::histogram::{Histogram, Snapshot};
 use crate::account::ledger::LedgerEntry;
 use crate::bio::group_id::GroupId;
 
-/// Service times of one group at one hardware queue.
 pub(crate) struct GroupServiceTimes<M: Machine> {
     group: GroupId,
     service: Histogram<M>,

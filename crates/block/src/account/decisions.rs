@@ -16,7 +16,6 @@ use crate::bio::group_id::GroupId;
 /// Largest number of messages kept until they are written; further ones are lost.
 const DECISIONS_MAX: usize = 64;
 
-/// A decision of a hardware queue's scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SchedulerMessage {
     /// The group starts to wait for this reason. The number is the limit of requests at the drive
@@ -46,7 +45,6 @@ impl<M: Machine> SchedulerMessages<M> {
         }
     }
 
-    /// Takes all messages, the oldest first.
     pub(crate) fn take(&self) -> Vec<SchedulerMessage> {
         core::mem::take(&mut *self.0.lock())
     }

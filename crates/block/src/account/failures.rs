@@ -11,7 +11,6 @@ use alloc::vec::Vec;
 use crate::bio::status::Status;
 use crate::bio::{Op, Sector, SectorCount};
 
-/// Number of failed I/Os that a log keeps.
 const KEPT: usize = 4;
 
 /// One I/O that failed at a drive.
@@ -51,7 +50,6 @@ pub(crate) struct FailureLog {
 }
 
 impl FailureLog {
-    /// Records a failed I/O.
     pub(crate) fn note(&mut self, failure: Failure) {
         // The remainder is below KEPT.
         self.ring[(self.count % KEPT as u64) as usize] = Some(failure);

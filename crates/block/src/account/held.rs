@@ -56,12 +56,10 @@ impl<M: Machine> WaitLedger<M> {
         WaitLedger { accounts: Ledger::new(), told: BTreeMap::new() }
     }
 
-    /// Takes in an account.
     pub(crate) fn open(&mut self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
         self.accounts.open(account)
     }
 
-    /// Returns the waiting times of each group by reason.
     pub(crate) fn held(&mut self) -> BTreeMap<GroupId, WaitSnapshot> {
         let mut sums = self.accounts.sums();
         for (group, sum) in &mut sums {
@@ -84,7 +82,6 @@ fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
     WaitReason::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
 }
 
-/// One thread's wait account for a group.
 pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
     /// Waits by reason. The last entry is for I/Os that wait because the whole queue is stopped,
@@ -109,7 +106,6 @@ impl<M: Machine> GroupWaitStats<M> {
         hold.map_or(WaitReason::ALL.len(), |hold| hold as usize)
     }
 
-    /// Adds waiting time that has ended.
     pub(crate) fn add(&self, hold: WaitReason, ns: u64) {
         self.by[hold as usize].add(units(ns));
     }
@@ -178,7 +174,6 @@ impl<M: Machine> LedgerEntry for GroupWaitStats<M> {
     }
 }
 
-/// Wait accounts of a drive with a scheduler.
 pub(crate) struct DriveWaits<M: Machine> {
     ledger: M::Lock<WaitLedger<M>>,
     /// Time that requests of groups with latency targets were at the drive.
@@ -187,7 +182,6 @@ pub(crate) struct DriveWaits<M: Machine> {
     /// position in [`WaitReason::ALL`], and the time in microseconds until which the scheduler
     /// reports its decisions.
     stops: Box<[StopWord<M>]>,
-    /// Scheduler messages by hardware queue.
     decisions: Box<[SchedulerMessages<M>]>,
 }
 
@@ -200,7 +194,6 @@ const _: () = assert!(WaitReason::ALL.len() <= 1 << HOLD_BITS);
 const WATCHED_US: u64 = 100_000;
 
 impl<M: Machine> DriveWaits<M> {
-    /// Creates the accounts of a drive with `queues` hardware queues.
     pub(crate) fn new(queues: usize) -> Self {
         let order = |_| Arc::new(M::Word::new(WaitReason::Order as u64));
         let ledger = M::Lock::new("holds", WaitLedger::new());
@@ -213,12 +206,10 @@ impl<M: Machine> DriveWaits<M> {
         self.ledger.lock().open(account)
     }
 
-    /// Returns the waiting times of each group by reason.
     pub(crate) fn held(&self) -> BTreeMap<GroupId, WaitSnapshot> {
         self.ledger.lock().held()
     }
 
-    /// Returns how long requests of each group with a latency target were at the drive.
     pub(crate) fn service(&self) -> BTreeMap<GroupId, Snapshot> {
         self.service.lock().sums()
     }
@@ -258,7 +249,6 @@ impl<M: Machine> DriveWaits<M> {
         self.stops[hctx].store(word & HOLD_MASK | until_us << HOLD_BITS, Order::Relaxed);
     }
 
-    /// Returns the messages of the queue's scheduler that are not yet written to a trace.
     pub(crate) fn decisions(&self, hctx: usize) -> &SchedulerMessages<M> {
         &self.decisions[hctx]
     }
@@ -266,26 +256,22 @@ impl<M: Machine> DriveWaits<M> {
 
 /// One thread's statistics of how long I/Os waited before dispatch, for each group.
 pub(crate) struct WaitAccounts<M: Machine> {
-    /// Indexed by group number.
     accounts: Vec<Option<Arc<GroupWaitStats<M>>>>,
     at_drives: QueueServiceTimes<M>,
     stop: Option<StopWord<M>>,
 }
 
 impl<M: Machine> WaitAccounts<M> {
-    /// Creates the accounts of a channel.
     pub(crate) fn new() -> Self {
         WaitAccounts { accounts: Vec::new(), at_drives: QueueServiceTimes::new(), stop: None }
     }
 
-    /// Creates the accounts of a drive's hardware queue.
     pub(crate) fn at(drive: &DriveWaits<M>, hctx: usize) -> Self {
         let mut holds = WaitAccounts::new();
         holds.stop = drive.stops.get(hctx).cloned();
         holds
     }
 
-    /// Counts a request of a group with a latency target that spent `service_ns` at the drive.
     pub(crate) fn was_at(&mut self, drive: &DriveWaits<M>, group: GroupId, service_ns: u64) {
         self.at_drives.count(group, service_ns, |account| drive.service.lock().open(account));
     }

@@ -17,13 +17,20 @@ pub const BUCKETS: usize = 256;
 #[inline]
 #[must_use]
 pub fn bucket_of(value_ns: u64) -> usize {
-    if value_ns < 8 {
-        return value_ns as usize;
-    }
     // The bits of a float hold the exponent and the highest bits of the value side by side. A value
     // too long to be exact as a float is far above the last bucket.
-    let place = ((value_ns as i64 as f64).to_bits() >> 49) - (1023 + 2) * 8;
-    place.min(BUCKETS as u64 - 1) as usize
+    let place = ((value_ns as i64 as f64).to_bits() >> 49).wrapping_sub((1023 + 2) * 8);
+    // A single comparison finds values in all buckets but the first eight and the last.
+    match place.wrapping_sub(8) < BUCKETS as u64 - 9 {
+        true => place as usize,
+        false => bucket_at_an_end(value_ns).into(),
+    }
+}
+
+/// Returns the bucket of a value that is below 8 ns or in the last bucket.
+#[cold]
+fn bucket_at_an_end(value_ns: u64) -> u8 {
+    if value_ns < 8 { value_ns as u8 } else { (BUCKETS - 1) as u8 }
 }
 
 /// Returns the smallest value of a bucket, in nanoseconds.
@@ -49,13 +56,11 @@ impl<M: Machine> Histogram<M> {
         Histogram { counts, sum: M::Counter::new(), max: M::Counter::new() }
     }
 
-    /// Counts `times` I/Os that took `value_ns`.
     #[inline(always)]
     pub(crate) fn record(&self, value_ns: u64, times: u64) {
         self.record_in(bucket_of(value_ns), value_ns, times);
     }
 
-    /// Counts `times` I/Os that took `value_ns`, whose bucket the caller knows.
     #[inline(always)]
     pub(crate) fn record_in(&self, bucket: usize, value_ns: u64, times: u64) {
         self.tally(bucket, value_ns, times);
@@ -70,7 +75,6 @@ impl<M: Machine> Histogram<M> {
         self.max.raise(value_ns);
     }
 
-    /// Returns true if nothing has been counted.
     pub(crate) fn is_empty(&self) -> bool {
         // Any value above 0 has raised the maximum; a value of 0 is in the first bucket.
         self.max.get() == 0 && self.counts[0].get() == 0

@@ -13,13 +13,10 @@ use alloc::vec::Vec;
 pub(crate) trait LedgerEntry {
     /// The subject of the account, such as a hardware queue or a tenant.
     type Key: Ord + Copy;
-    /// The sum of several accounts.
     type Sum: Default;
 
-    /// Returns the subject of the account.
     fn key(&self) -> Self::Key;
 
-    /// Adds the account's values to `sum`.
     fn add_to(&self, sum: &mut Self::Sum);
 }
 
@@ -65,7 +62,6 @@ impl<T: LedgerEntry> Ledger<T> {
         in_use.map(|entry| entry.key())
     }
 
-    /// Returns the number of accounts ever opened.
     pub(crate) fn opened(&self) -> u32 {
         self.opened
     }

@@ -20,7 +20,6 @@ use crate::bio::group_id::GroupId;
 use crate::bio::{AccountKey, OPS, Op};
 use crate::chain::slot::BioSlot;
 
-/// Counters and histogram of one operation.
 struct TenantOp<M: Machine> {
     sectors: M::Counter,
     errors: M::Counter,
@@ -140,7 +139,6 @@ impl<M: Machine> TenantLedger<M> {
         self.0.lock().held.get_or_insert_with(|| Box::new(WaitLedger::new())).open(account)
     }
 
-    /// Returns the waiting times of each group by reason.
     pub(crate) fn held(&self) -> BTreeMap<GroupId, WaitSnapshot> {
         self.0.lock().held.as_mut().map_or_else(BTreeMap::new, |held| held.held())
     }
@@ -166,13 +164,11 @@ struct TenantRun {
     sectors: u64,
 }
 
-/// A channel's tenant accounts.
 pub(crate) struct Tenants<M: Machine> {
     /// The volume's ledger; `None` for a worker, which has no tenants of its own.
     ledger: Option<Arc<TenantLedger<M>>>,
     /// Sorted by group and tenant.
     accounts: Vec<Arc<TenantStats<M>>>,
-    /// Index in `accounts` of the account used last.
     last: usize,
     run: TenantRun,
 }

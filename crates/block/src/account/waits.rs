@@ -21,7 +21,6 @@ const FULL: u64 = 1 << (SUM_BITS - 2);
 /// Largest count in one report of a writer, so that the counts of several reports fit into 16 bits.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
-/// Converts nanoseconds to the unit of the sum.
 pub(crate) fn units(ns: u64) -> u64 {
     ns >> UNIT_BITS
 }
@@ -99,7 +98,6 @@ pub(crate) struct ReportedWaits {
 }
 
 impl ReportedWaits {
-    /// Returns the number of waiting I/Os.
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting
     }
@@ -110,7 +108,6 @@ impl ReportedWaits {
         ReportedWaits { hold, waiting, since: u64::from(waiting).wrapping_mul(units(since_ns)) }
     }
 
-    /// Returns the report with another reason.
     pub(crate) fn by(self, hold: Option<WaitReason>) -> ReportedWaits {
         ReportedWaits { hold, ..self }
     }

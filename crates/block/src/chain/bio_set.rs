@@ -124,7 +124,6 @@ impl<M: Machine> BioSetRef<M> {
 }
 
 impl<M: Machine> Drop for BioSetRef<M> {
-    /// Counts the request as confirmed by the drive.
     fn drop(&mut self) {
         // SAFETY: counted up in `new`, so the set has not been freed.
         unsafe { &*self.0 }.abandoned.fetch_add(u64::MAX, Order::SeqCst);

@@ -63,7 +63,6 @@ pub(crate) fn try_merge<M: Machine>(
     Err(bio)
 }
 
-/// Appends the chain of `second` to that of `first`.
 pub(crate) fn join<M: Machine>(first: &mut BioRef<M>, second: BioRef<M>) {
     first.chain_sectors += second.chain_sectors;
     first.chain_segments = first.chain_segments.saturating_add(second.chain_segments);

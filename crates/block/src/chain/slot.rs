@@ -87,9 +87,7 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) parent: u64,
     /// The set of the channel that the completed bio is delivered to.
     pub(crate) bio_set: *const BioSet<M>,
-    /// First sector of the bio on its drive.
     pub(crate) dev_sector: Sector,
-    /// Time of submission (Q) in nanoseconds.
     pub(crate) q_ns: u64,
     /// Times of G and I if the bio waited in the layer; all 0 otherwise.
     pub(crate) waited: WaitTimes,
@@ -108,7 +106,6 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) status: Status,
     /// In a parent, the number of parts that have not completed.
     pub(crate) remaining: u32,
-    /// Index of the drive in the volume.
     pub(crate) member: u16,
     /// In a parent: true if all parts of the current stage have been made.
     pub(crate) all_made: bool,
@@ -156,7 +153,6 @@ impl<M: Machine> BioSlot<M> {
         if self.stage == BioStage::Child { self.of_foreign } else { self.bio.is_foreign() }
     }
 
-    /// Returns the sector after the last one of the chain.
     #[inline]
     pub(crate) fn chain_end(&self) -> Sector {
         self.dev_sector + u64::from(self.chain_sectors)
@@ -351,9 +347,15 @@ impl<M: Machine> BioList<M> {
 
     #[inline]
     pub(crate) fn push_back(&mut self, bio: BioRef<M>) {
+        self.link_back(bio);
+        self.len += 1;
+    }
+
+    /// Appends a slot without counting it; the caller adds the number of slots to `len` later.
+    #[inline]
+    pub(crate) fn link_back(&mut self, bio: BioRef<M>) {
         debug_assert!(bio.next.is_none());
         let last = bio.as_ptr();
-        self.len += 1;
         if self.head.is_none() {
             // `replace` returns None here, so forgetting it drops nothing.
             core::mem::forget(self.head.replace(bio));
@@ -363,6 +365,12 @@ impl<M: Machine> BioList<M> {
             core::mem::forget(old);
         }
         self.tail = last;
+    }
+
+    /// Adds slots to the length that were appended with [`BioList::link_back`].
+    #[inline]
+    pub(crate) fn count_linked(&mut self, slots: u32) {
+        self.len += slots;
     }
 
     #[inline]
@@ -383,7 +391,6 @@ impl<M: Machine> BioList<M> {
         Some(bio)
     }
 
-    /// Appends all of `other` and leaves it empty.
     #[inline]
     pub(crate) fn append(&mut self, other: &mut BioList<M>) {
         let Some(first) = other.head.take() else { return };
@@ -431,7 +438,6 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Calls `f` for each slot in order.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&BioSlot<M>)) {
         let mut at = self.head.as_ref();
         while let Some(bio) = at {

@@ -13,9 +13,7 @@ use crate::bio::{Bio, Op, OpFlags};
 use crate::channel::member::VolumeMember;
 use crate::queue::driver::QueueKind;
 use crate::volume::Volume;
-use crate::volume::serving::Serving;
 
-/// The properties of a volume that `submit` checks bios against.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BioChecks {
     capacity: u64,
@@ -35,12 +33,11 @@ pub(crate) struct BioChecks {
     read_only: bool,
     /// True if a sink or a recording traces some drive.
     pub(crate) traced: bool,
-    /// True if some drive's events go to a sink.
     has_sink: bool,
-    /// True if the volume is traced or served by a baseline.
+    /// True if the volume is traced, or every bio goes through `Submission::admit`.
     pub(crate) watched: bool,
-    /// True if bios go into the plug of a baseline instead of the drives' plugs.
-    pub(crate) baseline: bool,
+    /// True if every bio must go through `Submission::admit`, which chooses its plug.
+    pub(crate) admits_each: bool,
     /// True if too many chains wait for workers, so that nothing is accepted until there is relief.
     pub(crate) pressed: bool,
     /// True if a queue may have completions that nothing else announces: there are several drives,
@@ -65,7 +62,7 @@ impl BioChecks {
             traced: disks.iter().any(|d| d.config.trace.is_some()),
             has_sink: disks.iter().any(|d| d.config.trace.is_some()),
             watched: false,
-            baseline: volume.mode().0 == Serving::PerVolume,
+            admits_each: false,
             pressed: false,
         };
         checks.settle();
@@ -86,16 +83,15 @@ impl BioChecks {
         }
     }
 
-    /// Starts or stops recording.
     pub(crate) fn trace(&mut self, recorded: bool) {
         self.traced = self.has_sink || recorded;
     }
 
-    /// Recomputes the derived fields after a change of `traced`, `baseline` or `pressed`: no bio is
-    /// plain while one of them is set.
+    /// Recomputes the derived fields after a change of `traced`, `admits_each` or `pressed`: no bio
+    /// is plain while one of them is set.
     pub(crate) fn settle(&mut self) {
-        self.watched = self.traced || self.baseline;
-        let usual = !(self.has_sink || self.baseline || self.pressed);
+        self.watched = self.traced || self.admits_each;
+        let usual = !(self.has_sink || self.admits_each || self.pressed);
         // No plain bio is longer than the volume, so `is_plain` can skip that check.
         let longest = u64::from(self.plain_max).min(self.capacity) as u32;
         let open = if usual { longest } else { 0 };
@@ -179,7 +175,7 @@ mod tests {
             traced: false,
             has_sink: false,
             watched: false,
-            baseline: false,
+            admits_each: false,
             pressed: false,
             polls_always: false,
         };
@@ -198,15 +194,16 @@ mod tests {
     fn nothing_goes_short_way_unlooked_at_while_somebody_must_look() {
         for bits in 0..16u8 {
             let is = |bit: u8| bits & 1 << bit != 0;
-            let (has_sink, recorded, baseline, pressed) = (is(0), is(1), is(2), is(3));
+            let (has_sink, recorded, admits_each, pressed) = (is(0), is(1), is(2), is(3));
             let mut checks = checks(1, false);
-            (checks.has_sink, checks.baseline, checks.pressed) = (has_sink, baseline, pressed);
+            (checks.has_sink, checks.pressed) = (has_sink, pressed);
+            checks.admits_each = admits_each;
             checks.trace(recorded);
             checks.settle();
-            let held = has_sink || baseline || pressed;
+            let held = has_sink || admits_each || pressed;
             assert_eq!(open(&checks), (!held && !recorded, !held && recorded), "{bits:04b}");
             assert_eq!(checks.traced, has_sink || recorded, "{bits:04b}");
-            assert_eq!(checks.watched, has_sink || recorded || baseline, "{bits:04b}");
+            assert_eq!(checks.watched, has_sink || recorded || admits_each, "{bits:04b}");
         }
     }
 

@@ -41,18 +41,15 @@ impl<M: Machine> ChildSlots<M> {
         }
     }
 
-    /// Returns true if no slot is free for another part.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// Returns true if parents of a group wait.
     pub(crate) fn has_stalled(&self, group: GroupId) -> bool {
         self.stalled.iter().any(|(of, _)| *of == group)
     }
 
-    /// Takes the next waiting parent, if a slot is free.
     pub(crate) fn next_stalled(&mut self) -> Option<BioRef<M>> {
         if self.free.is_empty() {
             return None;

@@ -26,9 +26,7 @@ use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, QueueRoute};
 /// The thread that serves a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchServer {
-    /// The submitting thread.
     Submitter,
-    /// The drive's worker.
     Worker,
 }
 
@@ -42,7 +40,6 @@ pub(crate) enum PollScope {
     Everywhere,
 }
 
-/// One drive of the volume, as the channel sees it.
 pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     pub(crate) stats: Arc<DiskStats<M>>,
@@ -64,7 +61,6 @@ pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) is_direct: bool,
     /// True if the drive has no segment limits and no boundaries.
     pub(crate) takes_plain: bool,
-    /// Limits of this channel's requests.
     pub(crate) limits: QueueLimits,
     /// Value of [`LiveSizes::piece_sectors`](crate::disk::LiveSizes) that `limits` is based on.
     piece_sectors: u64,
@@ -94,13 +90,11 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Returns the channel's own queue of the drive.
     #[inline(always)]
     pub(crate) fn hctx(&self) -> &HardwareQueue<M> {
         &self.disk.queues.hctxs()[usize::from(self.route.hctx)]
     }
 
-    /// Creates a queue context for the channel's own queue.
     #[inline(always)]
     pub(crate) fn context<'a>(&'a self, run: &'a mut SubmitContext<M>) -> QueueContext<'a, M> {
         QueueContext::new(&self.disk, self.route.hctx, run, &self.stats)
@@ -143,7 +137,6 @@ impl<M: Machine> VolumeMember<M> {
         self.flush(run)
     }
 
-    /// Adopts a changed longest request of the drive.
     #[inline(always)]
     pub(crate) fn follow_pieces(&mut self) {
         // Relaxed: a plain size.
@@ -247,7 +240,6 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Serves, or takes over, the work that a departed worker has left.
     pub(crate) fn stand_in(&self, run: &mut SubmitContext<M>) {
         if self.disk.worker_state.is_some() && !self.disk.has_worker() {
             self.context(run).stand_in(self.route.ctx);
@@ -285,17 +277,14 @@ impl<M: Machine> VolumeMember<M> {
             || self.outstanding > 0 && handover::is_orphaned(&self.disk)
     }
 
-    /// Records that a flush is about to go to the drive.
     pub(crate) fn expect_flush(&mut self) {
         self.flushes = true;
     }
 
-    /// Returns the position in the plug of the next bio.
     fn next_place(&self) -> PlugPlace {
         if self.plug.is_empty() { PlugPlace::First } else { PlugPlace::Later }
     }
 
-    /// Returns true if bios are plugged.
     pub(crate) fn holds_plugged(&self) -> bool {
         !self.plug.is_empty()
     }

@@ -9,7 +9,6 @@ use crate::bio::limits::QueueLimits;
 use crate::chain::merge::{MergeKind, touch, try_merge};
 use crate::chain::slot::{BioList, BioRef, BioSlot};
 
-/// Bios for one drive that are not submitted yet.
 pub(crate) struct Plug<M: Machine> {
     list: BioList<M>,
     /// The last chain, kept apart so that a front merge can replace its head.
@@ -23,7 +22,6 @@ impl<M: Machine> Plug<M> {
         Plug { list: BioList::new(), last: None, bios: 0 }
     }
 
-    /// Appends a bio without trying to merge it.
     #[inline]
     pub(crate) fn push(&mut self, bio: BioRef<M>) {
         self.bios += 1;
@@ -53,7 +51,6 @@ impl<M: Machine> Plug<M> {
         None
     }
 
-    /// Returns the chain that was added or merged last.
     pub(crate) fn last(&self) -> Option<&BioSlot<M>> {
         self.last.as_deref()
     }
@@ -75,7 +72,6 @@ impl<M: Machine> Plug<M> {
         self.list.is_empty()
     }
 
-    /// Takes the last chain out.
     #[inline(always)]
     pub(crate) fn take_last(&mut self) -> Option<BioRef<M>> {
         self.last.take()

@@ -88,7 +88,6 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Starts submitted bios and collects completions.
     #[inline(always)]
     fn gather(&mut self) {
         self.sub.flush();
@@ -121,7 +120,6 @@ impl<M: Machine> Channel<M> {
         self.polls.is_multiple_of(POLLS_PER_LOOK)
     }
 
-    /// Polls the queues that have I/O of this channel, or belong to its thread.
     #[inline(never)]
     fn run_queues(&mut self) {
         self.sub.run.forget_wake();
@@ -178,7 +176,6 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Starts the bios that were kept for resubmission at the end.
     #[cold]
     fn send_again(&mut self) {
         while let Some(slot) = self.again.pop_front() {
@@ -201,10 +198,9 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // A baseline's plug may be unplugged at once. Bios that complete then are handed over
-            // by the next call.
-            Ok(()) if self.sub.checks.baseline => self.again.push_back(slot),
-            Ok(()) => self.sub.start(slot, false),
+            // Such a bio may start, and complete, as soon as it is submitted. So it is submitted at
+            // the end, and handed over by the next call.
+            Ok(()) => self.again.push_back(slot),
             Err(status) => {
                 // The bio was refused, so its submission and its completion have the same time.
                 (slot.status, slot.q_ns) = (status, self.sub.run.accounts.c_ns);

@@ -19,16 +19,10 @@ use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
 use crate::chain::slot::{BioRef, BioSlot, BioStage, Stride, WaitTimes};
 use crate::channel::cut::{cut_plainly, cut_to_limits};
-use crate::channel::submission::Submission;
+use crate::channel::submission::{SplitRule, Submission};
 use crate::trace::Action;
 use crate::volume::placement::{DrivePart, VolumeRange};
 
-/// Values of `member` in a parent, which tell how the bio is split: into one part for each drive,
-/// or one for each chunk.
-const BY_DRIVES: u16 = 0;
-const BY_CHUNKS: u16 = 1;
-
-/// The next step of a parent's stage.
 enum NextPart<M: Machine> {
     /// The next part, in its child slot.
     Part(BioRef<M>),
@@ -52,8 +46,8 @@ impl<M: Machine> Submission<M> {
         };
         enter_stage(&mut parent, first);
         parent.remaining = 0;
-        let by_chunks = self.checks.baseline && parent.bio.op.has_data();
-        parent.member = if by_chunks { BY_CHUNKS } else { BY_DRIVES };
+        let has_data = parent.bio.op.has_data();
+        parent.member = if has_data { self.split_rule } else { SplitRule::Drives } as u16;
         self.make_parts(parent);
     }
 
@@ -112,7 +106,6 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Ends a child, and its parent's stage if it was the last.
     #[inline(never)]
     pub(crate) fn part_done(&mut self, mut child: BioRef<M>) {
         let (status, bits) = (child.status, core::mem::take(&mut child.parent));
@@ -133,7 +126,6 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Continues parents that waited for child slots.
     #[cold]
     pub(crate) fn resume_stalled(&mut self) {
         for member in 0..self.members.len() {
@@ -155,7 +147,7 @@ impl<M: Machine> Submission<M> {
         span: (u16, u16),
         range: &VolumeRange,
     ) -> NextPart<M> {
-        if parent.member == BY_CHUNKS && parent.stage == BioStage::Data {
+        if parent.member == SplitRule::Chunks as u16 && parent.stage == BioStage::Data {
             return self.next_chunk(parent);
         }
         let drives = self.members.len() as u32;

@@ -34,27 +34,30 @@ use crate::trace::note::TraceMessage;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// State of the bios in the plugs.
+/// The way in which a bio is split. A parent keeps it, as a number, in `member`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum SplitRule {
+    /// Into one part for each drive, as far as the drive's limits allow.
+    Drives,
+    Chunks,
+}
+
 pub(crate) struct PluggedBatch {
-    /// Number of bios in all plugs.
     pub(crate) plugged: u32,
-    /// Number of bios at which the plugs are emptied.
     pub(crate) plugged_max: u32,
     /// Time stamp of new bios; 0 if none is taken yet.
     pub(crate) now_ns: u64,
-    /// Time stamp of new parts.
     pub(crate) parts_ns: u64,
     /// True if parts were plugged while completions were collected, because a stage of their parent
     /// ended.
     pub(crate) has_parts: bool,
 }
 
-/// The half of a channel before the queues.
 pub(crate) struct Submission<M: Machine> {
     pub(crate) volume: Arc<Volume<M>>,
     pub(crate) members: Vec<VolumeMember<M>>,
     pub(crate) run: SubmitContext<M>,
-    /// Free slots for bios.
     pub(crate) free: BioList<M>,
     /// Number of slots for bios.
     pub(crate) depth: u32,
@@ -71,9 +74,9 @@ pub(crate) struct Submission<M: Machine> {
     /// First member of the next batch. The index rotates, because later members wait until earlier
     /// members are served here or their workers are woken.
     pub(crate) first_member: usize,
-    /// The plug of a baseline; made when it is first needed.
+    /// The single plug for all drives, if the volume is served that way (baseline.rs).
     pub(crate) volume_plug: Option<Box<VolumePlug<M>>>,
-    /// Bios that wait for a limit of their group.
+    pub(crate) split_rule: SplitRule,
     pub(crate) throttle: Throttle<M>,
 }
 
@@ -171,9 +174,9 @@ impl<M: Machine> Submission<M> {
         self.submit_parent(slot);
     }
 
-    /// Puts a bio that goes to one drive into that drive's plug, or into a baseline's.
+    /// Puts a bio that goes to one drive into that drive's plug, or into that of the volume.
     pub(crate) fn admit(&mut self, slot: BioRef<M>) {
-        if self.checks.baseline {
+        if self.volume_plug.is_some() {
             return self.plug_request(slot);
         }
         let member = &mut self.members[usize::from(slot.member)];
@@ -211,7 +214,6 @@ impl<M: Machine> Submission<M> {
         self.flush();
     }
 
-    /// Starts all submitted bios.
     #[inline(always)]
     pub(crate) fn flush(&mut self) {
         if self.throttle.held != 0 {
@@ -225,7 +227,6 @@ impl<M: Machine> Submission<M> {
         self.batch.now_ns = 0;
     }
 
-    /// Records that a bio starts to wait for a limit.
     #[inline(never)]
     fn note_held(&mut self, (sector, sectors, group): (Sector, SectorCount, GroupId)) {
         if self.run.trace.is_some() {
@@ -247,7 +248,6 @@ impl<M: Machine> Submission<M> {
         disk.trace(&mut self.run).note(remark, time_ns);
     }
 
-    /// Submits the bios whose limits allow them to pass now.
     #[inline(never)]
     fn release(&mut self) {
         let now_ns = M::now();
@@ -326,7 +326,6 @@ fn make_whole<M: Machine>(slot: &mut BioRef<M>, member: u16, dev_sector: u64, se
     slot.status = Status::Ok;
 }
 
-/// Creates the members of a volume for the calling thread.
 pub(crate) fn members_of<M: Machine>(
     volume: &Volume<M>,
     thread: Option<&IoThread<M>>,

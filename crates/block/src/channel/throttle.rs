@@ -71,15 +71,12 @@ impl<M: Machine> BucketQueue<M> {
     }
 }
 
-/// The bios of a channel that wait for limits.
 pub(crate) struct Throttle<M: Machine> {
     groups: Option<Arc<Groups<M>>>,
     view: GroupView<M>,
     /// True if some group has limits or a bio waits.
     pub(crate) is_on: bool,
-    /// Number of waiting bios.
     pub(crate) held: u32,
-    /// Largest number of waiting bios.
     held_max: u32,
     /// Time at which the bio that started to wait last may continue.
     pub(crate) held_until_ns: u64,
@@ -88,9 +85,7 @@ pub(crate) struct Throttle<M: Machine> {
     /// report is counted.
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
-    /// The volume's accounts.
     ledger: Arc<TenantLedger<M>>,
-    /// This channel's accounts.
     holds: WaitAccounts<M>,
 }
 
@@ -123,7 +118,6 @@ impl<M: Machine> Throttle<M> {
         self.groups.as_ref().is_some_and(|groups| self.view.is_old(groups))
     }
 
-    /// Returns the group that a bio's number stands for.
     pub(crate) fn known(&self, group: GroupId) -> GroupId {
         self.view.known(group)
     }
@@ -194,7 +188,6 @@ impl<M: Machine> Throttle<M> {
         self.view.has_limits && (0..PLACES).any(has_toll)
     }
 
-    /// Returns all waiting bios.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Bio> {
         let slots = self.lines.iter().flat_map(|line| line.timed.iter().chain(line.behind.iter()));
         slots.map(|slot| &*slot.bio)
@@ -336,7 +329,6 @@ impl<M: Machine> Throttle<M> {
         line.timed.push_back(slot);
     }
 
-    /// Counts a bio that no longer waits.
     fn count_out(&mut self, slot: &BioRef<M>, now_ns: u64) {
         self.held -= 1;
         self.say(slot.bio.account_key.group, now_ns, |said| said.without(slot.q_ns));
@@ -430,7 +422,6 @@ impl<M: Machine> Throttle<M> {
         all
     }
 
-    /// Adds waiting time to a group's account.
     #[cold]
     pub(crate) fn count_hold(&mut self, group: GroupId, hold: WaitReason, ns: u64) {
         let group = self.view.known(group);

@@ -31,7 +31,8 @@ impl<M: Machine> Submission<M> {
         if server == BatchServer::Worker {
             self.press();
         }
-        self.flush_baseline(serving);
+        self.batch.plugged += self.flush_volume_plug();
+        self.follow_mode(serving);
         self.run.publish();
     }
 
@@ -51,7 +52,6 @@ impl<M: Machine> Submission<M> {
         if handed { BatchServer::Worker } else { BatchServer::Submitter }
     }
 
-    /// Starts or stops recording a trace.
     #[cold]
     pub(crate) fn follow_trace(&mut self, traced: bool) {
         let disks = self.volume.disks();
@@ -65,7 +65,6 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Checks whether too many chains wait for the workers.
     fn press(&mut self) {
         let high = self.volume.serving_config().pressure_high;
         let drives = self.members.len() as u64;
@@ -85,7 +84,6 @@ impl<M: Machine> Submission<M> {
         !self.checks.pressed
     }
 
-    /// Returns the low pressure point of all drives together.
     fn pressure_low(&self) -> u64 {
         u64::from(self.volume.serving_config().pressure_low) * self.members.len() as u64
     }

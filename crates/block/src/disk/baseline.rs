@@ -31,19 +31,16 @@ use crate::queue::driver::{Driver, HwQueues};
 pub use config::{BaselineConfig, Inside, Stack};
 pub use request_lock::{QueuePlug, RequestLock};
 
-/// The baseline that a disk follows.
 pub(crate) struct Baseline<M: Machine> {
     pub(crate) stack: Box<dyn BaselineStack<M>>,
     /// Cached value of [`BaselineStack::has_two_levels`].
     pub(crate) has_two_levels: bool,
 }
 
-/// Returns the lanes of a disk's hardware queues, if its baseline has lanes.
 pub(crate) fn lanes<M: Machine>(baseline: Option<&Baseline<M>>) -> Option<&Lanes> {
     baseline.and_then(|baseline| baseline.stack.lanes())
 }
 
-/// Creates the queues of a disk that follows a baseline.
 pub(crate) fn queues<M: Machine>(
     baseline: &Baseline<M>,
     config: &DiskConfig<M>,

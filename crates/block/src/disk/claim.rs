@@ -54,7 +54,6 @@ impl<M: Machine> Disk<M> {
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// Returns the queue that a thread owns, if any.
     pub(crate) fn queue_of(&self, owner: u64) -> Option<u16> {
         let hctxs = &self.queues.get()?.hctxs;
         let queues = hctxs.iter().take(self.owned_queues());

@@ -219,6 +219,7 @@ fn end_alike<M: Machine>(
     let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());
     let SubmitContext { batch, done, .. } = &mut *context.run;
     let (mut ended, mut sectors, mut rest) = (BioList::new(), 0, batch.rest(tags));
+    let before = rest.taken();
     while let Some((rq, status)) = rest.peek() {
         if !status.is_ok() || !rq.ends_alike(bio_set, equal) {
             break;
@@ -228,10 +229,12 @@ fn end_alike<M: Machine>(
         bio.touch();
         debug_assert!(bio.status.is_ok());
         sectors += u64::from(bio.bio.nr_sectors);
-        ended.push_back(bio);
+        ended.link_back(bio);
         give(rq);
     }
-    equal.add(ended.len().into(), sectors);
+    let ios = rest.taken() - before;
+    ended.count_linked(ios as u32);
+    equal.add(ios as u64, sectors);
     done.append(&mut ended);
 }
 

@@ -9,30 +9,23 @@
 
 use millrace_machine::{Lock, Machine, Stage};
 
-use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::handover::count_handed;
+use crate::disk::issue::{issue_list, trace_issue};
 use crate::disk::queue_context::QueueContext;
 use crate::disk::scheduled;
-use crate::disk::submit_context::Stamp;
 use crate::disk::{SubmitPath, direct};
-use crate::queue::driver::{Moment, QueueKind};
-use crate::queue::request::{Dispatch, RequestRef};
+use crate::queue::driver::QueueKind;
 use crate::queue::serve::ServeGuard;
-use crate::queue::tag::TagBatch;
 use crate::queue::{CtxState, HctxState};
-use crate::trace::Action;
 
-/// Guard of a software queue's lock.
 pub(crate) type CtxGuard<'a, M> =
     <<M as Machine>::Lock<CtxState<M>> as Lock<CtxState<M>>>::Guard<'a>;
 
 /// Largest number of rounds for which a thread serves the work of threads that found the queue
 /// busy.
 const SERVE_ROUNDS: u32 = 32;
-/// Nanoseconds to wait after `HostBusy`.
-const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
 
 impl<'a, M: Machine> QueueContext<'a, M> {
     /// Takes a batch of chains from a plug and runs the queue. If the disk is frozen the batch
@@ -194,7 +187,6 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Collects the driver's completions.
     #[inline(always)]
     pub(crate) fn reap(&mut self, serving: &mut ServeGuard<'_, M, HctxState<M>>) {
         let serve: &mut HctxState<M> = serving;
@@ -264,94 +256,31 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         sent
     }
 
-    pub(crate) fn dispatch_staged(&mut self, serve: &mut HctxState<M>, mut now_ns: u64) -> u32 {
-        let hctx = self.hctx;
-        let tags = &*hctx.tags;
-        let (mut batch, mut sent) = (TagBatch::EMPTY, 0);
-        let plain = self.run.stamp == Stamp::Batch && !self.is_traced();
-        while let Some(chain) = serve.staged.pop_front() {
-            if chain.op() == Op::Flush {
-                match self.dispatch_flush(serve, chain) {
-                    Ok(issued) => sent += issued,
-                    Err(chain) => {
-                        serve.staged.push_front(chain);
-                        break;
-                    }
-                }
-                if serve.requeued.is_empty() {
-                    continue;
-                }
-                // The driver was too busy for the flush, so it is too busy for the rest.
+    /// Hands staged chains to the driver, and flushes among them in their turn. Returns how many
+    /// requests.
+    pub(crate) fn dispatch_staged(&mut self, serve: &mut HctxState<M>, now_ns: u64) -> u32 {
+        let (mut list, mut sent) = (serve.staged.take(), 0);
+        loop {
+            sent += issue_list::<M, true>(self, serve, (&mut list, now_ns), trace_issue);
+            if !serve.requeued.is_empty() || list.first().is_none_or(|next| next.op() != Op::Flush)
+            {
                 break;
             }
-            if batch.is_empty() {
-                let want = (serve.staged.len() + 1).min(64).min(hctx.room(serve));
-                let taken = match want {
-                    0 => {
-                        self.stats.add(DiskCounter::TagWaits, 1);
-                        None
-                    }
-                    want => self.take_tags(&chain, want),
-                };
-                let Some(taken) = taken else {
-                    serve.staged.push_front(chain);
+            let Some(flush) = list.pop_front() else { break };
+            match self.dispatch_flush(serve, flush) {
+                Ok(issued) => sent += issued,
+                Err(flush) => {
+                    list.push_front(flush);
                     break;
-                };
-                batch = taken;
+                }
             }
-            if now_ns == 0 || !plain {
-                now_ns = M::now();
-            }
-            let mut rq = tags.next(&mut batch).expect("the batch is not empty");
-            chain.touch();
-            rq.touch();
-            rq.fill_waited(chain, self.hctx.number, self.disk.flags_taken);
-            if !self.issue(serve, rq, now_ns) {
+            // A driver that was too busy for the flush is too busy for the rest.
+            if !serve.requeued.is_empty() {
                 break;
             }
-            sent += 1;
         }
-        tags.give_rest(batch);
+        serve.staged = list;
         sent
-    }
-
-    /// Hands a filled request to the driver. Returns false if the driver is busy; the request then
-    /// goes first next time.
-    #[inline(always)]
-    pub(crate) fn issue(
-        &mut self,
-        serve: &mut HctxState<M>,
-        mut rq: RequestRef<M>,
-        now_ns: u64,
-    ) -> bool {
-        rq.d_ns = now_ns;
-        let queue = serve.queue.as_mut().expect("dispatch checked that the queue is up");
-        rq.outcome = queue.queue_rq(&rq);
-        if rq.outcome != Dispatch::Queued {
-            self.requeue(serve, rq);
-            return false;
-        }
-        if self.is_traced() {
-            if queue.has_trace_data() {
-                self.trace().driver(&**queue, &rq, (Moment::Issue, now_ns));
-            }
-            self.trace().request(Action::Issue, &rq, now_ns);
-        }
-        serve.in_flight.lend(rq, now_ns);
-        true
-    }
-
-    /// Puts a request that the driver refused in front of the queue.
-    #[cold]
-    pub(crate) fn requeue(&mut self, serve: &mut HctxState<M>, mut rq: RequestRef<M>) {
-        let d_ns = rq.d_ns;
-        rq.mark_inserted(d_ns);
-        self.stats.add(DiskCounter::Requeues, 1);
-        self.trace().request(Action::Requeue, &rq, d_ns);
-        if rq.outcome == Dispatch::HostBusy {
-            self.run.wake_at(d_ns + HOST_BUSY_RETRY_NS);
-        }
-        serve.requeued.push_front(rq);
     }
 
     /// Issues a flush, or lets it join the next one if one is in flight. Returns the flush if no
@@ -382,23 +311,6 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         rq.touch();
         rq.fill_waited(chain, self.hctx.number, self.disk.flags_taken);
         Ok(u32::from(self.issue(serve, rq, M::now())))
-    }
-
-    /// Starts the requests that were handed to the driver.
-    #[inline(always)]
-    pub(crate) fn commit(&mut self, serve: &mut HctxState<M>, sent: u32) {
-        self.charge(sent);
-        if let Some(queue) = &mut serve.queue {
-            queue.commit_rqs();
-        }
-    }
-
-    /// Counts requests handed to the driver, and charges their simulated cost.
-    #[inline(always)]
-    pub(crate) fn charge(&self, sent: u32) {
-        self.work(Stage::Dispatch, sent);
-        M::work(Stage::Driver, sent);
-        self.stats.count_batch(sent);
     }
 }
 

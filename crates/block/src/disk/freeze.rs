@@ -112,7 +112,6 @@ fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
     moves
 }
 
-/// Returns true if no queue holds anything.
 fn has_empty_queues<M: Machine>(disk: &Disk<M>) -> bool {
     disk.queues.ctxs().iter().all(|ctx| ctx.ctx.lock().is_empty())
         && disk.baseline.iter().all(|baseline| baseline.stack.is_empty())

@@ -37,7 +37,6 @@ impl<M: Machine> Disk<M> {
     }
 }
 
-/// Returns true if bios were left for a worker that is gone.
 pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
     disk.worker_state.as_ref().is_some_and(|worker_state| {
         !worker_state.is_taken()

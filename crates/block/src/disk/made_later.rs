@@ -12,7 +12,6 @@ use core::cell::UnsafeCell;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-/// A value that is made at some later time.
 pub(crate) struct MadeLater<M: Machine, T> {
     /// Written once, under the lock in `making`.
     value: UnsafeCell<T>,
@@ -20,7 +19,6 @@ pub(crate) struct MadeLater<M: Machine, T> {
     making: Option<MakeState<M>>,
 }
 
-/// State of a value that is made later.
 struct MakeState<M: Machine> {
     /// 1 once the value is written, 0 before.
     is_made: M::Word,
@@ -37,12 +35,10 @@ impl<M: Machine, T> MadeLater<M, T> {
         MadeLater { value: UnsafeCell::new(empty), making: Some(MakeState { is_made, lock }) }
     }
 
-    /// Wraps a value that is already made.
     pub(crate) fn made(value: T) -> Self {
         MadeLater { value: UnsafeCell::new(value), making: None }
     }
 
-    /// Returns the value if it is made.
     pub(crate) fn get(&self) -> Option<&T> {
         // Acquire pairs with the Release in `make`.
         let is_made = |making: &MakeState<M>| making.is_made.load(Order::Acquire) == 1;

@@ -2,7 +2,7 @@
 //! queue.
 //!
 //! Made for each call from a channel or a worker, and for each queue that a thread runs for others.
-//! The steps are in dispatch.rs, direct.rs, complete.rs, waiters.rs, handover.rs and
+//! The steps are in dispatch.rs, direct.rs, issue.rs, complete.rs, waiters.rs, handover.rs and
 //! baseline/filled.rs. A thread that serves the queue also holds its `ServeGuard`. Kernel
 //! counterpart: `struct blk_mq_alloc_data`, which carries the same values.
 
@@ -14,7 +14,6 @@ use crate::disk::submit_context::SubmitContext;
 use crate::disk::trace::Tracing;
 use crate::queue::HardwareQueue;
 
-/// One thread at one hardware queue of a drive.
 pub(crate) struct QueueContext<'a, M: Machine> {
     pub(crate) disk: &'a Disk<M>,
     pub(crate) hctx: &'a HardwareQueue<M>,
@@ -33,7 +32,6 @@ pub(crate) fn work<M: Machine>(disk: &Disk<M>, stage: Stage, count: u32) {
 }
 
 impl<'a, M: Machine> QueueContext<'a, M> {
-    /// Creates the context for hardware queue `hctx` of a drive.
     #[inline(always)]
     pub(crate) fn new(
         disk: &'a Disk<M>,
@@ -50,19 +48,16 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         work(self.disk, stage, count);
     }
 
-    /// Returns true if this thread may run the queue.
     #[inline(always)]
     pub(crate) fn may_serve(&self) -> bool {
         self.hctx.may_serve(self.run.owner)
     }
 
-    /// Returns true if a sink or a recording traces this thread's work on the drive.
     #[inline(always)]
     pub(crate) fn is_traced(&self) -> bool {
         self.run.trace.is_some() || self.disk.config.trace.is_some()
     }
 
-    /// Returns an emitter of trace events for this thread's work on the drive.
     #[inline(always)]
     pub(crate) fn trace(&mut self) -> Tracing<'_, M> {
         Tracing { disk: self.disk, run: self.run }

@@ -36,7 +36,6 @@ impl QueueShape {
     }
 }
 
-/// The queues of a disk.
 pub(crate) struct DiskQueues<M: Machine> {
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
@@ -44,7 +43,6 @@ pub(crate) struct DiskQueues<M: Machine> {
 }
 
 impl<M: Machine> DiskQueues<M> {
-    /// Creates the queues of the multi-queue design.
     pub(crate) fn multi_queue(config: &DiskConfig<M>, shape: &QueueShape) -> Self {
         let hctxs = hardware_queues(config, shape.hw, shape.counts());
         let path = path_of(config, shape.shared, &hctxs[0]);
@@ -87,30 +85,25 @@ pub(crate) struct LazyQueues<M: Machine> {
 }
 
 impl<M: Machine> LazyQueues<M> {
-    /// Describes queues that are made later.
     pub(crate) fn later(shape: QueueShape) -> Self {
         let (ctxs, hctxs) = (Box::new([]), Box::new([]));
         let empty = DiskQueues { ctxs, hctxs, path: SubmitPath::Queues };
         LazyQueues { shape, queues: MadeLater::later(empty) }
     }
 
-    /// Wraps queues that are already made.
     pub(crate) fn made(shape: QueueShape, queues: DiskQueues<M>) -> Self {
         LazyQueues { shape, queues: MadeLater::made(queues) }
     }
 
-    /// Returns the queues if they are made.
     pub(crate) fn get(&self) -> Option<&DiskQueues<M>> {
         self.queues.get()
     }
 
-    /// Returns the software queues, which must be made.
     #[inline(always)]
     pub(crate) fn ctxs(&self) -> &[SoftwareQueue<M>] {
         &self.queues.known().ctxs
     }
 
-    /// Returns the hardware queues, which must be made.
     #[inline(always)]
     pub(crate) fn hctxs(&self) -> &[HardwareQueue<M>] {
         &self.queues.known().hctxs
@@ -132,7 +125,6 @@ pub(crate) fn make_queues<M: Machine>(disk: &Disk<M>) {
     }
 }
 
-/// Returns the numbers of software and hardware queues of a disk.
 pub(crate) fn queue_counts<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,
@@ -146,7 +138,6 @@ pub(crate) fn queue_counts<M: Machine>(
     (config.software_queues.count(topology, threads), wanted.clamp(1, hw.count.max(1).into()))
 }
 
-/// Creates the hardware queues of a disk with these numbers of software and hardware queues.
 pub(crate) fn hardware_queues<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,

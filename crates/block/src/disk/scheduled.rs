@@ -86,7 +86,6 @@ impl<M: Machine> Disk<M> {
     }
 }
 
-/// Returns the numbers of hardware queues and of tags of a drive.
 fn tags_of<M: Machine>(disk: &Disk<M>) -> DriveTags {
     let first = &disk.queues.hctxs()[0].tags;
     let is_own = |at: &usize| *at == 0 || !Arc::ptr_eq(&disk.queues.hctxs()[*at].tags, first);
@@ -95,12 +94,10 @@ fn tags_of<M: Machine>(disk: &Disk<M>) -> DriveTags {
     DriveTags { queues: disk.queues.hctxs().len(), tags }
 }
 
-/// Returns the wait accounts of a drive's scheduler.
 fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveWaits<M>> {
     disk.accounts.holds(disk.queues.hctxs().len())
 }
 
-/// Returns the properties and accounts of a drive from which its scheduler is made.
 fn parts_of<M: Machine>(disk: &Disk<M>) -> SchedulerParts<M> {
     let piece_sectors = Arc::clone(&disk.sizes.piece_sectors);
     SchedulerParts {
@@ -242,7 +239,6 @@ fn watch<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>, now_ns
     now_ns
 }
 
-/// Records the decisions of the queue's scheduler.
 #[cold]
 fn note_decisions<M: Machine>(context: &mut QueueContext<'_, M>, serve: &HctxState<M>) {
     let hctx = context.hctx.number;
@@ -261,7 +257,6 @@ fn note_decisions<M: Machine>(context: &mut QueueContext<'_, M>, serve: &HctxSta
     }
 }
 
-/// Moves staged chains other than flushes into the scheduler.
 fn insert<M: Machine>(context: &mut QueueContext<'_, M>, serve: &mut HctxState<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
     let mut staged = serve.staged.take();
@@ -281,7 +276,6 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, serve: &mut HctxState<M
     });
 }
 
-/// Reports completions to the scheduler.
 #[cold]
 pub(crate) fn tell<M: Machine>(context: &mut QueueContext<'_, M>, serve: &mut HctxState<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };

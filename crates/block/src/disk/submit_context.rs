@@ -39,13 +39,11 @@ pub(crate) struct OtherStats<M: Machine> {
 pub(crate) struct ThreadAccounts<M: Machine> {
     /// Time at which the thread last found a completion, in nanoseconds.
     pub(crate) c_ns: u64,
-    /// Accounts of the channel's own tenants.
     pub(crate) tenants: Tenants<M>,
     /// Statistics of queues that are not the thread's own.
     pub(crate) others: Vec<OtherStats<M>>,
 }
 
-/// State of a thread that runs queues.
 pub(crate) struct SubmitContext<M: Machine> {
     bio_set: *const BioSet<M>,
     /// Identity of the thread for queues that have an owner.
@@ -78,14 +76,12 @@ pub(crate) struct SubmitContext<M: Machine> {
 pub(crate) struct TraceContext {
     /// Time of the last insertion while tracing.
     pub(crate) inserted_ns: u64,
-    /// The reason why plugs are emptied.
     pub(crate) unplug: UnplugReason,
     /// True if bios of the current batch have waited for limits.
     pub(crate) has_waited: bool,
 }
 
 impl<M: Machine> SubmitContext<M> {
-    /// Creates the context. `hint` spreads the channels' searches for tags.
     pub(crate) fn new(bio_set: &BioSet<M>, owner: u64, stamp: Stamp, hint: u32) -> Self {
         SubmitContext {
             bio_set,
@@ -112,7 +108,6 @@ impl<M: Machine> SubmitContext<M> {
         self
     }
 
-    /// Starts or stops recording, as the tracer does.
     #[cold]
     pub(crate) fn follow(&mut self, tracer: Option<&Tracer<M>>) {
         self.trace = tracer.filter(|tracer| tracer.is_on()).map(Tracer::writer);
@@ -143,7 +138,6 @@ impl<M: Machine> SubmitContext<M> {
         stats
     }
 
-    /// Returns the set of the channel or worker that owns this context.
     pub(crate) fn bio_set(&self) -> *const BioSet<M> {
         self.bio_set
     }
@@ -167,7 +161,6 @@ impl<M: Machine> SubmitContext<M> {
         self.outbox.push_back(bio);
     }
 
-    /// Delivers collected bios to another channel.
     #[inline]
     pub(crate) fn deliver(&mut self) {
         if !self.outbox.is_empty() {
@@ -183,12 +176,10 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Asks for a poll at `deadline_ns` or earlier.
     pub(crate) fn wake_at(&mut self, deadline_ns: u64) {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
-    /// Returns the time of the next requested poll, if any.
     pub(crate) fn wake_ns(&self) -> Option<u64> {
         self.wake_ns
     }

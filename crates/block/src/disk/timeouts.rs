@@ -35,7 +35,6 @@ const LOOK_MIN_NS: u64 = 1_000_000;
 /// intervals between checks.
 const LOOKS: u64 = 8;
 
-/// Returns the nanoseconds between two checks for this timeout; 0 is no timeout.
 pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
     match timeout_ns {
         0 => LOOK_MAX_NS,

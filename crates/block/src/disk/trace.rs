@@ -25,7 +25,6 @@ use crate::trace::note::{TraceMessage, TraceNote};
 use crate::trace::tracer::TraceStamp;
 use crate::trace::{Action, TraceEvent, UnplugReason};
 
-/// The position of a bio in its plug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlugPlace {
     /// The plug was empty before.
@@ -41,7 +40,6 @@ pub(crate) struct Tracing<'a, M: Machine> {
 }
 
 impl<M: Machine> Disk<M> {
-    /// Returns an emitter of trace events for the thread's work on the drive.
     #[inline(always)]
     pub(crate) fn trace<'a>(&'a self, run: &'a mut SubmitContext<M>) -> Tracing<'a, M> {
         Tracing { disk: self, run }
@@ -128,7 +126,6 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records that a bio got its request (G).
     pub(crate) fn record_get(&mut self, bio: &BioSlot<M>, now_ns: u64) {
         self.record(Action::GetRequest, bio, (now_ns, bio.bio.nr_sectors));
     }
@@ -195,7 +192,6 @@ impl<M: Machine> Tracing<'_, M> {
         self.record_request(action, rq, (time_ns, Status::Ok));
     }
 
-    /// Emits the event of unplugging a list.
     #[inline]
     pub(crate) fn unplug(&mut self, list: &BioList<M>) {
         self.tell_list(Action::Unplug, list);
@@ -229,7 +225,6 @@ impl<M: Machine> Tracing<'_, M> {
         self.run.trace_context.inserted_ns = M::now();
     }
 
-    /// Records that a list was inserted.
     #[inline(always)]
     pub(crate) fn record_inserts(&mut self, list: &BioList<M>) {
         if self.run.trace.is_some() {
@@ -256,10 +251,10 @@ impl<M: Machine> Tracing<'_, M> {
     /// Records that a request was offered to the driver. With batch stamps its I is recorded here,
     /// too.
     #[inline(always)]
-    pub(crate) fn record_issue(&mut self, rq: &Request<M>, d_ns: u64, sent: Dispatch) {
+    pub(crate) fn record_issue(&mut self, rq: &Request<M>, outcome: Dispatch) {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
         let of = subject(self.disk, head, rq.nr_sectors());
-        let (exact, sent) = (writer.is_exact(), sent == Dispatch::Queued);
+        let (exact, sent, d_ns) = (writer.is_exact(), outcome == Dispatch::Queued, rq.d_ns);
         let before_ns = d_ns.wrapping_sub(self.run.trace_context.inserted_ns);
         if sent && !exact && before_ns <= u16::MAX.into() {
             return writer.put(d_ns, &of, TraceStep::InsertIssue(before_ns as u16));
@@ -291,7 +286,6 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records a message about a group or the drive's scheduler.
     #[cold]
     pub(crate) fn note(&mut self, remark: TraceMessage, time_ns: u64) {
         if let Some(writer) = &mut self.run.trace {
@@ -322,7 +316,6 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records an event about a whole request.
     #[inline]
     pub(crate) fn record_request(
         &mut self,
@@ -359,7 +352,6 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records an event about a bio or a chain.
     #[inline(always)]
     fn record(&mut self, action: Action, bio: &BioSlot<M>, (time_ns, sectors): (u64, SectorCount)) {
         if let Some(writer) = &mut self.run.trace {
@@ -367,7 +359,6 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Sends the sink one event of a bio.
     #[cold]
     pub(crate) fn tell(&self, action: Action, bio: &BioSlot<M>, time_ns: u64) {
         let event = TraceEvent {
@@ -386,7 +377,6 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Sends the sink an event for each bio of each chain of a list.
     #[inline]
     fn tell_list(&self, action: Action, list: &BioList<M>) {
         if self.disk.config.trace.is_some() {
@@ -428,19 +418,16 @@ fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, count: u32) -> Tra
     TraceSubject { group, sector: count.into(), bytes: 0 }
 }
 
-/// Returns true if a bio was remapped from a volume of several drives.
 #[inline(always)]
 fn is_remapped<M: Machine>(bio: &BioSlot<M>, drives: usize) -> bool {
     drives > 1 && bio.op() != Op::Flush
 }
 
-/// Returns the bio's first sector on the volume.
 #[inline(always)]
 fn source<M: Machine>(bio: &BioSlot<M>) -> Sector {
     bio.bio.sector + u64::from(bio.offset >> SECTOR_SHIFT)
 }
 
-/// Returns the last bio of a chain.
 fn last_of<M: Machine>(chain: &BioSlot<M>) -> &BioSlot<M> {
     let mut last = chain;
     while let Some(next) = last.chained.as_deref() {
@@ -449,7 +436,6 @@ fn last_of<M: Machine>(chain: &BioSlot<M>) -> &BioSlot<M> {
     last
 }
 
-/// Returns the trace categories of an operation.
 #[inline(always)]
 fn categories(op: Op, flags: OpFlags) -> u16 {
     let of_op = match op {

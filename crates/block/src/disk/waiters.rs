@@ -21,10 +21,14 @@ use crate::trace::Action;
 
 impl<'a, M: Machine> QueueContext<'a, M> {
     /// Takes tags for chains that are ready. If there are none, joins the waiters and tries once
-    /// more.
+    /// more. `want` is 0 if the driver has as many requests as it accepts.
     #[inline(always)]
     pub(crate) fn take_tags(&mut self, chain: &BioSlot<M>, want: u32) -> Option<TagBatch> {
         let tags = &self.hctx.tags;
+        if want == 0 {
+            self.stats.add(DiskCounter::TagWaits, 1);
+            return None;
+        }
         if !self.run.woken.is_empty() && self.owes_others() {
             // Another queue was woken for the free tags, so this queue waits behind that queue.
             self.join_waiters(chain);
@@ -84,7 +88,6 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         self.run.turn = Some(turn);
     }
 
-    /// Runs this queue, which waited for a tag.
     fn run_waiter(&mut self) {
         let hctx = self.hctx;
         hctx.mark_own();
@@ -102,7 +105,6 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Wakes the first waiting queue after tags were freed.
     #[inline(always)]
     pub(crate) fn wake_waiter(&mut self) {
         if self.hctx.tags.has_waiters() {

@@ -23,11 +23,9 @@ use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::IoThread;
 use crate::queue::{HardwareQueue, INSIDE_LOOK_NS};
 
-/// A drive that a worker serves.
 pub(crate) struct WorkerDrive<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     stats: Arc<DiskStats<M>>,
-    /// Hardware queue of the worker.
     hctx: u16,
     /// Last seen value of `WorkerState::rounds`.
     rounds: u64,
@@ -92,7 +90,6 @@ impl<M: Machine> WorkerDrive<M> {
         self.missed || rounds != self.rounds || self.queue().has_pending()
     }
 
-    /// Dispatches the bios handed over and collects completions.
     pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker_state().map_or(0, WorkerState::rounds);
         // The other thread does not notify the worker when it leaves, so only a turn that got the
@@ -107,7 +104,6 @@ impl<M: Machine> WorkerDrive<M> {
         }
     }
 
-    /// Checks for requests that timed out.
     pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut SubmitContext<M>) {
         timeouts::check(&mut QueueContext::new(&self.disk, self.hctx, run, &self.stats), now_ns);
     }
@@ -174,7 +170,6 @@ impl<M: Machine> WorkerDrive<M> {
     }
 }
 
-/// Rings the channels of all bios in a list.
 fn ring_all<M: Machine>(list: &BioList<M>) {
     list.for_each(|chain| {
         let mut next = Some(chain);

@@ -6,9 +6,7 @@
 
 use millrace_machine::{Machine, Order, Word};
 
-/// State of a disk's worker.
 pub(crate) struct WorkerState<M: Machine> {
-    /// Hardware queue of the worker.
     pub(crate) hctx: u16,
     /// Identity of the worker's thread, or 0 if there is no worker.
     pub(crate) owner: M::Word,
@@ -27,14 +25,12 @@ impl<M: Machine> WorkerState<M> {
         WorkerState { hctx, owner: word(), handed: word(), settled: word(), rounds: word() }
     }
 
-    /// Returns true if a worker serves the disk.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
         // Acquire pairs with the Release of `WorkerDrive::take`: the queue is open.
         self.owner.load(Order::Acquire) != 0
     }
 
-    /// Returns the number of chains that wait for the worker.
     pub(crate) fn waiting(&self) -> u64 {
         // Relaxed: a statistic, whose two parts may be from different moments.
         let settled = self.settled.load(Order::Relaxed);

@@ -359,6 +359,12 @@ impl<M: Machine> CheckedRequests<'_, M> {
         Some((unsafe { self.tags.lent(tag) }, status))
     }
 
+    /// Returns how many entries of the batch were taken out.
+    #[inline(always)]
+    pub(crate) fn taken(&self) -> usize {
+        self.at
+    }
+
     /// Takes the next request out, with its status.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<(RequestRef<M>, Status)> {

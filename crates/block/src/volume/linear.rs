@@ -9,7 +9,6 @@ use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
 use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 
-/// Drives one after the other.
 pub(crate) struct Linear {
     /// First sector of each drive. The last entry stands for the end of the last drive, which may
     /// grow, so it is the largest value.

@@ -8,7 +8,6 @@
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
 
-/// Maps the sectors of a volume to its drives.
 pub(crate) trait Placement {
     /// Returns the drive and its sector, if the whole range lies on one drive in one piece.
     fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)>;

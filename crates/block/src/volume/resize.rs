@@ -21,7 +21,6 @@ use crate::bio::{SECTOR_SHIFT, Sector};
 use crate::disk::Disk;
 use crate::volume::{Layout, Volume, capacity_of, whole_blocks};
 
-/// A callback that gets the new size.
 type SizeCallback = Arc<dyn Fn(Sector) + Send + Sync>;
 
 /// A volume's size, which only grows, and the callbacks that are called when it has grown.
@@ -34,7 +33,6 @@ pub(crate) struct VolumeSize<M: Machine> {
     watchers: M::Lock<SizeCallbacks>,
 }
 
-/// The callbacks by number.
 struct SizeCallbacks {
     next: u64,
     list: Vec<(u64, SizeCallback)>,
@@ -117,7 +115,6 @@ impl<M: Machine> Drop for ResizeGuard<'_, M> {
     }
 }
 
-/// Raises a size.
 fn raise<W: Word>(word: &W, size: Sector) {
     // Relaxed: the value is only compared.
     let mut old = word.load(Order::Relaxed);

@@ -136,7 +136,6 @@ const TRIAL_FACTOR: u64 = 2;
 /// Percentage by which workers must be faster, because they use other CPUs.
 const MARGIN_PERCENT: u64 = 3;
 
-/// A channel's state for its volume's choice of mode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Chooser {
     /// I/O since the last update of the shared state.
@@ -148,7 +147,6 @@ pub(crate) struct Chooser {
     workers: bool,
 }
 
-/// I/O of a channel, and its bios in flight.
 #[derive(Debug, Clone, Copy, Default)]
 struct ChannelWork {
     bios: u64,
@@ -195,7 +193,6 @@ pub(crate) struct ServingChoice {
     workers: bool,
     /// Bios a second of submitters and of workers; 0 if not measured yet.
     rates: [u64; 2],
-    /// Number of the current window.
     window: u64,
     /// Start of the current window, in nanoseconds.
     since_ns: u64,
@@ -226,7 +223,6 @@ impl ServingChoice {
         }
     }
 
-    /// Counts a channel and its bios in flight once in each window.
     fn join(&mut self, known_in: &mut u64, in_flight: u64) {
         if *known_in != self.window {
             *known_in = self.window;

@@ -12,7 +12,6 @@ use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 pub(crate) struct Stripe {
     /// log2 of the chunk size in sectors.
     chunk_shift: u32,
-    /// Number of drives.
     width: u64,
     /// log2 of the number of drives, if that is a power of two.
     width_shift: Option<u32>,
@@ -36,12 +35,10 @@ impl Stripe {
         smallest / chunk * chunk * sizes.len() as u64
     }
 
-    /// Returns the sectors of a chunk, less one.
     fn mask(&self) -> u64 {
         (1 << self.chunk_shift) - 1
     }
 
-    /// Returns row and drive of a chunk.
     #[inline]
     fn row_of(&self, chunk: u64) -> (u64, u16) {
         match self.width_shift {

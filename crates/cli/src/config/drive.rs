@@ -110,7 +110,7 @@ fn spelled_out(section: &mut Section<'_>, driver: &str) -> Option<Spec> {
     let (mut pairs, mut is_known) = (Vec::new(), true);
     for (key, line, value) in section.rest() {
         let Some(known) = driver_keys.iter().find(|known| **known == key) else {
-            let text = unknown_key(driver, &key, section.known(), driver_keys);
+            let text = unknown_key(driver, &key, section.known(), &driver_keys);
             section.document.problem(line, text);
             is_known = false;
             continue;

@@ -1,8 +1,8 @@
 //! `Cancel`: a flag that ends the opening of drives early.
 //!
-//! Any thread may set the flag once, for example in a program that is told to stop while it starts.
-//! Code that waits for a lock, a server or a cluster while it opens a drive checks the flag at
-//! least ten times per second and gives up. Drives that are open already ignore it.
+//! A program sets the flag when it is told to stop while it starts. Code that waits for a lock, a
+//! server or a cluster while it opens a drive checks the flag at least ten times per second. Open
+//! drives ignore it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,9 @@
 //! `DryRun`: settings of an opening that only looks at a drive.
 //!
-//! A dry run finds the errors, size and remarks of a real opening, creates and changes nothing, and
-//! keeps no lock, file or connection. open.rs passes the settings on; file, nbd and rbd drives obey
-//! them, and have a driver of null.rs stand in for theirs. The other drives have nothing outside
-//! this process, and open as always.
+//! A dry run finds the errors, size and remarks of a real opening. A dry run creates and changes
+//! nothing, and keeps no lock, file or connection. File, NBD and Ceph drives obey it and return a
+//! null driver in place of their own. The other drives have nothing outside this process, and open
+//! as always.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -1,13 +1,12 @@
 //! `Mapping`: a large range of memory that costs nothing until it is written.
 //!
-//! The memory is an anonymous mapping without reservation. The system provides a page at the first
-//! write; `clear` returns whole pages to the system and zeroes the partial pages at both ends.
-//! `ram` and `fault` use it. Copies are raw: if several threads use a range at once, it holds a
-//! mixture of their bytes, as a disk would, and no reference to the memory is ever made. Invariant:
-//! every access is checked to lie inside the mapping.
+//! The memory is an anonymous mapping without reservation. Copies are raw, and no reference to the
+//! memory is ever made: if several threads use a range at once, it holds a mixture of their bytes,
+//! as a disk would. Invariant: every access is checked to lie inside the mapping.
 #![allow(unsafe_code)]
 
-use millrace_block::{Error, ErrorKind};
+use millrace_block::{Error, ErrorKind, Op, Request};
+use millrace_machine::Machine;
 use millrace_machine::payload::Region;
 
 const PAGE: u64 = 4096;
@@ -20,10 +19,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len_bytes` bytes.
-    ///
-    /// # Errors
-    /// `System` if there is not enough address space.
+    /// Maps `len_bytes` bytes. Returns an error if there is not enough address space.
     pub(crate) fn new(len_bytes: u64) -> Result<Mapping, Error> {
         let whole = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let region = Region::map_sparse(whole).map_err(|error| {
@@ -39,11 +35,27 @@ impl Mapping {
         self.region.start().as_ptr().wrapping_add(offset as usize)
     }
 
+    /// Executes a read or a write: copies the data from or to the request's memory.
+    pub(crate) fn transfer<M: Machine>(&self, rq: &Request<M>) {
+        let mut offset = rq.sector() << 9;
+        for segment in rq.segments() {
+            let (start, len_bytes) = (segment.start, segment.len_bytes);
+            // SAFETY: the segments of a request in flight are valid memory of its bios.
+            unsafe {
+                match rq.op() {
+                    Op::Read => self.read(offset, start, len_bytes),
+                    _ => self.write(offset, start, len_bytes),
+                }
+            }
+            offset += u64::from(len_bytes);
+        }
+    }
+
     /// Copies bytes out of the mapping.
     ///
     /// # Safety
     /// `into` must be valid for writes of `len_bytes` bytes and lie outside the mapping.
-    pub(crate) unsafe fn read(&self, offset: u64, into: *mut u8, len_bytes: u32) {
+    unsafe fn read(&self, offset: u64, into: *mut u8, len_bytes: u32) {
         let from = self.at(offset, len_bytes.into());
         // SAFETY: `from` was checked; the caller vouches for `into`.
         unsafe { std::ptr::copy_nonoverlapping(from, into, len_bytes as usize) }
@@ -53,7 +65,7 @@ impl Mapping {
     ///
     /// # Safety
     /// `from` must be valid for reads of `len_bytes` bytes and lie outside the mapping.
-    pub(crate) unsafe fn write(&self, offset: u64, from: *const u8, len_bytes: u32) {
+    unsafe fn write(&self, offset: u64, from: *const u8, len_bytes: u32) {
         let into = self.at(offset, len_bytes.into());
         // SAFETY: `into` was checked; the caller vouches for `from`.
         unsafe { std::ptr::copy_nonoverlapping(from, into, len_bytes as usize) }
@@ -85,7 +97,6 @@ impl Mapping {
         }
     }
 
-    /// Overwrites a range with zeroes.
     pub(crate) fn zero(&self, offset: u64, len_bytes: u64) {
         let start = self.at(offset, len_bytes);
         // SAFETY: checked to lie inside.

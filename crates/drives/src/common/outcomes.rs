@@ -1,16 +1,15 @@
-//! `Outcomes`: lists of the requests that a queue must complete, those that ended at submission and
-//! those that its I/O engine has completed.
+//! `Outcomes`: the requests that a queue of a file or Ceph drive must complete.
 //!
-//! `Outcomes` owns both lists, which are preallocated. When all completions of the list are
-//! processed, the queue fetches all available ones from the engine. The queues of file and Ceph
-//! drives use it.
+//! Both of its lists are preallocated. When all completions are processed, the queue fetches all
+//! available ones from its I/O engine.
 
 use std::collections::VecDeque;
+use std::fmt;
 
-use millrace_block::{Status, Tag};
+use millrace_block::{DriverData, Moment, Status, Tag};
 
-/// Requests that ended at submission (refused, or executed at once), and completions of type `C`
-/// that were taken from the engine and not processed yet.
+/// Requests to complete: those that ended at submission (refused, or executed at once), and
+/// completions of type `C` that were taken from the I/O engine.
 pub(crate) struct Outcomes<C> {
     ended: VecDeque<(Tag, Status)>,
     taken: Vec<C>,
@@ -18,20 +17,17 @@ pub(crate) struct Outcomes<C> {
     seen: usize,
 }
 
-/// One request to complete.
 pub(crate) enum Outcome<C> {
     Ended(Tag, Status),
     Completed(C),
 }
 
 impl<C: Copy> Outcomes<C> {
-    /// Creates empty lists with room for `depth` requests.
     pub(crate) fn new(depth: usize) -> Outcomes<C> {
         let (ended, taken) = (VecDeque::with_capacity(depth), Vec::with_capacity(depth));
         Outcomes { ended, taken, seen: 0 }
     }
 
-    /// Records a request that ended at submission, because it was refused or executed at once.
     #[inline]
     pub(crate) fn end(&mut self, tag: Tag, status: Status) {
         self.ended.push_back((tag, status));
@@ -52,5 +48,13 @@ impl<C: Copy> Outcomes<C> {
         let completion = self.taken.get(self.seen).copied()?;
         self.seen += 1;
         Some(Outcome::Completed(completion))
+    }
+}
+
+/// Returns trace data that only the completion of a request has.
+pub(crate) fn completion_data(moment: Moment, text: fmt::Arguments<'_>) -> DriverData {
+    match moment {
+        Moment::Issue => DriverData::default(),
+        Moment::Complete => DriverData::text(text),
     }
 }

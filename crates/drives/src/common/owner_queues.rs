@@ -1,8 +1,9 @@
 //! Hardware queues that belong to I/O threads: how many a drive has, and which thread opens one.
 //!
-//! Common code of the file, NBD and Ceph drivers.
+//! The file, NBD and Ceph drivers share this code.
 
 use std::fmt::Display;
+use std::os::fd::OwnedFd;
 
 use millrace_block::{Error, ErrorKind, HwQueues, QueueKind, TagScope};
 use millrace_runtime::Current;
@@ -13,14 +14,18 @@ pub(crate) fn hw_queues(count: u16, depth: u32) -> HwQueues {
     HwQueues { count: count.max(1), depth, kind, tags }
 }
 
-/// Returns the calling I/O thread, which opens queue `index` of the drive on `store`.
-///
-/// # Errors
-/// `NotSupported` if the calling thread is not an I/O thread.
+/// Returns the calling I/O thread, which opens queue `index` of a drive. Returns an error if the
+/// calling thread is not an I/O thread. `store` names the drive in the error.
 pub(crate) fn opener(store: impl Display, index: u16) -> Result<Current, Error> {
     millrace_runtime::current().ok_or_else(|| {
         let text =
             format!("{store}: queue {index} was opened on a thread that is not an I/O thread");
         Error::new(ErrorKind::NotSupported, text)
     })
+}
+
+/// Wakes the I/O thread that sleeps on this eventfd.
+pub(crate) fn wake_up(wake: &OwnedFd) {
+    // A write fails only if the counter is full, and then the thread is awake already.
+    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }

@@ -1,24 +1,21 @@
 //! A request's memory as an iovec list, in which adjacent segments are joined.
 //!
 //! A list has room for the segments of usual requests. It grows once, to its full size, when a
-//! longer request comes, and keeps that size, so nothing is allocated for each I/O in the steady
-//! state. The queues of file, NBD and Ceph drives own the lists.
+//! longer request comes, so nothing is allocated for each I/O in the steady state.
 
 use libc::{c_void, iovec};
 use millrace_block::Request;
 use millrace_machine::Native;
 
-/// Maximum number of segments of a request.
 pub(crate) const PIECES_MAX: usize = 256;
 /// Number of segments for which a list has room from the start.
 pub(crate) const PIECES: usize = 16;
 
-/// Creates an empty list.
 pub(crate) fn list() -> Vec<iovec> {
     Vec::with_capacity(PIECES)
 }
 
-/// Replaces the list's content by the memory of a request.
+/// Replaces the list by a request's memory segments, joining adjacent ones.
 #[inline]
 pub(crate) fn take(list: &mut Vec<iovec>, rq: &Request<Native>) {
     list.clear();

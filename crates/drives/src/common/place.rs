@@ -1,9 +1,7 @@
 //! `DataPlace`: identity of a drive's data, and whether the drive writes them.
 //!
-//! Plain data that tells whether two open drives would destroy each other's data. Files have an
-//! identity before they are opened, and even before they exist; NBD servers and Ceph clusters
-//! report one when they are queried. open.rs creates these values; code that opens several drives
-//! compares them.
+//! The identity tells whether two open drives would destroy each other's data. Files have an
+//! identity before they exist; NBD servers and Ceph clusters report one when they are queried.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -1,8 +1,7 @@
 //! Information from /proc about the machine and its processes, for messages.
 //!
-//! Pure parsers, and functions that read the files. They return `None` if /proc lacks the
-//! information, as for processes of other namespaces. They are called while drives and sockets are
-//! opened, never for an I/O.
+//! The functions return `None` if /proc lacks the information, as for processes of other
+//! namespaces. They are called while drives and sockets are opened, never for an I/O.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -30,7 +29,6 @@ pub fn process_mark() -> &'static str {
     })
 }
 
-/// Returns the id of this boot of the system, or an empty text if it is unknown.
 fn boot_id() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()

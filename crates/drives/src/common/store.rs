@@ -1,16 +1,14 @@
 //! `SparseStore`: sparse content of a drive that keeps its data in memory.
 //!
 //! The store consists of a mapping, and a bit for each 64 KiB granule that tells whether it was
-//! ever written, for `extents`. The bit is set after the data are written, and cleared before they
-//! are dropped, so a granule with data always has its bit. All queues of a drive use it at the same
-//! time. The content is lost at the end of the process.
-#![allow(unsafe_code)]
-
+//! ever written. The bit is set after the data are written, and cleared before they are dropped, so
+//! a granule with data always has its bit. All queues of a drive use the store at the same time.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_block::{Error, Extent, Op, OpFlags, Request, Sector};
 use millrace_machine::Machine;
 
+use crate::common::extents::{DATA, HOLE, SectorExtents};
 use crate::common::mapping::Mapping;
 
 const GRANULE_SHIFT: u32 = 16;
@@ -23,10 +21,7 @@ pub(crate) struct SparseStore {
 }
 
 impl SparseStore {
-    /// Creates a store of `size_bytes` zero bytes.
-    ///
-    /// # Errors
-    /// `System` if there is not enough address space.
+    /// Creates a store of zeroes. Returns an error if there is not enough address space.
     pub(crate) fn new(size_bytes: u64) -> Result<SparseStore, Error> {
         let granules = size_bytes.div_ceil(1 << GRANULE_SHIFT);
         let written = (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
@@ -67,29 +62,14 @@ impl SparseStore {
         self.data.clear(offset, len_bytes);
     }
 
-    fn transfer<M: Machine>(&self, rq: &Request<M>) {
-        let mut offset = rq.sector() << 9;
-        for segment in rq.segments() {
-            let (start, len_bytes) = (segment.start, segment.len_bytes);
-            // SAFETY: the segments of a request in flight are valid memory of its bios.
-            unsafe {
-                match rq.op() {
-                    Op::Read => self.data.read(offset, start, len_bytes),
-                    _ => self.data.write(offset, start, len_bytes),
-                }
-            }
-            offset += u64::from(len_bytes);
-        }
-        if rq.op() == Op::Write {
-            self.note_written(rq.sector() << 9, rq.len_bytes().into());
-        }
-    }
-
-    /// Executes a request at once.
     pub(crate) fn run<M: Machine>(&self, rq: &Request<M>) {
         let (offset, len_bytes) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
         match rq.op() {
-            Op::Read | Op::Write => self.transfer(rq),
+            Op::Read => self.data.transfer(rq),
+            Op::Write => {
+                self.data.transfer(rq);
+                self.note_written(offset, len_bytes);
+            }
             Op::Flush => {}
             Op::WriteZeroes if rq.flags().has(OpFlags::NOUNMAP) => {
                 self.data.zero(offset, len_bytes);
@@ -99,23 +79,15 @@ impl SparseStore {
         }
     }
 
-    /// Returns which parts of a range were written; at most the first 1,024 extents.
+    /// Returns the holes and data of a range, or of its beginning.
     pub(crate) fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        const MOST: usize = 1024;
-        let end = sector + nr_sectors;
-        let (mut at, mut list) = (sector, Vec::<Extent>::new());
-        while at < end {
-            let granule = at >> (GRANULE_SHIFT - 9);
-            let next = ((granule + 1) << (GRANULE_SHIFT - 9)).min(end);
-            let (hole, full) = (!self.is_written(granule), list.len() == MOST);
-            match list.last_mut() {
-                Some(last) if last.hole == hole => last.nr_sectors += next - at,
-                _ if full => break,
-                _ => list.push(Extent { nr_sectors: next - at, hole, zero: hole }),
-            }
-            at = next;
+        let mut list = SectorExtents::new(sector, nr_sectors);
+        while !list.is_full() {
+            let granule = list.at >> (GRANULE_SHIFT - 9);
+            let state = if self.is_written(granule) { DATA } else { HOLE };
+            list.cover((granule + 1) << (GRANULE_SHIFT - 9), state);
         }
-        list
+        list.extents
     }
 }
 

@@ -2,19 +2,13 @@
 //!
 //! Opening a named pipe waits for its other end, and opening a tape may rewind it. Therefore
 //! everything is opened with `O_NONBLOCK` and checked before it is used. The flag is removed from
-//! the files that are kept, because io_uring would return EAGAIN on them. All code that opens a
-//! drive's file, or a lock file beside a socket, uses this.
-#![allow(unsafe_code)]
-
-use std::ffi::CString;
+//! the files that are kept, because io_uring would return EAGAIN on them.
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Error text for a path that is neither a regular file nor a block device.
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 pub(crate) const OTHER_KIND: &str = "neither a regular file nor a block device";
 
 /// Opens a regular file or a block device, with `options` and these flags of open(2).
@@ -33,7 +27,7 @@ pub fn open_store(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Res
     if !kind.is_file() && !kind.is_block_device() {
         return Err(other_kind());
     }
-    clear_flag(&file, libc::O_NONBLOCK)?;
+    clear_flag(&file, OFlags::NONBLOCK)?;
     Ok(file)
 }
 
@@ -41,40 +35,14 @@ fn other_kind() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("this is {OTHER_KIND}"))
 }
 
-/// Checks that this user may access a path; `mode` is one of access(2).
-///
-/// # Errors
-/// Returns the system's error.
-pub(crate) fn may_access(path: &Path, mode: i32) -> io::Result<()> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: a text with a zero at its end, which the kernel reads.
-    match unsafe { libc::access(path.as_ptr(), mode) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Removes a flag of open(2) from an open file.
-///
-/// # Errors
-/// Returns the system's error.
-pub(crate) fn clear_flag(file: &File, flag: i32) -> io::Result<()> {
-    // SAFETY: no memory is involved.
-    let done = unsafe {
-        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
-        libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !flag)
-    };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+pub(crate) fn clear_flag(file: &File, flag: OFlags) -> io::Result<()> {
+    let flags = fcntl_getfl(file)?;
+    Ok(fcntl_setfl(file, flags - flag)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn flags_of(file: &File) -> i32 {
-        // SAFETY: no memory is involved.
-        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) }
-    }
 
     #[test]
     fn a_pipe_is_refused_at_once_and_a_file_is_opened_to_block() {
@@ -90,6 +58,6 @@ mod tests {
         let file = dir.path().join("file");
         let options = &mut OpenOptions::new();
         let made = open_store(&file, options.write(true).create(true), 0).unwrap();
-        assert_eq!(flags_of(&made) & libc::O_NONBLOCK, 0);
+        assert!(!fcntl_getfl(&made).unwrap().contains(OFlags::NONBLOCK));
     }
 }

@@ -1,7 +1,7 @@
 //! `ThreadBound`: a value that only its own thread may use, inside a type that is `Send`.
 //!
 //! The reactor's handle must stay on its thread, but a driver's queue must be `Send`. This type
-//! makes that safe by checking the thread at every use. The queues of file and NBD drives use it.
+//! checks the thread at every use.
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
@@ -25,20 +25,16 @@ fn this_thread() -> usize {
 }
 
 impl<T> ThreadBound<T> {
-    /// Binds a value to the calling thread.
     pub(crate) fn new(value: T) -> Self {
         ThreadBound { value: ManuallyDrop::new(value), thread: this_thread() }
     }
 
-    /// Returns true if the calling thread may use the value.
     pub(crate) fn is_here(&self) -> bool {
         self.thread == this_thread()
     }
 
-    /// Returns the value.
-    ///
     /// # Panics
-    /// If the calling thread did not create the value.
+    /// If another thread created the value.
     pub(crate) fn get(&self) -> &T {
         assert!(self.is_here(), "a queue was used on a thread that does not own it");
         &self.value

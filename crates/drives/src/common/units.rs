@@ -1,11 +1,9 @@
 //! Parses and prints sizes, byte rates, counts and times. The whole project uses this one grammar.
 //!
-//! Pure functions. Drive specs, configuration files, flags and control verbs all use them. An error
-//! says which rule the text breaks and shows a valid text; callers prepend the key and the value.
-//! `size_text`, `count_text` and `time_text` print texts that the functions here parse back to the
-//! same number. fio's job files have a grammar of their own, in the laboratory.
+//! An error says which rule the text breaks and shows a valid text; callers prepend the key and the
+//! value. `size_text`, `count_text` and `time_text` print texts that parse back to the same number.
+//! fio's job files have a grammar of their own, in the laboratory.
 
-/// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Words that describe one kind of number in error messages.
@@ -13,7 +11,6 @@ struct Quantity {
     form: &'static str,
     /// Description of a number without a fraction, as in "a whole number of bytes".
     whole: &'static str,
-    /// Unit of a whole number.
     unit: &'static str,
     /// A large number that every key of this kind accepts, shown as an example.
     large: &'static str,
@@ -43,9 +40,6 @@ const TIME: Quantity = Quantity {
 
 /// Parses a size in bytes: `4096`, `1.5g`, `64KiB`, `10MB`. `k`, `m`, `g`, `t` and `p` are powers
 /// of 1024, as are `KiB` to `PiB`; `kB` to `PB` are powers of 1000.
-///
-/// # Errors
-/// Returns the rule that the text breaks, and a valid text.
 pub fn size_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = number_and_unit(text.trim());
     match unit_bytes(unit) {
@@ -64,18 +58,12 @@ pub fn size_bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a rate in bytes per second: a size, optionally followed by `/s`.
-///
-/// # Errors
-/// Returns the rule that the text breaks, and a valid text.
 pub fn rate_bytes_per_s(text: &str) -> Result<u64, String> {
     let text = text.trim();
     size_bytes(text.strip_suffix("/s").unwrap_or(text))
 }
 
 /// Parses a count, such as I/Os per second: `500`, `20k`, `1.5m`. `k` and `m` are powers of 1000.
-///
-/// # Errors
-/// Returns the rule that the text breaks, and a valid text.
 pub fn count(text: &str) -> Result<u64, String> {
     let (digits, unit) = number_and_unit(text.trim());
     let power = match unit {
@@ -89,9 +77,6 @@ pub fn count(text: &str) -> Result<u64, String> {
 
 /// Parses a time in nanoseconds: `250ns`, `1.5s`, `1m30s`, `2h`. The unit is required, except for
 /// 0.
-///
-/// # Errors
-/// Returns the rule that the text breaks, and a valid text.
 pub fn time_ns(text: &str) -> Result<u64, String> {
     let (text, ns) = (text.trim(), time_or_seconds_ns(text)?);
     match text != "0" && is_number(text) {
@@ -102,9 +87,6 @@ pub fn time_ns(text: &str) -> Result<u64, String> {
 
 /// Parses a time from the command line and returns it in nanoseconds. A number without a unit is in
 /// seconds.
-///
-/// # Errors
-/// Returns the rule that the text breaks, and a valid text.
 pub fn time_or_seconds_ns(text: &str) -> Result<u64, String> {
     let mut rest = text.trim();
     if is_number(rest) {
@@ -158,7 +140,7 @@ pub fn time_text(time_ns: u64) -> String {
     text(time_ns, &UNITS_OF_TIMES)
 }
 
-/// Returns a number in the largest unit that divides it.
+/// Prints a number in the largest unit that divides it.
 fn text(number: u64, units: &[(&str, u64)]) -> String {
     let fits = |(_, unit): &&(&str, u64)| number > 0 && number.is_multiple_of(*unit);
     let unit = units.iter().find(fits);
@@ -179,7 +161,6 @@ fn unit_bytes(unit: &str) -> Option<u64> {
     }
 }
 
-/// Splits a text before the first character that is neither a digit nor a point.
 fn number_and_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     text.split_at(end)

@@ -1,8 +1,7 @@
-//! Parses the values of drive specs: switches, ranges, and lists of `key=value`. `units.rs` parses
-//! numbers with units.
+//! Parses the values of drive specs: switches, ranges, and lists of `key=value`.
 //!
-//! Pure functions. `None` means that the text is not a valid value; the caller names the key in its
-//! error. `spec.rs` and drivers call these functions.
+//! `None` means that the text is not a valid value; the caller names the key in its error.
+//! `units.rs` parses numbers with units.
 
 use super::units::size_bytes;
 

@@ -1,9 +1,8 @@
-//! Names of the values of settings, as users write them and as reports show them. Also finds the
-//! known name that is nearest to a misspelt one.
+//! Names of the values of settings, and the known name that is nearest to a misspelt one.
 //!
 //! There is one table for each setting, used for configuration files, the command line, specs and
-//! reports. The names of [`Serving`] are defined with that type, because the block layer's own
-//! messages use them.
+//! reports. The names of [`Serving`] are defined with that type, because messages of the block
+//! layer use them.
 
 use millrace_block::baseline::{Inside, Stack};
 use millrace_block::{Priority, SchedulerKind, Serving, Sharing, Spread, Stamp, TraceStamp};
@@ -99,13 +98,18 @@ impl Words for Backend {
 /// Returns the error text for a word that is none of `known`: it names the word, all known ones and
 /// the most similar of them.
 pub fn unknown_word(noun: &str, word: &str, known: &[&str]) -> String {
-    let choices = match known.split_last() {
-        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
-        _ => known.concat(),
-    };
+    let choices = any_of(known);
     let similar = nearest(word, known.iter().copied());
     let hint = similar.map_or_else(String::new, |name| format!("; did you mean \"{name}\"?"));
     format!("unknown {noun} \"{word}\"; choose {choices}{hint}")
+}
+
+/// Returns words as a list for messages: `a, b or c`.
+pub(crate) fn any_of(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => words.concat(),
+    }
 }
 
 /// Returns the known word that is most like `word`, or `None` if no known word is similar.

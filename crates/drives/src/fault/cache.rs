@@ -1,24 +1,20 @@
 //! `Cache`: simulates a drive with a volatile write cache whose power can be cut.
 //!
-//! The cache has two images of the drive, `current`, which reads see, and `durable`, which survives
-//! a power cut, and the set of dirty sectors, in which they may differ. A write changes the current
-//! image; a flush copies all dirty sectors to the durable image; a FUA write copies its own. A
-//! power cut keeps, for each dirty sector, one of the two versions at random. If a dirty sector is
-//! written again, its old content may be made durable first, as when a real cache evicts it, so any
-//! version since the last flush can survive. One lock protects everything, because this is for
-//! tests; the images are sparse. `fault`'s queues use it.
-#![allow(unsafe_code)]
-
+//! The cache has two images of the drive: `current`, which reads see, and `durable`, which survives
+//! a power cut. The images may differ in the dirty sectors. A write changes the current image; a
+//! flush copies all dirty sectors to the durable image; a FUA write copies its own. A power cut
+//! keeps one of the two versions of each dirty sector, at random. If a dirty sector is written
+//! again, its old content may be made durable first, as when a real cache evicts it, so any version
+//! since the last flush can survive.
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use millrace_block::{Error, Op, OpFlags, Request, Sector};
-use millrace_machine::Native;
+use millrace_machine::{Native, lock_unpoisoned};
 use millrace_random::SplitMix64;
 
 use crate::common::mapping::Mapping;
 
-/// A simulated drive with a volatile write cache.
 pub(crate) struct Cache {
     images: Mutex<Images>,
 }
@@ -29,15 +25,11 @@ struct Images {
     dirty: HashSet<Sector>,
     /// Random numbers that decide about early evictions.
     random: SplitMix64,
-    /// Number of power cuts so far.
     cuts: u64,
 }
 
 impl Cache {
     /// Creates a drive of `nr_sectors` zero sectors.
-    ///
-    /// # Errors
-    /// `System` if there is not enough address space for two images.
     pub(crate) fn new(nr_sectors: Sector, seed: u64) -> Result<Cache, Error> {
         let images = Images {
             durable: Mapping::new(nr_sectors << 9)?,
@@ -49,15 +41,11 @@ impl Cache {
         Ok(Cache { images: Mutex::new(images) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Images> {
-        self.images.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Executes a request. Returns the number of power cuts before it.
     pub(crate) fn run(&self, rq: &Request<Native>) -> u64 {
-        let mut images = self.lock();
+        let mut images = lock_unpoisoned(&self.images);
         match rq.op() {
-            Op::Read => images.read(rq),
+            Op::Read => images.current.transfer(rq),
             Op::Write => images.write(rq),
             Op::Flush => images.persist_all(),
             Op::Discard | Op::WriteZeroes => images.clear(rq),
@@ -65,14 +53,13 @@ impl Cache {
         images.cuts
     }
 
-    /// Returns the number of power cuts so far.
     pub(crate) fn cuts(&self) -> u64 {
-        self.lock().cuts
+        lock_unpoisoned(&self.images).cuts
     }
 
     /// Cuts the power. Returns how many sectors lost their newest content.
     pub(crate) fn power_cut(&self, random: &mut SplitMix64) -> u64 {
-        let mut images = self.lock();
+        let mut images = lock_unpoisoned(&self.images);
         let images = &mut *images;
         // Sorted by sector number, so that the result depends on the seed alone.
         let mut dirty: Vec<Sector> = images.dirty.drain().collect();
@@ -93,23 +80,9 @@ impl Cache {
 }
 
 impl Images {
-    fn read(&self, rq: &Request<Native>) {
-        let mut offset = rq.sector() << 9;
-        for piece in rq.segments() {
-            // SAFETY: the segments of a request in flight are valid memory of its bios.
-            unsafe { self.current.read(offset, piece.start, piece.len_bytes) };
-            offset += u64::from(piece.len_bytes);
-        }
-    }
-
     fn write(&mut self, rq: &Request<Native>) {
         self.note_dirty(rq);
-        let mut offset = rq.sector() << 9;
-        for piece in rq.segments() {
-            // SAFETY: as in `read`.
-            unsafe { self.current.write(offset, piece.start, piece.len_bytes) };
-            offset += u64::from(piece.len_bytes);
-        }
+        self.current.transfer(rq);
         if rq.flags().has(OpFlags::FUA) {
             for sector in rq.sector()..rq.sector() + u64::from(rq.nr_sectors()) {
                 self.durable.copy_from(&self.current, sector << 9, 512);

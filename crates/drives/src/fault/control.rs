@@ -1,15 +1,15 @@
 //! `FaultControl`: the faults of a `fault` drive, set at the start or at run time.
 //!
-//! The drive's queues share it and ask it for a verdict on every request. A test, or a server that
-//! got a signal, uses it to change the faults. A global list has the controls of all existing fault
-//! drives. Lock order: the list, then a drive's rules; the cache's lock is taken alone. All
-//! randomness comes from the seed, so a run can be repeated.
+//! The drive's queues ask it for a verdict on every request. A global list has the controls of all
+//! existing fault drives. Lock order: the list, then a drive's rules; the cache's lock is taken
+//! alone. All randomness comes from the seed, so a run can be repeated.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use millrace_block::{DriverData, Op, Sector, Status};
+use millrace_machine::lock_unpoisoned;
 use millrace_random::SplitMix64;
 
 use super::cache::Cache;
@@ -17,7 +17,7 @@ use super::cache::Cache;
 /// Frequency with which a rule applies to the requests that it matches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Chance {
-    /// To every one.
+    /// The rule applies to every matching request.
     Always,
     /// The rule applies to each Nth matching request; N is 1 or more.
     Every(u64),
@@ -83,7 +83,6 @@ impl FaultRule {
     }
 }
 
-/// Faults to inject into one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Verdict {
     pub(crate) fails: Option<Status>,
@@ -108,7 +107,6 @@ struct RuleSet {
     random: SplitMix64,
 }
 
-/// State of a fault drive.
 pub(crate) struct FaultState {
     name: Mutex<String>,
     rules: Mutex<RuleSet>,
@@ -120,19 +118,15 @@ pub(crate) struct FaultState {
     struck: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 static CONTROLS: Mutex<Vec<Weak<FaultState>>> = Mutex::new(Vec::new());
 
 /// Returns the controls of all existing fault drives, with their names.
 #[must_use]
 pub fn fault_controls() -> Vec<(String, FaultControl)> {
-    let mut controls = lock(&CONTROLS);
+    let mut controls = lock_unpoisoned(&CONTROLS);
     controls.retain(|state| state.strong_count() > 0);
     let named = |state: Arc<FaultState>| {
-        let name = lock(&state.name).clone();
+        let name = lock_unpoisoned(&state.name).clone();
         (name, FaultControl { state })
     };
     controls.iter().filter_map(Weak::upgrade).map(named).collect()
@@ -154,24 +148,24 @@ impl FaultControl {
             cache,
             struck: AtomicU64::new(0),
         });
-        lock(&CONTROLS).push(Arc::downgrade(&state));
+        lock_unpoisoned(&CONTROLS).push(Arc::downgrade(&state));
         FaultControl { state }
     }
 
     /// Sets the drive's name in [`fault_controls`].
     pub fn set_name(&self, name: &str) {
-        *lock(&self.state.name) = name.into();
+        *lock_unpoisoned(&self.state.name) = name.into();
     }
 
     /// Adds a rule for requests from now on. If several rules fail a request, the first one
     /// decides; delays add up.
     pub fn add_rule(&self, rule: FaultRule) {
-        lock(&self.state.rules).list.push((rule, 0));
+        lock_unpoisoned(&self.state.rules).list.push((rule, 0));
     }
 
     /// Removes all rules. Stuck requests stay stuck until they are released.
     pub fn clear_rules(&self) {
-        lock(&self.state.rules).list.clear();
+        lock_unpoisoned(&self.state.rules).list.clear();
     }
 
     /// Makes everything fail with `Offline` from now on, including requests that are held back or
@@ -213,17 +207,16 @@ impl FaultState {
 
     /// Returns true if the drive is dead or has any rule.
     pub(crate) fn may_strike(&self) -> bool {
-        self.is_dead() || !lock(&self.rules).list.is_empty()
+        self.is_dead() || !lock_unpoisoned(&self.rules).list.is_empty()
     }
 
     pub(crate) fn releases(&self) -> u64 {
         self.releases.load(Ordering::SeqCst)
     }
 
-    /// Applies every rule to a request.
     pub(crate) fn verdict(&self, op: Op, sectors: Range<Sector>) -> Verdict {
         let mut verdict = Verdict::default();
-        let RuleSet { list, random } = &mut *lock(&self.rules);
+        let RuleSet { list, random } = &mut *lock_unpoisoned(&self.rules);
         for (rule, matched) in list.iter_mut().filter(|(rule, _)| rule.matches(op, &sectors)) {
             *matched += 1;
             let strikes = match rule.chance {

@@ -4,8 +4,7 @@
 //! Each request gets a verdict once, when it is submitted. A request that must fail never reaches
 //! the inner queue. A delayed or stuck request does, but its completion is held back here, so its
 //! memory counts as in use until then. While a request is stuck, the queue asks to be polled every
-//! few milliseconds, because the release comes from another thread. The block layer calls this
-//! under the serve lock.
+//! few milliseconds, because the release comes from another thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,18 +19,9 @@ use super::control::{FaultState, Verdict};
 /// Interval at which a queue checks whether stuck requests were released, in nanoseconds.
 const STUCK_LOOK_NS: u64 = 2_000_000;
 
-/// Target of the requests that do not fail.
-pub(crate) enum InnerQueue {
-    /// Queue of the drive below.
-    Queue(Box<dyn DriverQueue<Native>>),
-    /// Simulated cache with its two images.
-    Cache,
-}
-
-/// State of a tag in use.
 #[derive(Clone, Copy, Default)]
 struct TagState {
-    /// Faults that were decided for a request which the inner queue was too busy to take.
+    /// Faults for a request that the inner queue was too busy to take.
     decided: Option<Verdict>,
     /// Earliest time of completion, in nanoseconds; 0 for no delay.
     deadline_ns: u64,
@@ -39,18 +29,16 @@ struct TagState {
     stuck_at: Option<u64>,
     /// Number of power cuts that had happened when the request was submitted.
     cuts: u64,
-    /// True while the inner drive has the request.
     inside: bool,
     /// True if the inner drive has accepted the request.
     entered: bool,
-    /// Verdict on the request.
     verdict: Verdict,
 }
 
-/// A hardware queue of a fault drive.
 pub(crate) struct FaultQueue {
     state: Arc<FaultState>,
-    inner: InnerQueue,
+    /// Queue of the drive below. `None` if the simulated cache executes the requests.
+    inner: Option<Box<dyn DriverQueue<Native>>>,
     tags: Box<[TagState]>,
     /// Requests that the inner queue has completed and whose completion is delayed here.
     held: Vec<(Tag, Status)>,
@@ -59,8 +47,11 @@ pub(crate) struct FaultQueue {
 }
 
 impl FaultQueue {
-    /// Creates a queue of `depth` tags in front of `inner`.
-    pub(crate) fn new(state: Arc<FaultState>, inner: InnerQueue, depth: u32) -> FaultQueue {
+    pub(crate) fn new(
+        state: Arc<FaultState>,
+        inner: Option<Box<dyn DriverQueue<Native>>>,
+        depth: u32,
+    ) -> FaultQueue {
         let depth = depth as usize;
         FaultQueue {
             state,
@@ -72,9 +63,8 @@ impl FaultQueue {
         }
     }
 
-    /// Takes all completions of the inner queue.
     fn poll_inner(&mut self, batch: &mut CompletionBatch) {
-        while let InnerQueue::Queue(queue) = &mut self.inner {
+        while let Some(queue) = &mut self.inner {
             self.scratch.clear();
             queue.poll(&mut self.scratch);
             if let Some(wake_ns) = self.scratch.take_wake() {
@@ -90,7 +80,6 @@ impl FaultQueue {
         }
     }
 
-    /// Handles a completion of the inner queue: it is ready, or held back.
     fn done(&mut self, tag: Tag, status: Status) {
         let state = &mut self.tags[tag.0 as usize];
         state.inside = false;
@@ -101,7 +90,8 @@ impl FaultQueue {
         }
     }
 
-    /// Completes requests that need not be held back any longer. Returns when to check again.
+    /// Completes requests that need not be held back any longer. Returns the time of the next
+    /// check.
     fn let_go(&mut self) -> Option<u64> {
         if self.held.is_empty() {
             return None;
@@ -124,7 +114,6 @@ impl FaultQueue {
         wake_ns
     }
 
-    /// Returns the status that the block layer must see.
     fn final_status(&self, tag: Tag, status: Status, cuts: u64) -> Status {
         if self.state.is_dead() {
             return Status::Offline;
@@ -161,19 +150,19 @@ impl DriverQueue<Native> for FaultQueue {
             return Dispatch::Queued;
         }
         match (&mut self.inner, &self.state.cache) {
-            (InnerQueue::Queue(queue), _) => {
+            (Some(queue), _) => {
                 let outcome = queue.queue_rq(rq);
                 let queued = outcome == Dispatch::Queued;
                 (self.tags[index].inside, self.tags[index].entered) = (queued, queued);
                 self.tags[index].decided = (!queued).then_some(verdict);
                 outcome
             }
-            (InnerQueue::Cache, Some(cache)) => {
+            (None, Some(cache)) => {
                 self.tags[index].cuts = cache.run(rq);
                 self.done(tag, Status::Ok);
                 Dispatch::Queued
             }
-            (InnerQueue::Cache, None) => {
+            (None, None) => {
                 unreachable!("a queue without an inner queue has the cache")
             }
         }
@@ -181,8 +170,8 @@ impl DriverQueue<Native> for FaultQueue {
 
     fn is_bounced(&self, tag: Tag) -> bool {
         match &self.inner {
-            InnerQueue::Queue(queue) => self.tags[tag.0 as usize].inside && queue.is_bounced(tag),
-            InnerQueue::Cache => false,
+            Some(queue) => self.tags[tag.0 as usize].inside && queue.is_bounced(tag),
+            None => false,
         }
     }
 
@@ -191,13 +180,13 @@ impl DriverQueue<Native> for FaultQueue {
         let TagState { verdict, entered, .. } = self.tags[tag.0 as usize];
         match &self.inner {
             _ if moment == Moment::Issue && verdict != Verdict::default() => verdict.data(),
-            InnerQueue::Queue(queue) if entered => queue.trace_data(tag, moment),
+            Some(queue) if entered => queue.trace_data(tag, moment),
             _ => DriverData::default(),
         }
     }
 
     fn commit_rqs(&mut self) {
-        if let InnerQueue::Queue(queue) = &mut self.inner {
+        if let Some(queue) = &mut self.inner {
             queue.commit_rqs();
         }
     }
@@ -216,7 +205,7 @@ impl DriverQueue<Native> for FaultQueue {
 
     fn timeout(&mut self, tag: Tag) -> Expired {
         match &mut self.inner {
-            InnerQueue::Queue(queue) if self.tags[tag.0 as usize].inside => queue.timeout(tag),
+            Some(queue) if self.tags[tag.0 as usize].inside => queue.timeout(tag),
             _ => Expired::Abandon,
         }
     }

@@ -1,8 +1,7 @@
-//! Parses a drive spec into the settings of a fault drive, and defines the driver's row in the
-//! driver table.
+//! Settings of a fault drive, parsed from a spec, and the driver's row in the driver table.
 //!
-//! Also parses the settings of the wrapped drive. Opens nothing. `crate::open` calls this. Errors
-//! name the key and its value.
+//! The settings of the wrapped drive are parsed, too; nothing is opened. Errors name the key and
+//! its value.
 
 use std::str::FromStr;
 
@@ -14,31 +13,28 @@ use crate::common::values::byte_range;
 use crate::open::{self, DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "fault",
-    keys: &[
-        "drive",
-        "name",
-        "error-rate",
-        "every",
-        "status",
-        "op",
-        "range",
-        "latency",
-        "stuck",
-        "dead",
-        "volatile",
-        "fua",
-        "seed",
-    ],
+    keys: "drive name error-rate every status op range latency stuck dead volatile fua seed",
     main_key: None,
-    path_keys: &[],
+    path_keys: "",
     queues: QueueKind::AnyThread,
     settings: |spec| Ok(Box::new(settings_of(spec)?)),
 };
 
-/// Settings of a fault drive, and of the drive inside it.
+const STATUSES: [(&str, Status); 3] =
+    [("eio", Status::IoError), ("enospc", Status::NoSpace), ("timeout", Status::TimedOut)];
+
+/// Values of the key `op`. `None` stands for all operations.
+const OPS: [(&str, Option<Op>); 6] = [
+    ("read", Some(Op::Read)),
+    ("write", Some(Op::Write)),
+    ("flush", Some(Op::Flush)),
+    ("discard", Some(Op::Discard)),
+    ("write-zeroes", Some(Op::WriteZeroes)),
+    ("any", None),
+];
+
 struct FaultSettings {
     config: FaultConfig,
     dead: bool,
@@ -104,8 +100,8 @@ fn fault_rules(spec: &Spec) -> Result<Vec<FaultRule>, SpecError> {
         }
         _ => spec.number("every", u64::MAX)?.map(Chance::Every),
     };
-    let status = spec.value("status", status_of, "write eio, enospc or timeout")?;
-    let op = spec.value("op", op_of, "write read, write, flush, discard, write-zeroes or any")?;
+    let status = spec.choice("status", &STATUSES)?;
+    let op = spec.choice("op", &OPS)?;
     let range = spec.value("range", byte_range, "write START-END in bytes, as in 1m-2m")?;
     let rule = |effect, chance| FaultRule {
         op: op.flatten(),
@@ -132,25 +128,4 @@ fn fault_rules(spec: &Spec) -> Result<Vec<FaultRule>, SpecError> {
         return Err(spec.invalid(key, text));
     }
     Ok(rules)
-}
-
-fn status_of(text: &str) -> Option<Status> {
-    match text {
-        "eio" => Some(Status::IoError),
-        "enospc" => Some(Status::NoSpace),
-        "timeout" => Some(Status::TimedOut),
-        _ => None,
-    }
-}
-
-fn op_of(text: &str) -> Option<Option<Op>> {
-    match text {
-        "any" => Some(None),
-        "read" => Some(Some(Op::Read)),
-        "write" => Some(Some(Op::Write)),
-        "flush" => Some(Some(Op::Flush)),
-        "discard" => Some(Some(Op::Discard)),
-        "write-zeroes" => Some(Some(Op::WriteZeroes)),
-        _ => None,
-    }
 }

@@ -1,15 +1,13 @@
 //! `CreatedFile`: a drive's file that was created by opening the drive, and is removed again if the
 //! drive cannot be opened.
 //!
-//! `CreatedFile` owns only the path and the file's identity (device and inode): no other file is
-//! ever removed. open.rs uses it.
+//! Device and inode identify the file: no other file is ever removed.
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file that was created; dropping this removes the file.
 #[derive(Debug)]
 pub(super) struct CreatedFile {
     path: PathBuf,
@@ -18,9 +16,6 @@ pub(super) struct CreatedFile {
 
 impl CreatedFile {
     /// Creates an empty file that only its user may read. Returns `None` if the file exists.
-    ///
-    /// # Errors
-    /// Returns the system's error.
     pub(super) fn at(path: &Path) -> io::Result<Option<CreatedFile>> {
         // The file is created without O_DIRECT, because a refused O_DIRECT would leave the created
         // file behind.

@@ -1,8 +1,7 @@
-//! `Engine`: executes a file queue's operations: through the reactor of the I/O thread, which may
-//! use the process's threads, or directly on the calling thread.
+//! `Engine`: executes the operations of a file queue, through the reactor of the I/O thread or
+//! directly on it.
 //!
-//! One file queue owns it, on the thread that opened the queue. `queue.rs` calls it; it calls the
-//! reactor. Invariant: each pushed operation has exactly one result, returned by the push or as a
+//! Invariant: each pushed operation has exactly one result, returned by the push or as a
 //! completion, even if it is cancelled.
 #![allow(unsafe_code)]
 
@@ -21,33 +20,24 @@ use crate::common::thread_bound::ThreadBound;
 /// Number that marks the completions of cancel operations, which are ignored.
 pub(crate) const CANCEL_MARK: u64 = 1 << 47;
 
-/// Executes a file queue's operations.
 pub(crate) enum Engine {
-    /// Uses the reactor of the I/O thread.
     Ring(ThreadBound<Ring>),
-    /// Executes each operation at once, on the I/O thread.
     Inline(RawFd),
     /// Records the operations and changes the results of another engine, for tests.
     #[cfg(test)]
     Script(Box<super::tests::Scripted>),
 }
 
-/// An inbox of the reactor, with the file registered.
 pub(crate) struct Ring {
     handle: Handle,
     source: Source,
     file: FileRef,
-    /// Memory arenas that are registered with the reactor.
     arenas: Vec<Arc<Arena>>,
 }
 
 impl Ring {
-    /// Opens an inbox on the calling thread's reactor. Many operations will use memory of these
-    /// arenas, so they are registered now, which may take long, rather than when the first
-    /// operation waits for it.
-    ///
-    /// # Errors
-    /// Returns the system's error if it refuses a thread for operations that block.
+    /// Opens an inbox on the calling thread's reactor and registers the arenas with it, which may
+    /// take long. Returns an error if the system refuses a thread for operations that block.
     pub(crate) fn new(
         handle: Handle,
         fd: RawFd,
@@ -91,8 +81,8 @@ impl Drop for Ring {
     }
 }
 
-/// Returns the size of the pieces in which lent memory is registered: all of it, up to the maximum
-/// of a ring, because all segments of a vectored operation must lie in one region.
+/// Returns the size of the pieces in which lent memory is registered: as large as a ring allows,
+/// because all segments of a vectored operation must lie in one piece.
 fn piece_bytes(arena_bytes: usize) -> usize {
     const MOST: usize = 1 << 30;
     arena_bytes.clamp(1, MOST)
@@ -138,7 +128,6 @@ impl Engine {
         }
     }
 
-    /// Moves all completions to the end of `into`.
     #[inline]
     pub(crate) fn take(&self, into: &mut Vec<Completion>) {
         match self {
@@ -163,7 +152,6 @@ impl Engine {
         }
     }
 
-    /// Returns the file, as operations name it.
     #[inline]
     pub(crate) fn file(&self) -> FileRef {
         match self {

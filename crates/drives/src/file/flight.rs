@@ -1,10 +1,9 @@
 //! `Flight`: one request to a file, from preparation to completion.
 //!
-//! Each tag has one, preallocated with a list of memory segments (`pieces.rs`). `queue.rs` fills it
-//! in from a request and advances it with each completion. It handles short transfers, bounce
-//! buffers, and the fall-back from zeroing a range to writing zeroes; it starts no operation
-//! itself. Invariant: `done` of `len` bytes are finished, and `memory[first..]` is the memory of
-//! the rest.
+//! Each tag has one, preallocated with a list of memory segments. A flight handles short transfers,
+//! bounce buffers, and the fall-back from zeroing a range to writing zeroes; the queue starts its
+//! operations. Invariant: `done` of `len` bytes are finished, and `memory[first..]` is the memory
+//! of the rest.
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -15,17 +14,13 @@ use millrace_reactor::{FileRef, Op};
 use super::engine::Engine;
 use crate::common::pieces::{self, PIECES};
 
-/// Kind of operation that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FileOperation {
     /// No operation: the tag is free.
     #[default]
     Idle,
-    /// Read.
     Read,
-    /// Write, with the flags of pwritev2.
     Write(i32),
-    /// Make data durable, with fdatasync.
     Sync,
     /// Change the allocation of a range, with this mode of fallocate.
     Allocate(i32),
@@ -35,7 +30,6 @@ pub(crate) enum FileOperation {
     Zeroes,
 }
 
-/// One request to a file.
 #[derive(Default)]
 pub(crate) struct Flight {
     pub(crate) work: FileOperation,
@@ -59,7 +53,6 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Creates the flight of a free tag.
     pub(crate) fn new() -> Flight {
         Flight { memory: pieces::list(), ..Flight::default() }
     }
@@ -84,7 +77,6 @@ impl Flight {
         (address_mask | length_mask) != 0 && self.memory.iter().any(wrong)
     }
 
-    /// Sends the request's data through this aligned buffer, which must be long enough.
     pub(crate) fn bounce_through(&mut self, mut buffer: Buffer) {
         let start = buffer.as_mut_ptr();
         if let FileOperation::Write(_) = self.work {
@@ -148,7 +140,6 @@ impl Flight {
         self.memory.resize(PIECES, iovec { iov_base, iov_len: zeroes.len() });
     }
 
-    /// Returns the operation for the remaining bytes.
     #[inline]
     pub(crate) fn next_op(&mut self, engine: &Engine, fd: i32) -> Op {
         let (file, offset, rest) = (engine.file(), self.offset + self.done, self.len - self.done);
@@ -195,7 +186,6 @@ impl Flight {
         }
     }
 
-    /// Uses as many segments of the zero buffer as the rest needs; the last one may be shortened.
     fn zeroes_op(&mut self, file: FileRef, offset: u64, rest: u64) -> Op {
         let unit = self.memory[0].iov_len as u64;
         if rest < unit {
@@ -209,7 +199,6 @@ impl Flight {
     }
 }
 
-/// Direction of a copy to or from a bounce buffer.
 #[derive(Clone, Copy)]
 enum CopyDirection {
     ToBounce,

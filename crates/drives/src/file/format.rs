@@ -1,10 +1,9 @@
 //! Recognises files that contain a disk image in a container format, by their first bytes.
 //!
-//! A drive serves the bytes of its file as they are. For a qcow2 image, these are the container's
-//! bytes, which the user hardly wants, and writing to them destroys the disk inside. So opening
-//! such a file produces a warning with a command that serves the disk inside. At most one sector at
-//! each end of the file is read. Sources: the formats' specifications; `qemu/block/*.c` for VMDK
-//! and VDI. open.rs calls this.
+//! A drive serves the bytes of its file as they are. For a qcow2 image, these are the bytes of the
+//! container, and writing to them destroys the disk inside. So opening such a file produces a
+//! warning with a command that serves the disk inside. Sources: the specifications of the formats;
+//! `qemu/block/*.c` for VMDK and VDI.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -12,7 +11,6 @@ use std::os::unix::fs::FileExt;
 use super::FileConfig;
 use crate::common::store_file::open_store;
 
-/// Way in which a user can serve the disk inside a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ContainerServer {
     /// qemu-nbd can serve the disk, with this format name.

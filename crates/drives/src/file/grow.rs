@@ -1,10 +1,8 @@
-//! Handles a file drive that may have grown: reads its size again.
+//! Reads the size of a file drive again, because the file may have grown.
 //!
 //! The block layer calls this on the thread of the resize request, while I/O is in flight. A size
 //! that the spec fixes does not change: the drive would have that size again after a restart, and
-//! the data behind it would be gone. The new length of a file is made durable before it counts,
-//! because later flushes sync only data. Every error names the path. Kernel counterpart:
-//! `loop_set_capacity`.
+//! the data behind it would be gone. Kernel counterpart: `loop_set_capacity`.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,7 +15,6 @@ use super::open::system;
 use super::{FileConfig, FileState, probe};
 use crate::common::units::size_text;
 
-/// Implements `Driver::revalidate`.
 pub(super) fn revalidate(config: &FileConfig, shared: &FileState) -> Result<Sector, Error> {
     let (opened, path) = (&shared.geometry, &config.path);
     let asked = probe::geometry(&shared.file);

@@ -1,17 +1,16 @@
-//! `LentMemory`: memory that is lent to a file drive by another part of the program, such as the
-//! cache above the drive.
+//! `LentMemory`: memory that another part of the program, such as the cache above the drive, lends
+//! to a file drive.
 //!
-//! `LentMemory` has the list of lent arenas, for queues that are opened later. Each such queue
-//! registers them with the ring of its thread before any I/O, so that the kernel need not look up
-//! and pin pages for each I/O. Registered memory stays locked. If the kernel refuses, that is
-//! logged once and the drive continues without registered memory.
+//! Each queue that is opened later registers the arenas with the ring of its thread, so that the
+//! kernel need not look up and pin pages for each I/O. Registered memory stays locked. If the
+//! kernel refuses, that is logged once and the drive continues without registered memory.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
 use millrace_block::Arena;
+use millrace_machine::lock_unpoisoned;
 
-/// Lent arenas, and log lines about them.
 #[derive(Debug, Default)]
 pub(crate) struct LentMemory(Mutex<LentArenas>);
 
@@ -24,15 +23,13 @@ struct LentArenas {
 
 impl LentMemory {
     fn with<R>(&self, f: impl FnOnce(&mut LentArenas) -> R) -> R {
-        f(&mut self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        f(&mut lock_unpoisoned(&self.0))
     }
 
-    /// Adds an arena.
     pub(crate) fn add(&self, arena: &Arc<Arena>) {
         self.with(|state| state.arenas.push(Arc::downgrade(arena)));
     }
 
-    /// Returns the arenas that still exist.
     pub(crate) fn arenas(&self) -> Vec<Arc<Arena>> {
         self.with(|state| {
             state.arenas.retain(|arena| arena.strong_count() > 0);
@@ -49,7 +46,6 @@ impl LentMemory {
         });
     }
 
-    /// Returns the log lines since the last call.
     pub(crate) fn take_news(&self) -> Vec<String> {
         self.with(|state| std::mem::take(&mut state.news))
     }

@@ -1,11 +1,10 @@
 //! Locks on a drive's file, so that no one else serves the file meanwhile.
 //!
 //! There are two kinds: flock, which other instances of this program take, and the byte locks that
-//! QEMU takes on the images of its virtual machines, so that neither program opens what the other
-//! one writes. open.rs takes them before anything is changed; they last as long as the file is
-//! open. A list of the files that this process has locked makes a second drive on the same file
-//! fail at once instead of waiting in vain. Source: QEMU's block/file-posix.c
-//! (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`) and docs/system/images.
+//! QEMU takes on disk images, so that neither program opens what the other one writes. Both last as
+//! long as the file is open. A list of the files that this process has locked makes a second drive
+//! on the same file fail at once. Source: block/file-posix.c of QEMU (`RAW_LOCK_PERM_BASE`,
+//! `RAW_LOCK_SHARED_BASE`) and docs/system/images.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -14,10 +13,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Error, ErrorKind};
+use millrace_machine::lock_unpoisoned;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::FileConfig;
 use super::open::system;
@@ -26,7 +28,6 @@ use crate::common::procfs::flock_holder;
 
 /// Time for which another process may keep a file locked.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Time between two attempts to lock a file.
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// Offsets of QEMU's lock bytes: a program that performs an operation on the image locks a byte
@@ -42,17 +43,13 @@ const RESIZE: i64 = 3;
 /// drives.
 static HELD: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
 
-fn held() -> MutexGuard<'static, BTreeMap<(u64, u64), usize>> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A lock on a file, held for as long as a drive of this process keeps the file open.
 #[derive(Debug)]
 pub(super) struct HeldFileLock((u64, u64));
 
 impl Drop for HeldFileLock {
     fn drop(&mut self) {
-        let mut all = held();
+        let mut all = lock_unpoisoned(&HELD);
         if let Some(drives) = all.get_mut(&self.0) {
             *drives -= 1;
             if *drives == 0 {
@@ -62,11 +59,8 @@ impl Drop for HeldFileLock {
     }
 }
 
-/// Locks the open file: exclusively, or shared with other readers.
-///
-/// # Errors
-/// `Busy` if a drive of this process has locked it, or if another process keeps it locked for three
-/// seconds, or as long as a dry run waits.
+/// Locks the open file: exclusively, or shared with other readers. Returns `Busy` if a drive of
+/// this process has locked the file, or if another process keeps it locked for three seconds.
 pub(super) fn lock(
     file: &File,
     config: &FileConfig,
@@ -87,7 +81,7 @@ pub(super) fn lock(
     loop {
         let found = match attempt(file, FileAccess::of(config)) {
             Ok(None) => {
-                *held().entry(identity).or_default() += 1;
+                *lock_unpoisoned(&HELD).entry(identity).or_default() += 1;
                 return Ok(HeldFileLock(identity));
             }
             Ok(Some(found)) => found,
@@ -96,7 +90,7 @@ pub(super) fn lock(
         // A lock of this process is released only when the program closes the drive that has it, so
         // waiting is useless. A file whose drive is closed, and which only a ring still holds open,
         // is no longer in this list.
-        if held().contains_key(&identity) {
+        if lock_unpoisoned(&HELD).contains_key(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }
         if Instant::now() >= until || config.cancel.sleep(PAUSE) {
@@ -120,7 +114,6 @@ impl FileAccess {
     }
 }
 
-/// Kind of a lock that another process holds.
 #[derive(Clone, Copy)]
 enum HeldLock {
     Flock,
@@ -130,14 +123,12 @@ enum HeldLock {
 /// Takes both kinds of locks. Returns the kind that another process holds, if any.
 fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
     let kind = match access {
-        FileAccess::ReadOnly => libc::LOCK_SH,
-        FileAccess::ReadWrite => libc::LOCK_EX,
+        FileAccess::ReadOnly => FlockOperation::NonBlockingLockShared,
+        FileAccess::ReadWrite => FlockOperation::NonBlockingLockExclusive,
     };
-    // SAFETY: no memory is involved.
-    if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } != 0 {
-        let error = io::Error::last_os_error();
-        let is_held = error.raw_os_error() == Some(libc::EWOULDBLOCK);
-        return if is_held { Ok(Some(HeldLock::Flock)) } else { Err(error) };
+    match flock(file, kind) {
+        Err(Errno::WOULDBLOCK) => return Ok(Some(HeldLock::Flock)),
+        locked => locked?,
     }
     let does: &[i64] = match access {
         FileAccess::ReadOnly => &[READ],
@@ -161,42 +152,41 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
     Ok(None)
 }
 
-/// Returns a lock of one byte, of this kind.
-fn byte_lock(byte: i64, kind: libc::c_int) -> libc::flock {
-    // SAFETY: all-zero bytes are a lock from the start of the file, of no process.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    (lock.l_start, lock.l_len) = (byte, 1);
-    lock
-}
-
-/// Takes a shared lock on a byte. Returns false if another process has it exclusively. On a file
-/// system without such locks, no process can hold one.
+/// Takes a shared lock on a byte. Returns false if another process has locked it exclusively.
 fn share(file: &File, byte: i64) -> io::Result<bool> {
-    let lock = byte_lock(byte, libc::F_RDLCK);
-    // SAFETY: the lock is a live local, which the kernel reads.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
-        return Ok(true);
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-        Some(libc::EINVAL | libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(true),
-        _ => Err(error),
+    match byte_lock(file, libc::F_OFD_SETLK, (byte, libc::F_RDLCK)) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+            Ok(false)
+        }
+        taken => taken.map(|_| true),
     }
 }
 
 /// Returns true if another process has locked a byte.
 fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
-    let mut lock = byte_lock(byte, libc::F_WRLCK);
-    // SAFETY: the lock is a live local, which the kernel fills.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0 {
-        return Ok(lock.l_type != libc::F_UNLCK as libc::c_short);
+    let found = byte_lock(file, libc::F_OFD_GETLK, (byte, libc::F_WRLCK))?;
+    Ok(found.is_some_and(|found| found.l_type != libc::F_UNLCK as libc::c_short))
+}
+
+/// Executes a lock command of fcntl(2) on one byte. Returns the lock as the kernel has left it, or
+/// `None` on a file system without such locks, on which no process can hold one.
+fn byte_lock(
+    file: &File,
+    command: libc::c_int,
+    (byte, kind): (i64, libc::c_int),
+) -> io::Result<Option<libc::flock>> {
+    // SAFETY: all-zero bytes are a lock from the start of the file, of no process.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    (lock.l_start, lock.l_len) = (byte, 1);
+    // SAFETY: the lock is a live local, which the kernel reads, and fills for F_OFD_GETLK.
+    if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } == 0 {
+        return Ok(Some(lock));
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        Some(libc::EINVAL | libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(false),
+        Some(libc::EINVAL | libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(None),
         _ => Err(error),
     }
 }
@@ -222,7 +212,6 @@ fn text(path: &Path, file: &File, found: HeldLock) -> String {
     }
 }
 
-/// Returns the message for a file that another drive of this process uses.
 fn used_here(path: &Path) -> String {
     let path = path.display();
     format!("{path}: another drive of this process uses this file; name another file")
@@ -302,7 +291,7 @@ mod tests {
         });
         drop(FileDriver::open(config(false)).unwrap());
         letting_go.join().unwrap();
-        assert!(!held().contains_key(&identity(&path)));
+        assert!(!lock_unpoisoned(&HELD).contains_key(&identity(&path)));
     }
 
     fn identity(path: &Path) -> (u64, u64) {

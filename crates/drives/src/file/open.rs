@@ -1,17 +1,11 @@
-//! Opens a file drive: creates or extends the file, locks it, chooses direct I/O and the engine,
-//! and checks sizes.
+//! Opens a file drive: creates or extends the file, locks it, chooses direct I/O, and checks sizes.
 //!
-//! Runs once for each drive, on the thread that sets drives up. The order matters. The lock is
-//! taken before anything is changed, so a drive in use elsewhere is not touched. A created or
-//! extended file is made durable together with its directory entry, because later flushes sync only
-//! data. If the opening fails, a file that this created is removed again (created_file.rs). A dry
-//! run reads a file only, and has an unnamed one in place of a file that would be created.
-//! `FileDriver::open` calls this; it calls `probe.rs` and `format.rs`. Every error names the path.
-#![allow(unsafe_code)]
-
+//! The lock is taken before anything is changed, so a drive in use elsewhere is not touched. A
+//! created or extended file is made durable together with its directory entry, because later
+//! flushes sync only data. If the opening fails, a created file is removed again. A dry run uses an
+//! unnamed file in place of a file that would be created. Every error names the path.
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -19,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 use millrace_block::{Buffer, Error, ErrorKind};
 use millrace_reactor::{Backend, Config, PoolShare, Reactor};
+use rustix::fs::{Access, OFlags, access, fadvise};
 
 use super::created_file::CreatedFile;
 use super::lent_memory::LentMemory;
@@ -28,16 +23,14 @@ use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS, format};
 use crate::common::dry_run::DryRun;
 use crate::common::place::{DataPlace, file_identity};
-use crate::common::store_file::{OTHER_KIND, clear_flag, may_access, open_store};
+use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
 use crate::common::units::size_text;
-use crate::null::DryDriver;
+use crate::null::NullDriver;
 use crate::open::{DriveSettings, OpenOptions as DriveOptions, Opened};
 use crate::spec::SpecError;
 
-/// Size of the shared buffer of zeroes, in bytes.
 const ZEROES_BYTES: usize = 64 << 10;
 
-/// A drive's file that was opened and locked, and its properties.
 struct OpenedFile {
     file: File,
     created: Option<CreatedFile>,
@@ -47,7 +40,6 @@ struct OpenedFile {
     notes: Vec<String>,
 }
 
-/// Opens, locks and extends the file of a drive.
 fn open_store_of(config: &FileConfig, dry_run: Option<&DryRun>) -> Result<OpenedFile, Error> {
     let mut notes = Vec::new();
     check_engine(config, &mut notes)?;
@@ -59,7 +51,7 @@ fn open_store_of(config: &FileConfig, dry_run: Option<&DryRun>) -> Result<Opened
         false => None,
     };
     if direct && align.is_none() {
-        clear_flag(&file, libc::O_DIRECT).map_err(|error| system(&config.path, "fcntl", &error))?;
+        clear_flag(&file, OFlags::DIRECT).map_err(|error| system(&config.path, "fcntl", &error))?;
     }
     note_direct(config, align, &mut notes)?;
     if let Some(align) = align {
@@ -69,7 +61,6 @@ fn open_store_of(config: &FileConfig, dry_run: Option<&DryRun>) -> Result<Opened
     Ok(OpenedFile { file, created, held, geometry, align, notes })
 }
 
-/// Implements [`FileDriver::open`].
 pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let OpenedFile { file, created, held, geometry, align, notes } = open_store_of(&config, None)?;
     advise(&file, config.advice).map_err(|error| system(&config.path, "fadvise", &error))?;
@@ -109,7 +100,6 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     Ok(FileDriver { config, shared, share, dma_alignment, notes, warnings })
 }
 
-/// Returns the buffer of zeroes that all drives share.
 fn zeroes() -> &'static Buffer {
     static ZEROES: OnceLock<Buffer> = OnceLock::new();
     ZEROES.get_or_init(|| Buffer::new(ZEROES_BYTES))
@@ -152,7 +142,7 @@ impl DriveSettings for FileConfig {
             return Ok(look(&config, &dry_run)?);
         }
         let file = open(config)?;
-        let (notes, warnings) = (file.notes().to_vec(), file.warnings().to_vec());
+        let (notes, warnings) = (file.notes.clone(), file.warnings.clone());
         let identity = Some(file.identity());
         Ok(Opened { notes, warnings, identity, ..Opened::plain(file) })
     }
@@ -163,26 +153,26 @@ impl DriveSettings for FileConfig {
     }
 }
 
-/// Opens and closes the file for a dry run.
 fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
-    let (mut notes, mut warnings, block_bytes) = (Vec::new(), Vec::new(), 512);
-    let mut driver = DryDriver { size_bytes: 0, block_bytes, read_only: config.read_only };
-    match (open_store_of(config, Some(dry_run)), config.size_bytes) {
+    let (mut notes, mut warnings) = (Vec::new(), Vec::new());
+    let (size_bytes, block) = match (open_store_of(config, Some(dry_run)), config.size_bytes) {
         (Ok(found), _) => {
             let Geometry { size_bytes, store_bytes, logical, .. } = found.geometry;
-            (driver.size_bytes, driver.block_bytes) = (size_bytes, logical);
             warnings.extend(format::note(config, store_bytes));
             notes = found.notes;
+            (size_bytes, logical)
         }
         // The file system has no unnamed files, so that only a real start can try.
         (Err(error), Some(size_bytes))
             if !config.path.exists()
                 && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) =>
         {
-            driver.size_bytes = size_bytes;
+            (size_bytes, 512)
         }
         (Err(error), _) => return Err(error),
-    }
+    };
+    let read_only = config.read_only;
+    let driver = NullDriver { read_only, ..NullDriver::stand_in(size_bytes, block) };
     let identity = config.file_place().map(|place| place.identity);
     Ok(Opened { notes, warnings, identity, ..Opened::plain(driver) })
 }
@@ -234,7 +224,7 @@ fn open_file(
                 }
             }
             Some(_) if !config.read_only => {
-                may_access(path, libc::W_OK)?;
+                access(path, Access::WRITE_OK)?;
                 open_store(path, options.read(true), flags)
             }
             _ => open_store(path, options.read(true).write(!config.read_only), flags),
@@ -254,60 +244,43 @@ fn open_file(
 }
 
 fn open_error(config: &FileConfig, error: &io::Error) -> Error {
-    let (path, errno) = (config.path.display(), error.raw_os_error());
-    match errno {
+    let errno = error.raw_os_error();
+    let text = match errno {
         Some(libc::ENOENT) if std::fs::symlink_metadata(&config.path).is_ok() => {
-            let text = format!(
-                "{path}: this symbolic link points to a file that does not exist; create that file"
-            );
-            Error::system(text, errno)
+            "this symbolic link points to a file that does not exist; create that file"
         }
         Some(libc::ENOENT) if has_folder(config) && config.read_only => {
-            let text = format!("{path}: there is no such file; create it, or correct the path");
-            Error::system(text, errno)
+            "there is no such file; create it, or correct the path"
         }
         Some(libc::ENOENT) if config.size_bytes.is_none() && has_folder(config) => {
-            let text = format!("{path}: there is no such file; give size= to create it");
-            Error::system(text, errno)
+            "there is no such file; give size= to create it"
         }
-        Some(libc::ENOENT) => {
-            let text = format!("{path}: its directory does not exist; create it first");
-            Error::system(text, errno)
-        }
-        Some(libc::ENOSPC) => {
-            let text =
-                format!("{path}: its file system is full; free some space, or choose another file");
-            Error::system(text, errno)
-        }
-        Some(libc::EBUSY) => {
-            let text = format!("{path}: in use, perhaps mounted; unmount it first");
-            Error::new(ErrorKind::Busy, text)
-        }
-        Some(libc::EACCES | libc::EROFS) if config.path.symlink_metadata().is_err() => {
-            let text = format!(
-                "{path}: cannot create it ({error}): no file can be created in its directory; \
-                 change that, or name another file"
-            );
-            Error::system(text, errno)
-        }
-        Some(libc::EACCES) if may_access(&config.path, libc::R_OK).is_err() => {
-            let text = format!(
-                "{path}: this user may not read it; change its mode, or run this as its owner"
-            );
-            Error::system(text, errno)
+        Some(libc::ENOENT) => "its directory does not exist; create it first",
+        Some(libc::ENOSPC) => "its file system is full; free some space, or choose another file",
+        Some(libc::EBUSY) => "in use, perhaps mounted; unmount it first",
+        Some(libc::EACCES | libc::EROFS) if config.path.symlink_metadata().is_err() => &format!(
+            "cannot create it ({error}): no file can be created in its directory; change that, or \
+             name another file"
+        ),
+        Some(libc::EACCES) if access(&config.path, Access::READ_OK).is_err() => {
+            "this user may not read it; change its mode, or run this as its owner"
         }
         Some(libc::EACCES | libc::EROFS) if !config.read_only => {
             let why = match errno {
                 Some(libc::EACCES) => "this user may not write to the file".to_owned(),
                 _ => error.to_string(),
             };
-            let text = format!(
-                "{path}: {why}; change its mode, or serve it read-only: read-only=on, or `serve \
+            &format!(
+                "{why}; change its mode, or serve it read-only: read-only=on, or `serve \
                  --read-only`"
-            );
-            Error::system(text, errno)
+            )
         }
-        _ => system(&config.path, "open", error),
+        _ => return system(&config.path, "open", error),
+    };
+    let text = format!("{}: {text}", config.path.display());
+    match errno {
+        Some(libc::EBUSY) => Error::new(ErrorKind::Busy, text),
+        _ => Error::system(text, errno),
     }
 }
 
@@ -318,7 +291,6 @@ fn is_for_devices(path: &Path) -> bool {
     folder.is_some_and(|folder| folder.starts_with("/dev") && !folder.starts_with("/dev/shm"))
 }
 
-/// Returns true if the file's directory exists.
 fn has_folder(config: &FileConfig) -> bool {
     let folder = config.path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.is_none_or(Path::is_dir)
@@ -357,7 +329,6 @@ fn geometry_of(
     Ok(geometry)
 }
 
-/// Returns the size that the drive must have.
 fn size_of(
     geometry: &Geometry,
     config: &FileConfig,
@@ -411,7 +382,6 @@ fn too_full(file: &File, config: &FileConfig, size_bytes: u64) -> Option<String>
     ))
 }
 
-/// Extends the file sparsely, and makes the new size and the directory entry durable.
 fn extend(file: &File, config: &FileConfig, size_bytes: u64) -> io::Result<()> {
     file.set_len(size_bytes)?;
     file.sync_all()?;
@@ -427,18 +397,13 @@ fn extend_unnamed(file: &File, size_bytes: u64) -> io::Result<()> {
     if file.metadata()?.nlink() == 0 { file.set_len(size_bytes) } else { Ok(()) }
 }
 
-/// Passes the expected access pattern to the page cache.
 fn advise(file: &File, advice: Advice) -> io::Result<()> {
     let advice = match advice {
         Advice::Normal => return Ok(()),
-        Advice::Random => libc::POSIX_FADV_RANDOM,
-        Advice::Sequential => libc::POSIX_FADV_SEQUENTIAL,
+        Advice::Random => rustix::fs::Advice::Random,
+        Advice::Sequential => rustix::fs::Advice::Sequential,
     };
-    // SAFETY: no memory is involved.
-    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) } {
-        0 => Ok(()),
-        errno => Err(io::Error::from_raw_os_error(errno)),
-    }
+    Ok(fadvise(file, 0, None, advice)?)
 }
 
 fn note_direct(

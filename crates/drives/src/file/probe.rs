@@ -1,19 +1,21 @@
 //! Probes a file or block device: size, alignment, direct I/O, discard.
 //!
-//! Runs when a file drive is opened, and again for its size when it may have grown; never on the
-//! path of an I/O. Alignment comes from statx (STATX_DIOALIGN, Linux 6.1) or from trial reads;
-//! properties of devices come from the BLK* ioctls and sysfs. `file.rs` calls this. Kernel
-//! counterpart: bdev_limits and `struct kstat`.
+//! Alignment comes from statx (STATX_DIOALIGN, Linux 6.1) or from trial reads; properties of
+//! devices come from the BLK* ioctls and sysfs. Kernel counterparts: bdev_limits and `struct
+//! kstat`.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use millrace_block::Buffer;
+use millrace_machine::lock_unpoisoned;
+use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags, fallocate, fstatvfs, seek, statx};
+use rustix::io::Errno;
 
 // ioctl numbers of linux/fs.h, because the libc crate lacks some of them. The values are those of
 // the generic ABI (x86, Arm, RISC-V, s390).
@@ -33,13 +35,10 @@ const MERGE_BYTES: u64 = 128 << 10;
 /// Alignment that direct I/O requires, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirectAlign {
-    /// Alignment of memory addresses.
     pub(crate) memory: u32,
-    /// Alignment of offsets and lengths.
     pub(crate) offset: u32,
 }
 
-/// Properties of a file or block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) is_block: bool,
@@ -61,11 +60,7 @@ pub(crate) struct Geometry {
     pub(crate) identity: (u64, u64),
 }
 
-/// Reads the size, limits and identity of an open file or block device. Leaves out the alignment
-/// for direct I/O.
-///
-/// # Errors
-/// Returns an error if `file` is neither a regular file nor a block device, or cannot be queried.
+/// Reads the size, limits and identity of an open file or block device.
 pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
     let meta = file.metadata()?;
     if meta.file_type().is_block_device() {
@@ -114,15 +109,13 @@ fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
 }
 
 /// Returns the maximum length of merged requests for a device, or for the device below a file
-/// system, according to its queue. File systems without a single block device (overlays, networks)
-/// get the default.
+/// system. File systems without a single block device (overlays, networks) get the default.
 fn merge_bytes_of(dev: u64) -> u32 {
-    /// Device of the last lookup, its result, and the time of the lookup.
     static LAST: Mutex<Option<(u64, u32, Instant)>> = Mutex::new(None);
     /// Time for which the result of a lookup is reused: as long as it takes to open thousands of
     /// files on one device.
     const FRESH: Duration = Duration::from_secs(1);
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = lock_unpoisoned(&LAST);
     if let Some((known, bytes, asked)) = *last
         && known == dev
         && asked.elapsed() < FRESH
@@ -143,7 +136,6 @@ fn merge_bytes(optimal: u64, longest: u64) -> u32 {
     u32::try_from(wanted.min(most)).unwrap_or(u32::MAX)
 }
 
-/// Reads a number from the device by ioctl.
 fn ask<T: Default>(file: &File, request: u64) -> io::Result<T> {
     let mut value = T::default();
     // SAFETY: the requests of this file write one number of the type that their callers name.
@@ -166,7 +158,6 @@ fn queue_number(rdev: u64, name: &str) -> Option<u64> {
     })
 }
 
-/// Reads a path below the sysfs directory of the device, or of the disk that it is a partition of.
 fn of_disk<T>(rdev: u64, place: &str, read: impl Fn(String) -> Option<T>) -> Option<T> {
     let (major, minor) = (libc::major(rdev), libc::minor(rdev));
     ["", "../"].iter().find_map(|up| read(format!("/sys/dev/block/{major}:{minor}/{up}{place}")))
@@ -180,17 +171,11 @@ pub(crate) fn direct_align(file: &File) -> Option<DirectAlign> {
     }
 }
 
-/// Returns the alignment that statx reports, or `None` if the kernel or file system reports none.
 fn statx_align(file: &File) -> Option<DirectAlign> {
-    // SAFETY: all zeroes is a value of this plain struct.
-    let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);
-    // SAFETY: an empty path and a live struct to fill.
-    let done = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, &mut found) };
-    if done < 0 || found.stx_mask & mask == 0 {
-        return None;
-    }
-    Some(DirectAlign { memory: found.stx_dio_mem_align, offset: found.stx_dio_offset_align })
+    let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let is_known = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    let (memory, offset) = (found.stx_dio_mem_align, found.stx_dio_offset_align);
+    is_known.then_some(DirectAlign { memory, offset })
 }
 
 /// Finds the smallest unit in which a trial read succeeds, and uses it for memory, too.
@@ -210,21 +195,14 @@ fn probe_align(file: &File) -> Option<DirectAlign> {
 /// data.
 pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
-    let behind = metadata.len().next_multiple_of(1 << 20) as i64;
-    // SAFETY: no memory is involved.
-    unsafe { libc::fallocate(file.as_raw_fd(), mode, behind, 4096) == 0 }
+    let behind = metadata.len().next_multiple_of(1 << 20);
+    fallocate(file, FallocateFlags::from_bits_retain(mode as u32), behind, 4096).is_ok()
 }
 
-/// Returns the free space of a file's file system, in bytes.
 pub(crate) fn free_bytes(file: &File) -> Option<u64> {
-    // SAFETY: all zeroes is a value of this plain struct.
-    let mut found: libc::statvfs64 = unsafe { std::mem::zeroed() };
-    // SAFETY: an open descriptor and a live struct to fill.
-    let done = unsafe { libc::fstatvfs64(file.as_raw_fd(), &raw mut found) };
-    (done == 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
+    fstatvfs(file).ok().map(|found| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// Next data of a file after an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextData {
     /// Data start at this offset, which may be after a hole.
@@ -234,33 +212,15 @@ pub(crate) enum NextData {
     End(u64),
 }
 
-/// Finds the next data of a file from `offset` on.
-///
-/// # Errors
-/// Returns the system's error.
 pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<NextData> {
-    match seek(file, offset, libc::SEEK_DATA) {
-        Ok(start) => Ok(NextData::Data(start)),
-        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
-            seek(file, 0, libc::SEEK_END).map(NextData::End)
-        }
-        Err(error) => Err(error),
+    match seek(file, SeekFrom::Data(offset)) {
+        Err(Errno::NXIO) => Ok(NextData::End(seek(file, SeekFrom::End(0))?)),
+        start => Ok(NextData::Data(start?)),
     }
 }
 
-/// Returns the end of the data that lie at `offset`.
-///
-/// # Errors
-/// Returns the system's error.
 pub(crate) fn data_end(file: &File, offset: u64) -> io::Result<u64> {
-    seek(file, offset, libc::SEEK_HOLE)
-}
-
-/// Calls lseek, which moves the file's position; nothing else uses the position.
-fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
-    // SAFETY: no memory is involved.
-    let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
-    if at < 0 { Err(io::Error::last_os_error()) } else { Ok(at as u64) }
+    Ok(seek(file, SeekFrom::Hole(offset))?)
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
 //! `FileQueue`: hardware queue of a file or block device, on one I/O thread.
 //!
-//! A queue is opened on its thread and used only there. Requests become operations of the thread's
-//! reactor, which submits them in its next turn, so `commit_rqs` costs nothing; completions arrive
-//! through an inbox. With `aio=inline`, an operation is complete when it is pushed, without an
-//! inbox. Short transfers are continued, EINTR and EAGAIN are retried, and misaligned memory goes
-//! through a bounce buffer (counted). The block layer calls this under the serve lock; it calls
-//! `engine.rs`. Invariant: the memory of an operation stays in place until the operation has
-//! completed; a queue that is dropped earlier leaks it.
+//! Requests become operations of the thread's reactor, which submits them in its next turn, so
+//! `commit_rqs` costs nothing; completions arrive through an inbox. Short transfers are continued,
+//! EINTR and EAGAIN are retried, and misaligned memory goes through a bounce buffer. Invariant: the
+//! memory of an operation stays in place until the operation has completed; a queue that is dropped
+//! earlier leaks it.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -23,7 +21,7 @@ use millrace_reactor::Completion;
 use super::FileState;
 use super::engine::{CANCEL_MARK, Engine};
 use super::flight::{FileOperation, Flight};
-use crate::common::outcomes::{Outcome, Outcomes};
+use crate::common::outcomes::{Outcome, Outcomes, completion_data};
 
 /// Maximum number of bounce buffers of a queue. Further requests that need one wait for a
 /// completion.
@@ -40,7 +38,6 @@ const BLKZEROOUT: u64 = 0x127f;
 pub(crate) const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 pub(crate) const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// A hardware queue of a file or block device.
 pub(crate) struct FileQueue {
     shared: Arc<FileState>,
     engine: Engine,
@@ -57,7 +54,6 @@ pub(crate) struct FileQueue {
 unsafe impl Send for FileQueue {}
 
 impl FileQueue {
-    /// Creates a queue with `depth` tags.
     pub(crate) fn new(shared: Arc<FileState>, engine: Engine, depth: u32) -> FileQueue {
         let depth = depth as usize;
         FileQueue {
@@ -115,7 +111,6 @@ impl FileQueue {
         self.bounce(index)
     }
 
-    /// Sends a flight's data through a bounce buffer. Returns false if none is left.
     #[cold]
     fn bounce(&mut self, index: usize) -> bool {
         let buffer = match self.bounces.pop() {
@@ -204,7 +199,6 @@ impl FileQueue {
         Some(status)
     }
 
-    /// Records that an operation moved `bytes`. Returns `None` if there is more to move.
     #[inline]
     fn moved(&mut self, index: usize, bytes: u64) -> Option<Status> {
         let flight = &mut self.flights[index];
@@ -300,15 +294,9 @@ impl DriverQueue<Native> for FileQueue {
         self.flights[tag.0 as usize].bounce.is_some()
     }
 
-    /// Returns the result of the last system call in strace's notation, or why there was no system
-    /// call.
+    /// Returns the result of the last system call in the notation of strace.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
-        match moment {
-            Moment::Issue => DriverData::default(),
-            Moment::Complete => {
-                DriverData::text(format_args!("= {}", self.flights[tag.0 as usize].result))
-            }
-        }
+        completion_data(moment, format_args!("= {}", self.flights[tag.0 as usize].result))
     }
 
     fn commit_rqs(&mut self) {

@@ -1,7 +1,6 @@
-//! Parses a drive spec into the settings of a file drive, and defines the driver's row in the
-//! driver table.
+//! Settings of a file drive, parsed from a spec, and the driver's row in the driver table.
 //!
-//! Opens nothing. `crate::open` calls this. Errors name the key and its value.
+//! Nothing is opened. Errors name the key and its value.
 
 use millrace_block::QueueKind;
 
@@ -10,12 +9,11 @@ use crate::common::values::switch;
 use crate::open::DriverRow;
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "file",
-    keys: &["path", "size", "grow", "direct", "aio", "advice", "depth", "lock", "read-only"],
+    keys: "path size grow direct aio advice depth lock read-only",
     main_key: None,
-    path_keys: &["path"],
+    path_keys: "path",
     queues: QueueKind::OwnerOnly,
     settings: |spec| Ok(Box::new(settings_of(spec)?)),
 };
@@ -30,27 +28,24 @@ fn settings_of(spec: &Spec) -> Result<FileConfig, SpecError> {
         "auto" => Some(Direct::Auto),
         text => switch(text).map(|on| if on { Direct::On } else { Direct::Off }),
     };
-    let aio = |text: &str| match text {
-        "auto" => Some(Aio::Auto),
-        "uring" => Some(Aio::Uring),
-        "threads" => Some(Aio::Threads),
-        "inline" => Some(Aio::Inline),
-        _ => None,
-    };
-    let advice = |text: &str| match text {
-        "normal" => Some(Advice::Normal),
-        "random" => Some(Advice::Random),
-        "sequential" => Some(Advice::Sequential),
-        _ => None,
-    };
-    let advice = spec.value("advice", advice, "write normal, random or sequential")?;
+    let aio = [
+        ("uring", Aio::Uring),
+        ("threads", Aio::Threads),
+        ("inline", Aio::Inline),
+        ("auto", Aio::Auto),
+    ];
+    let advice = [
+        ("normal", Advice::Normal),
+        ("random", Advice::Random),
+        ("sequential", Advice::Sequential),
+    ];
     let config = FileConfig {
         path: path.into(),
         size_bytes: spec.size("size")?,
         grow: spec.switch("grow")?.unwrap_or(default.grow),
         direct: spec.value("direct", direct, "write on, off or auto")?.unwrap_or_default(),
-        aio: spec.value("aio", aio, "write uring, threads, inline or auto")?.unwrap_or_default(),
-        advice: advice.unwrap_or_default(),
+        aio: spec.choice("aio", &aio)?.unwrap_or_default(),
+        advice: spec.choice("advice", &advice)?.unwrap_or_default(),
         depth: spec.depth()?.unwrap_or(default.depth),
         lock: spec.switch("lock")?.unwrap_or(default.lock),
         read_only: spec.switch("read-only")?.unwrap_or(default.read_only),

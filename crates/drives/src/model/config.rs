@@ -1,9 +1,7 @@
-//! Settings of a simulated SSD, with range checks. `preset.rs` has the settings of real drives.
+//! Settings of a simulated SSD, with range checks.
 //!
-//! Times are in nanoseconds, rates in bytes per second, sizes in bytes. `open.rs` makes settings
-//! from specs, and programs fill them in directly; `timing.rs` and the driver read them. Invariant
-//! of validated settings: the arithmetic of `timing.rs` never divides by zero, and does not
-//! overflow for centuries of virtual time.
+//! Invariant of validated settings: the arithmetic of `timing.rs` never divides by zero, and does
+//! not overflow for centuries of virtual time.
 
 use std::sync::Arc;
 
@@ -57,10 +55,6 @@ impl Default for ModelConfig {
 }
 
 impl ModelConfig {
-    /// Checks the range of every setting.
-    ///
-    /// # Errors
-    /// Returns a sentence that names the field, its value and its range.
     pub(crate) fn validate(&self) -> Result<(), String> {
         let range = |name: &str, value: u64, least: u64, most: u64| match value {
             value if (least..=most).contains(&value) => Ok(()),

@@ -1,33 +1,35 @@
 //! `ModelController`: a number of tags and a link that several simulated drives share.
 //!
-//! The controller stands for an AHCI controller, an SCU, or an HBA of \[FALCON\]'s test bed. Each
-//! drive holds a `ControllerPort`, through which it takes and returns tags. Tags are shared fairly:
-//! while a drive waits for its first tags, drives above an equal share get none. A spec refers to a
-//! controller by its name, which exists as long as a drive uses it. The model's queues call this.
-//! The mutexes here are the last in the lock order and never held during a call.
+//! The controller stands for an AHCI controller, an SCU, or an HBA of \[FALCON\]'s test bed. Tags
+//! are shared fairly: while a drive waits for its first tags, drives above an equal share get none.
+//! A spec refers to a controller by its name, which exists as long as a drive uses it. The mutexes
+//! here are the last in the lock order and never held during a call.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use millrace_machine::lock_unpoisoned;
+use std::sync::{Arc, Mutex, Weak};
 
-use super::link::{BookedTransfer, LinkDirection};
+use super::io::ModelIo;
+use super::link::{BookedTransfer, DuplexLink};
 
 /// A controller that several simulated drives are attached to.
 #[derive(Debug)]
 pub struct ModelController {
     name: String,
-    tags: u32,
-    bytes_per_s: u64,
-    command_ns: u64,
+    pub(crate) limits: ControllerLimits,
     command_free_ns: Mutex<u64>,
     ports: Mutex<PortTable>,
-    to_host: Mutex<LinkDirection>,
-    from_host: Mutex<LinkDirection>,
+    link: Mutex<DuplexLink>,
 }
 
 /// Limits of a controller; 0 means no limit.
-struct Limits {
-    tags: u32,
-    bytes_per_s: u64,
-    command_ns: u64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ControllerLimits {
+    /// Number of tags for all drives of the controller.
+    pub(crate) tags: u32,
+    /// Bandwidth of the link in each direction.
+    pub(crate) bytes_per_s: u64,
+    /// Time for which a command occupies the controller.
+    pub(crate) command_ns: u64,
 }
 
 /// Limits that a drive's spec sets for its controller.
@@ -38,7 +40,15 @@ pub(crate) struct ControllerOptions {
     pub(crate) command_ns: Option<u64>,
 }
 
-/// Tags in use, in total and by each drive.
+impl ControllerOptions {
+    fn or(&self, default: ControllerLimits) -> ControllerLimits {
+        ControllerLimits {
+            tags: self.tags.unwrap_or(default.tags),
+            bytes_per_s: self.bytes_per_s.unwrap_or(default.bytes_per_s),
+            command_ns: self.command_ns.unwrap_or(default.command_ns),
+        }
+    }
+}
 #[derive(Debug, Default)]
 struct PortTable {
     in_flight: u32,
@@ -55,98 +65,55 @@ struct PortState {
 /// Controllers that specs have named and that drives still use.
 static NAMED: Mutex<Vec<Weak<ModelController>>> = Mutex::new(Vec::new());
 
-/// Locks a mutex, ignoring poison: a panic leaves plain counts, which are consistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ModelController {
     /// Creates a controller with `tags` tags for all its drives, and a link of `bytes_per_s` bytes
     /// a second in each direction; 0 means no limit.
     #[must_use]
     pub fn new(name: &str, tags: u32, bytes_per_s: u64) -> Arc<ModelController> {
-        ModelController::with_command_time(name, Limits { tags, bytes_per_s, command_ns: 0 })
+        ModelController::with_limits(name, ControllerLimits { tags, bytes_per_s, command_ns: 0 })
     }
 
-    /// Creates a controller that every command occupies for a time, one command after the other,
-    /// before it reaches the drive.
-    fn with_command_time(name: &str, limits: Limits) -> Arc<ModelController> {
-        let Limits { tags, bytes_per_s, command_ns } = limits;
+    fn with_limits(name: &str, limits: ControllerLimits) -> Arc<ModelController> {
         Arc::new(ModelController {
             name: name.into(),
-            tags,
-            bytes_per_s,
-            command_ns,
+            limits,
             command_free_ns: Mutex::new(0),
             ports: Mutex::default(),
-            to_host: Mutex::new(LinkDirection::new(bytes_per_s)),
-            from_host: Mutex::new(LinkDirection::new(bytes_per_s)),
+            link: Mutex::new(DuplexLink::new(limits.bytes_per_s, limits.bytes_per_s)),
         })
     }
-
     /// Returns the controller with this name that another drive uses, or creates one. Limits that
-    /// are not given are those of the existing one.
-    ///
-    /// # Errors
-    /// Returns the existing controller if its limits differ.
+    /// `asked` leaves out are those of the existing controller. Returns the existing one as an
+    /// error if its limits differ.
     pub(crate) fn named(name: &str, asked: ControllerOptions) -> Result<Arc<Self>, Arc<Self>> {
-        let mut named = lock(&NAMED);
+        let mut named = lock_unpoisoned(&NAMED);
         named.retain(|controller| controller.strong_count() > 0);
         let found = named.iter().filter_map(Weak::upgrade).find(|c| c.name == name);
         if let Some(found) = found {
-            let same = asked.tags.is_none_or(|tags| tags == found.tags)
-                && asked.bytes_per_s.is_none_or(|rate| rate == found.bytes_per_s)
-                && asked.command_ns.is_none_or(|time| time == found.command_ns);
+            let same = asked.or(found.limits) == found.limits;
             return if same { Ok(found) } else { Err(found) };
         }
-        let limits = Limits {
-            tags: asked.tags.unwrap_or(0),
-            bytes_per_s: asked.bytes_per_s.unwrap_or(0),
-            command_ns: asked.command_ns.unwrap_or(0),
-        };
-        let made = ModelController::with_command_time(name, limits);
+        let unlimited = ControllerLimits { tags: 0, bytes_per_s: 0, command_ns: 0 };
+        let made = ModelController::with_limits(name, asked.or(unlimited));
         named.push(Arc::downgrade(&made));
         Ok(made)
     }
 
-    /// Returns the number of tags for all its drives; 0 means no limit.
-    #[must_use]
-    pub fn tags(&self) -> u32 {
-        self.tags
-    }
-
-    /// Returns the bandwidth in each direction in bytes per second; 0 means no limit.
-    #[must_use]
-    pub fn bytes_per_s(&self) -> u64 {
-        self.bytes_per_s
-    }
-
-    /// Returns the time for which a command occupies the controller, in nanoseconds; 0 for none.
-    #[must_use]
-    pub fn command_ns(&self) -> u64 {
-        self.command_ns
-    }
-
     /// Books a command that arrives at `now_ns`. Returns when it reaches the drive.
     pub(crate) fn book_command(&self, now_ns: u64) -> u64 {
-        if self.command_ns == 0 {
+        if self.limits.command_ns == 0 {
             return now_ns;
         }
-        let mut free_ns = lock(&self.command_free_ns);
-        *free_ns = now_ns.max(*free_ns) + self.command_ns;
+        let mut free_ns = lock_unpoisoned(&self.command_free_ns);
+        *free_ns = now_ns.max(*free_ns) + self.limits.command_ns;
         *free_ns
     }
 
-    pub(crate) fn book_to_host(&self, now_ns: u64, nr_sectors: u32) -> BookedTransfer {
-        lock(&self.to_host).book(now_ns, nr_sectors)
-    }
-
-    pub(crate) fn book_from_host(&self, now_ns: u64, nr_sectors: u32) -> BookedTransfer {
-        lock(&self.from_host).book(now_ns, nr_sectors)
+    pub(crate) fn book_transfer(&self, now_ns: u64, io: ModelIo) -> BookedTransfer {
+        lock_unpoisoned(&self.link).book(now_ns, io)
     }
 }
 
-/// The port of a controller that a drive is attached to.
 #[derive(Debug)]
 pub(crate) struct ControllerPort {
     pub(crate) controller: Arc<ModelController>,
@@ -156,7 +123,7 @@ pub(crate) struct ControllerPort {
 impl ControllerPort {
     /// Takes a free port. The drive has no tags yet.
     pub(crate) fn new(controller: Arc<ModelController>) -> ControllerPort {
-        let mut ports = lock(&controller.ports);
+        let mut ports = lock_unpoisoned(&controller.ports);
         let index = ports.list.iter().position(|port| !port.taken).unwrap_or(ports.list.len());
         if index == ports.list.len() {
             ports.list.push(PortState::default());
@@ -168,11 +135,11 @@ impl ControllerPort {
 
     /// Takes a tag. Returns false if none is free, or if other drives have precedence.
     pub(crate) fn take(&self) -> bool {
-        let tags = self.controller.tags;
+        let tags = self.controller.limits.tags;
         if tags == 0 {
             return true;
         }
-        let mut ports = lock(&self.controller.ports);
+        let mut ports = lock_unpoisoned(&self.controller.ports);
         let busy = ports.list.iter().filter(|port| port.in_flight > 0 || port.waiting).count();
         let share = (tags / busy.max(1) as u32).max(1);
         let others_wait = ports
@@ -192,8 +159,8 @@ impl ControllerPort {
 
     /// Returns tags to the controller.
     pub(crate) fn give(&self, count: u32) {
-        if self.controller.tags > 0 {
-            let mut ports = lock(&self.controller.ports);
+        if self.controller.limits.tags > 0 {
+            let mut ports = lock_unpoisoned(&self.controller.ports);
             ports.in_flight -= count;
             ports.list[self.index].in_flight -= count;
         }
@@ -202,7 +169,7 @@ impl ControllerPort {
 
 impl Drop for ControllerPort {
     fn drop(&mut self) {
-        let mut ports = lock(&self.controller.ports);
+        let mut ports = lock_unpoisoned(&self.controller.ports);
         let left = std::mem::take(&mut ports.list[self.index]);
         ports.in_flight -= left.in_flight;
     }
@@ -273,8 +240,8 @@ mod tests {
         let again = named(None).unwrap();
         assert!(Arc::ptr_eq(&first, &again));
         let other = named(Some(32)).unwrap_err();
-        assert_eq!(other.tags(), 250);
+        assert_eq!(other.limits.tags, 250);
         drop((first, again, other));
-        assert_eq!(named(Some(32)).unwrap().tags(), 32);
+        assert_eq!(named(Some(32)).unwrap().limits.tags, 32);
     }
 }

@@ -12,7 +12,7 @@ pub enum ModelIoKind {
     DurableWrite,
     /// Completes when all earlier writes are on the units.
     Flush,
-    /// Properties of an I/O from which its completion time is computed.
+    /// Transfers no data and occupies no unit, such as a discard.
     Command,
 }
 

@@ -1,23 +1,21 @@
-//! `LinkDirection`: one direction of a link, which carries one transfer after the other.
+//! `DuplexLink`: a link that carries one transfer at a time in each direction.
 //!
-//! Pure arithmetic on virtual time. timing.rs books transfers here, and so does a controller that
-//! several drives share.
+//! `Timing` books transfers here in virtual time, as does a controller that several drives share.
 
-/// One direction of a link.
+use super::io::{ModelIo, ModelIoKind};
+
 #[derive(Debug)]
-pub(crate) struct LinkDirection {
+struct LinkDirection {
     bytes_per_s: u64,
     free_ns: u64,
 }
 
 impl LinkDirection {
-    /// Creates an idle link; 0 means no limit.
-    pub(crate) fn new(bytes_per_s: u64) -> LinkDirection {
+    fn new(bytes_per_s: u64) -> LinkDirection {
         LinkDirection { bytes_per_s, free_ns: 0 }
     }
 
-    /// Books a transfer on the link.
-    pub(crate) fn book(&mut self, now_ns: u64, nr_sectors: u32) -> BookedTransfer {
+    fn book(&mut self, now_ns: u64, nr_sectors: u32) -> BookedTransfer {
         if self.bytes_per_s == 0 {
             return BookedTransfer::default();
         }
@@ -30,7 +28,31 @@ impl LinkDirection {
     }
 }
 
-/// A transfer that is booked on a link.
+#[derive(Debug)]
+pub(crate) struct DuplexLink {
+    to_host: LinkDirection,
+    from_host: LinkDirection,
+}
+
+impl DuplexLink {
+    /// Creates an idle link with these bandwidths in bytes per second; 0 means no limit.
+    pub(crate) fn new(to_host: u64, from_host: u64) -> DuplexLink {
+        let (to_host, from_host) = (LinkDirection::new(to_host), LinkDirection::new(from_host));
+        DuplexLink { to_host, from_host }
+    }
+
+    /// Books the transfer of an I/O's data, if it has any.
+    pub(crate) fn book(&mut self, now_ns: u64, io: ModelIo) -> BookedTransfer {
+        match io.kind {
+            ModelIoKind::Read => self.to_host.book(now_ns, io.nr_sectors),
+            ModelIoKind::Write | ModelIoKind::DurableWrite => {
+                self.from_host.book(now_ns, io.nr_sectors)
+            }
+            ModelIoKind::Flush | ModelIoKind::Command => BookedTransfer::default(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BookedTransfer {
     transfer_ns: u64,

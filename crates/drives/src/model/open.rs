@@ -1,13 +1,12 @@
 //! Parses a spec into the settings of a simulated drive.
 //!
-//! The settings are those of a preset, or the defaults, with single keys overridden. `open` and
-//! `open_on` call this. An unknown preset gets an error that suggests the nearest known one.
+//! The settings are those of a preset, or the defaults, with single keys overridden.
 
 use millrace_block::{Error, ErrorKind, QueueKind};
 
 use super::ModelDriver;
 use super::config::{ModelConfig, ModelContents, ModelTiming};
-use super::controller::{ControllerOptions, ModelController};
+use super::controller::{ControllerLimits, ControllerOptions, ModelController};
 use super::preset::{ModelPreset, model_presets};
 use super::service_times::UsualTimes;
 use crate::common::units::{rate_bytes_per_s, size_bytes};
@@ -15,37 +14,13 @@ use crate::common::words::nearest;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "model",
-    keys: &[
-        "preset",
-        "size",
-        "block",
-        "queues",
-        "depth",
-        "data",
-        "units",
-        "page",
-        "read",
-        "write",
-        "latency",
-        "read-command",
-        "write-command",
-        "read-bandwidth",
-        "write-bandwidth",
-        "buffer",
-        "jitter",
-        "tail-share",
-        "tail",
-        "seed",
-        "controller",
-        "controller-tags",
-        "controller-bandwidth",
-        "controller-command",
-    ],
+    keys: "preset size block queues depth data units page read write latency read-command \
+           write-command read-bandwidth write-bandwidth buffer jitter tail-share tail \
+           seed controller controller-tags controller-bandwidth controller-command",
     main_key: None,
-    path_keys: &[],
+    path_keys: "",
     queues: QueueKind::AnyThread,
     settings: |spec| {
         let config = config_of(spec)?;
@@ -60,20 +35,15 @@ impl DriveSettings for ModelConfig {
     }
 }
 
-/// Parses and checks the settings of a spec.
 pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
     let base = base_of(spec)?;
-    let contents = |text: &str| match text {
-        "none" => Some(ModelContents::None),
-        "ram" => Some(ModelContents::Ram),
-        _ => None,
-    };
+    let contents = [("none", ModelContents::None), ("ram", ModelContents::Ram)];
     Ok(ModelConfig {
         size_bytes: spec.size("size")?.unwrap_or(base.size_bytes),
         block_size: spec.block()?.unwrap_or(base.block_size),
         queues: spec.number("queues", 2048)?.unwrap_or(base.queues),
         depth: spec.depth()?.unwrap_or(base.depth),
-        contents: spec.value("data", contents, "write none or ram")?.unwrap_or_default(),
+        contents: spec.choice("data", &contents)?.unwrap_or_default(),
         timing: timing_of(spec, base.timing)?,
         controller: controller_of(spec)?,
     })
@@ -100,7 +70,7 @@ fn base_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
 }
 
 fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
-    let given = FLASH_KEYS.into_iter().find(|key| base.disk.is_some() && spec.get(key).is_some());
+    let given = FLASH_KEYS.split(' ').find(|key| base.disk.is_some() && spec.get(key).is_some());
     if let Some(key) = given {
         return Err(spec.invalid(key, "the preset is a rotating disk, which has no such setting"));
     }
@@ -131,20 +101,8 @@ fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
 }
 
 /// Keys that do not apply to rotating disks.
-const FLASH_KEYS: [&str; 12] = [
-    "units",
-    "page",
-    "read",
-    "write",
-    "latency",
-    "read-command",
-    "write-command",
-    "read-bandwidth",
-    "write-bandwidth",
-    "buffer",
-    "tail-share",
-    "tail",
-];
+const FLASH_KEYS: &str = "units page read write latency read-command write-command \
+                          read-bandwidth write-bandwidth buffer tail-share tail";
 
 fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>, SpecError> {
     let tags = spec.number("controller-tags", 1 << 20)?;
@@ -160,10 +118,10 @@ fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>,
     };
     let found = ModelController::named(name, ControllerOptions { tags, bytes_per_s, command_ns });
     found.map(Some).map_err(|known| {
-        let (tags, rate, time) = (known.tags(), known.bytes_per_s(), known.command_ns());
+        let ControllerLimits { tags, bytes_per_s, command_ns } = known.limits;
         let text = format!(
-            "another drive has a controller of this name with {tags} tags, {rate} bytes per second \
-             and {time} ns a command (0 for no limit); give both the same"
+            "another drive has a controller of this name with {tags} tags, {bytes_per_s} bytes per \
+             second and {command_ns} ns a command (0 for no limit); give both the same"
         );
         spec.invalid("controller", &text)
     })
@@ -218,9 +176,9 @@ mod tests {
             disk: None,
         };
         assert_eq!(config.timing, expected);
-        let controller = config.controller.unwrap();
-        let limits = (controller.tags(), controller.bytes_per_s(), controller.command_ns());
-        assert_eq!(limits, (11, 12_000_000_000, 13_000));
+        let expected =
+            ControllerLimits { tags: 11, bytes_per_s: 12_000_000_000, command_ns: 13_000 };
+        assert_eq!(config.controller.unwrap().limits, expected);
     }
 
     #[test]
@@ -236,7 +194,7 @@ mod tests {
     #[test]
     fn a_disk_that_rotates_refuses_the_settings_of_flash() {
         assert!(config("model:preset=hdd7200,size=1t,data=ram,depth=4").timing.disk.is_some());
-        for key in FLASH_KEYS {
+        for key in FLASH_KEYS.split(' ') {
             let text = error(&format!("model:preset=hdd7200,{key}=1"));
             assert!(text.contains(key) && text.contains("rotating disk"), "{text}");
         }

@@ -43,11 +43,9 @@ pub struct ModelPreset {
     write_ns: u64,
     fixed_ns: u64,
     buffer_bytes: u64,
-    /// Timing of the disk, if the drive rotates.
     disk: Option<ModelDisk>,
 }
 
-/// Parallel units of a drive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct DieGeometry {
     count: u32,
@@ -55,7 +53,6 @@ struct DieGeometry {
 }
 
 const MB: u64 = 1_000_000;
-/// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;
 const GB: u64 = 1_000 * MB;
 
@@ -144,7 +141,6 @@ const HDD_7200: ModelPreset = ModelPreset {
     }),
 };
 
-/// All presets, in the order in which they are listed.
 const PRESETS: [ModelPreset; 9] = [
     EVO_850,
     PRO_950,

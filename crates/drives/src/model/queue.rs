@@ -1,24 +1,24 @@
 //! `ModelQueue`: a hardware queue of a simulated SSD.
 //!
-//! The queue owns the requests submitted since the last commit, and a heap of completion times,
-//! both with room for every tag, so nothing is allocated for each I/O. Data are copied when a
-//! request is submitted; its time begins at the commit. If two requests complete at the same time,
-//! the one submitted first is completed first. The block layer calls this under the serve lock.
+//! The queue has the requests submitted since the last commit, and a heap of completion times, both
+//! with room for every tag. Data are copied when a request is submitted; its time begins at the
+//! commit. Of two requests that complete at the same time, the one submitted first is completed
+//! first.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use millrace_block::{
     CompletionBatch, Dispatch, DriverData, DriverQueue, Expired, Moment, Op, OpFlags, Request,
     Status, Tag,
 };
-use millrace_machine::Machine;
+use millrace_machine::{Machine, lock_unpoisoned};
 
 use super::ModelState;
 use super::io::{ModelIo, ModelIoKind};
+use crate::common::outcomes::completion_data;
 
-/// A hardware queue of a simulated SSD.
 #[derive(Debug)]
 pub(super) struct ModelQueue {
     shared: Arc<ModelState>,
@@ -31,7 +31,6 @@ pub(super) struct ModelQueue {
 }
 
 impl ModelQueue {
-    /// Creates an idle queue for `depth` tags.
     pub(super) fn new(shared: Arc<ModelState>, depth: u32) -> ModelQueue {
         let depth = depth as usize;
         let (staged, busy) = (Vec::with_capacity(depth), BinaryHeap::with_capacity(depth));
@@ -72,14 +71,8 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
         Dispatch::Queued
     }
 
-    /// Returns how long the request took in the drive.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
-        match moment {
-            Moment::Issue => DriverData::default(),
-            Moment::Complete => {
-                DriverData::text(format_args!("took {} ns", self.service_ns[tag.0 as usize]))
-            }
-        }
+        completion_data(moment, format_args!("took {} ns", self.service_ns[tag.0 as usize]))
     }
 
     fn commit_rqs(&mut self) {
@@ -88,9 +81,7 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
         }
         let now_ns = M::now();
         let controller = self.shared.port.as_ref().map(|port| &*port.controller);
-        // A panicked thread leaves plain numbers behind, so a poisoned lock is safe to use.
-        let timing = self.shared.timing.lock();
-        let mut timing = timing.unwrap_or_else(PoisonError::into_inner);
+        let mut timing = lock_unpoisoned(&self.shared.timing);
         for (tag, io) in self.staged.drain(..) {
             let done_ns = timing.submit(now_ns, io, controller);
             self.service_ns[tag.0 as usize] = done_ns.saturating_sub(now_ns);

@@ -28,7 +28,6 @@ pub struct ModelDisk {
     pub average_seek_ns: (u64, u64),
 }
 
-/// Nanoseconds in a minute.
 const MINUTE_NS: u64 = 60_000_000_000;
 /// Mean of the square root of the distance between two random points on a line of length 1.
 const MEAN_ROOT: f64 = 8.0 / 15.0;
@@ -40,12 +39,10 @@ impl ModelDisk {
         MINUTE_NS / u64::from(self.rpm.max(1))
     }
 
-    /// Returns the number of sectors of a track.
     fn track_sectors(&self) -> u64 {
         (self.bytes_per_s * self.revolution_ns() / 1_000_000_000 / 512).max(1)
     }
 
-    /// Returns an error if a setting is out of range.
     pub(super) fn validate(&self) -> Result<(), String> {
         let seeks = [self.track_seek_ns, self.average_seek_ns];
         let ordered = |(least, most): (u64, u64)| least <= most && most <= 1_000_000_000;
@@ -66,7 +63,6 @@ impl ModelDisk {
     }
 }
 
-/// Position of a disk's arm, and the time until which it is busy.
 #[derive(Debug)]
 pub(super) struct RotatingDisk {
     disk: ModelDisk,
@@ -76,12 +72,10 @@ pub(super) struct RotatingDisk {
 }
 
 impl RotatingDisk {
-    /// Creates a disk whose arm is at sector 0.
     pub(super) fn new(disk: ModelDisk) -> RotatingDisk {
         RotatingDisk { disk, free_ns: 0, end: 0 }
     }
 
-    /// Returns when an I/O that arrives at `now_ns` completes.
     pub(super) fn submit(&mut self, now_ns: u64, io: ModelIo) -> u64 {
         let start_ns = self.free_ns.max(now_ns);
         self.free_ns = match io.kind {
@@ -97,7 +91,6 @@ impl RotatingDisk {
         self.free_ns
     }
 
-    /// Returns when the first sector of an I/O is under the head.
     fn position(&self, start_ns: u64, io: ModelIo) -> u64 {
         if io.sector == self.end {
             return start_ns;
@@ -113,7 +106,6 @@ impl RotatingDisk {
         arrived_ns + (lies_ns + revolution_ns - head_ns) % revolution_ns
     }
 
-    /// Returns the time that the arm takes to the track of an I/O.
     fn seek_ns(&self, io: ModelIo) -> u64 {
         let track_sectors = self.disk.track_sectors();
         let distance = (io.sector / track_sectors).abs_diff(self.end / track_sectors);

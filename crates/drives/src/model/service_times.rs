@@ -1,7 +1,7 @@
 //! Service times of a simulated drive that is otherwise idle.
 //!
-//! Service times are computed with the drive's own timing, so they match its behaviour. Pure
-//! functions, for code that needs times before anything is measured, such as latency targets.
+//! Service times are computed with the drive's own timing, for code that needs times before
+//! anything is measured, such as latency targets.
 
 use millrace_random::mixed;
 

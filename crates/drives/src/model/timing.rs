@@ -1,9 +1,8 @@
-//! `Timing`: computes when an I/O of a simulated SSD completes; pure arithmetic on virtual time.
+//! `Timing`: computes when an I/O of a simulated SSD completes, in virtual time.
 //!
-//! `Timing` holds the times until which the command processor, the units, both directions of the
-//! link, and the write buffer are occupied. There is one call for each I/O, in order of submission,
-//! with its time; a call with a slightly earlier time is treated as late. It uses no clock and no
-//! machine, and allocates nothing after `new`; the same calls give the same times.
+//! `Timing` has the times until which the command processor, the units, both directions of the
+//! link, and the write buffer are occupied. One call for each I/O, in order of submission, books
+//! its time. Equal sequences of calls give equal times.
 //!
 //! A transfer is booked on the link when the I/O is submitted, although its data come later. So the
 //! link never exceeds its rate, and an I/O on a slow unit does not hold up the link for others.
@@ -14,7 +13,7 @@ use millrace_random::{SplitMix64, mixed};
 use super::config::ModelTiming;
 use super::controller::ModelController;
 use super::io::{ModelIo, ModelIoKind};
-use super::link::{BookedTransfer, LinkDirection};
+use super::link::{BookedTransfer, DuplexLink};
 use super::rotating::RotatingDisk;
 
 /// Size of the blocks that a drive maps, in sectors: 4 KiB.
@@ -26,8 +25,7 @@ pub struct Timing {
     config: ModelTiming,
     units_free_ns: Box<[u64]>,
     command_free_ns: u64,
-    to_host: LinkDirection,
-    from_host: LinkDirection,
+    link: DuplexLink,
     /// Time at which the units will have written all buffered data.
     drained_ns: u64,
     random: SplitMix64,
@@ -41,8 +39,7 @@ impl Timing {
         Timing {
             units_free_ns: vec![0; config.units.clamp(1, ModelTiming::UNITS_MAX) as usize].into(),
             command_free_ns: 0,
-            to_host: LinkDirection::new(config.read_bytes_per_s),
-            from_host: LinkDirection::new(config.write_bytes_per_s),
+            link: DuplexLink::new(config.read_bytes_per_s, config.write_bytes_per_s),
             drained_ns: 0,
             random: SplitMix64::new(config.seed),
             disk: config.disk.map(RotatingDisk::new),
@@ -58,9 +55,12 @@ impl Timing {
         controller: Option<&ModelController>,
     ) -> u64 {
         let now_ns = controller.map_or(now_ns, |controller| controller.book_command(now_ns));
+        let shared = controller.map_or(BookedTransfer::default(), |c| c.book_transfer(now_ns, io));
         if let Some(disk) = &mut self.disk {
-            return through(controller, (now_ns, disk.submit(now_ns, io)), io);
+            // The disk buffers the data while they cross the controller's link.
+            return shared.end_ns(disk.submit(now_ns, io));
         }
+        let transfer = self.link.book(now_ns, io).with(shared);
         let command_ns = match io.kind {
             ModelIoKind::Read => self.config.read_command_ns,
             _ => self.config.write_command_ns,
@@ -68,40 +68,17 @@ impl Timing {
         self.command_free_ns = self.command_free_ns.max(now_ns) + command_ns;
         let arrived_ns = self.command_free_ns + self.config.latency_ns;
         match io.kind {
-            ModelIoKind::Read => self.read(now_ns, arrived_ns, io, controller),
+            ModelIoKind::Read => transfer.end_ns(self.occupy(arrived_ns, io, self.config.read_ns)),
             ModelIoKind::Write | ModelIoKind::DurableWrite => {
-                self.write(now_ns, arrived_ns, io, controller)
+                self.write(transfer.end_ns(arrived_ns), io)
             }
             ModelIoKind::Flush => arrived_ns.max(self.drained_ns),
             ModelIoKind::Command => arrived_ns,
         }
     }
 
-    fn read(
-        &mut self,
-        now_ns: u64,
-        arrived_ns: u64,
-        io: ModelIo,
-        controller: Option<&ModelController>,
-    ) -> u64 {
-        let ready_ns = self.occupy(arrived_ns, io, self.config.read_ns);
-        let own = self.to_host.book(now_ns, io.nr_sectors);
-        let shared =
-            controller.map_or(BookedTransfer::default(), |c| c.book_to_host(now_ns, io.nr_sectors));
-        own.with(shared).end_ns(ready_ns)
-    }
-
-    fn write(
-        &mut self,
-        now_ns: u64,
-        arrived_ns: u64,
-        io: ModelIo,
-        controller: Option<&ModelController>,
-    ) -> u64 {
-        let own = self.from_host.book(now_ns, io.nr_sectors);
-        let shared = controller
-            .map_or(BookedTransfer::default(), |c| c.book_from_host(now_ns, io.nr_sectors));
-        let here_ns = own.with(shared).end_ns(arrived_ns);
+    /// Returns when a write completes whose data arrive at `here_ns`.
+    fn write(&mut self, here_ns: u64, io: ModelIo) -> u64 {
         let buffer = self.config.buffer_bytes;
         if buffer == 0 {
             let done_ns = self.occupy(here_ns, io, self.config.write_ns);
@@ -156,23 +133,6 @@ impl Timing {
         }
         time_ns
     }
-}
-
-/// Returns the time at which the data of a disk's I/O have also crossed the controller's link. The
-/// disk itself takes from `now_ns` to `done_ns` and buffers the data meanwhile.
-fn through(
-    controller: Option<&ModelController>,
-    (now_ns, done_ns): (u64, u64),
-    io: ModelIo,
-) -> u64 {
-    let booked = controller.map_or(BookedTransfer::default(), |controller| match io.kind {
-        ModelIoKind::Read => controller.book_to_host(now_ns, io.nr_sectors),
-        ModelIoKind::Write | ModelIoKind::DurableWrite => {
-            controller.book_from_host(now_ns, io.nr_sectors)
-        }
-        ModelIoKind::Flush | ModelIoKind::Command => BookedTransfer::default(),
-    });
-    booked.end_ns(done_ns)
 }
 
 /// Returns the first piece of `sectors` sectors that an I/O touches, and the number of pieces.

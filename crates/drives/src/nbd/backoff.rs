@@ -1,11 +1,9 @@
 //! `ReconnectBackoff`: how long a drive waits after a lost connection before it reconnects, and
 //! which losses are logged.
 //!
-//! All connections of a drive share one, because losing one connection gives up all of them.
-//! Otherwise, a server that closes each connection at its first request would be dialled without
-//! pause by one link after the other. The pause doubles while connections are short-lived. This
-//! file also has `LogLimit`, which limits how often a line is logged. `drive_state.rs` and
-//! `trouble.rs` use it.
+//! All connections of a drive share one, because losing one connection gives up all of them. The
+//! pause doubles while connections are short-lived, so that a server that closes each connection at
+//! its first request is not dialled without pause.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +12,6 @@ const LIFE_MIN: Duration = Duration::from_secs(1);
 /// Pause after the first short-lived connection, in milliseconds; doubles with each further one in
 /// a row.
 const PAUSE_MIN_MS: u64 = 10;
-/// Maximum pause, in milliseconds.
 const PAUSE_MAX_MS: u64 = 1000;
 /// Minimum time between two log lines about the same thing.
 const LOG_PERIOD: Duration = Duration::from_secs(30);
@@ -35,12 +32,9 @@ impl LogLimit {
     }
 }
 
-/// Back-off state of a drive.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectBackoff {
-    /// Number of short-lived connections in a row.
-    short: u32,
-    /// Earliest time of the next connection attempt.
+    pub(crate) short: u32,
     not_before: Option<Instant>,
     limit: LogLimit,
     /// True if the last connection was lost because its server did not answer.
@@ -50,7 +44,6 @@ pub(crate) struct ReconnectBackoff {
 }
 
 impl ReconnectBackoff {
-    /// Records the loss of a connection that was established at `since`.
     pub(crate) fn lost(&mut self, since: Instant, now: Instant) {
         if now.saturating_duration_since(since) >= LIFE_MIN {
             *self = ReconnectBackoff::default();
@@ -62,14 +55,8 @@ impl ReconnectBackoff {
         self.is_quiet = !self.limit.allows(now);
     }
 
-    /// Returns how long to wait before the next connection attempt.
     pub(crate) fn pause(&self, now: Instant) -> Duration {
         self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
-    }
-
-    /// Returns the number of short-lived connections in a row.
-    pub(crate) fn short(&self) -> u32 {
-        self.short
     }
 
     /// Records that failing requests were logged, so that the next reconnect must be logged, too.
@@ -113,7 +100,7 @@ mod tests {
             backoff.lost(now, now);
             logged += u32::from(backoff.is_logged());
         }
-        assert_eq!((logged, backoff.short()), (3, 61));
+        assert_eq!((logged, backoff.short), (3, 61));
         backoff.lost(begun, begun + Duration::from_secs(62));
         assert!(backoff.is_logged(), "it lasted");
         backoff.lost(begun, begun);

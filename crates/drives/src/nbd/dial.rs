@@ -1,13 +1,12 @@
 //! Connects to an NBD server: opens a socket and negotiates, with a time limit.
 //!
-//! This blocks, so it runs on the thread that sets drives up, or on a thread of its own
-//! (`redial.rs`). It returns a `TimedConnection` whose next byte is the first of a reply. `nbd.rs`,
-//! `redial.rs` and `status_line.rs` call it. Every error names the server as the spec does. The
-//! protocol crate implements the negotiation, and the TLS crate implements TLS.
+//! This blocks, so it runs on the thread that sets drives up, or on a reconnecting thread. Every
+//! error names the server as the spec does.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -20,13 +19,12 @@ use millrace_machine::{Deadline, Native};
 use millrace_nbd::client::{Address, ClientHandshake, ClientProgress, ClientSession, NbdUri};
 use millrace_nbd::wire::REP_ERR_TLS_REQD;
 use millrace_nbd::{ProtocolError, ReplyStyle};
+use millrace_tls::{ClientConfig, Session};
 
-use super::secure::{ClientConfig, Session};
 use super::trouble::ConnectFailure;
-use super::wire::{Socket, TimedConnection};
+use super::wire::TimedConnection;
 use crate::common::cancel::Cancel;
 
-/// Number of bytes of the negotiation that are read at a time.
 const CHUNK_BYTES: usize = 4096;
 /// Maximum number of bytes that a server may send during the negotiation; enough for a long list of
 /// exports.
@@ -35,51 +33,39 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 const CONNECT: Duration = Duration::from_secs(5);
 const HUNG_UP: &str = "the server hung up; its log may say why";
 
-/// Address of a server, and the export to use.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    /// Address of the server, and name of the export.
     pub(crate) uri: NbdUri,
     /// The URI as the user wrote it.
     pub(crate) text: String,
     /// TLS configuration, and the host name that the server's certificate must have.
     pub(crate) tls: Option<(ClientConfig, String)>,
-    /// Ends a wait for the server early.
     pub(crate) cancel: Cancel,
 }
 
-/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Reads and writes.
     Transmit,
-    /// Block status queries.
     Status,
     /// The connection only learns the export's properties.
     Ask,
 }
 
-/// A connection that has been negotiated.
 #[derive(Debug)]
 pub(crate) struct Connected {
     pub(crate) wire: TimedConnection,
-    /// Result of the negotiation.
     pub(crate) session: ClientSession,
     /// Two hashes of server and export name that identify the export.
     pub(crate) identity: (u64, u64),
 }
 
 impl Target {
-    /// Connects and negotiates within `limit`.
-    ///
-    /// # Errors
-    /// `System` if the server cannot be reached or does not answer in time, `NotSupported` if it
-    /// refuses, or if its answer is not understood.
+    /// Connects and negotiates within `limit`. Returns `System` if the server does not answer, and
+    /// `NotSupported` if it refuses.
     pub(crate) fn dial(&self, purpose: Purpose, limit: Duration) -> Result<Connected, Error> {
         self.dial_until(purpose, &mut Deadline::after(limit))
     }
 
-    /// Connects and negotiates until a deadline, as [`Target::dial`] does.
     pub(crate) fn dial_until(
         &self,
         purpose: Purpose,
@@ -93,7 +79,7 @@ impl Target {
         Ok(Connected { wire, session, identity })
     }
 
-    fn connect(&self, deadline: &mut Deadline<Native>) -> io::Result<(Socket, u64)> {
+    fn connect(&self, deadline: &mut Deadline<Native>) -> io::Result<(OwnedFd, u64)> {
         match &self.uri.address {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
@@ -104,7 +90,7 @@ impl Target {
                     for address in &addresses {
                         let attempt = |most| TcpStream::connect_timeout(address, most);
                         match deadline.block(CONNECT, attempt) {
-                            Some(Ok(stream)) => return Ok((Socket::Tcp(stream), hash(address))),
+                            Some(Ok(stream)) => return Ok((stream.into(), hash(address))),
                             Some(Err(error)) => last = error,
                             None => return Err(io::ErrorKind::TimedOut.into()),
                         }
@@ -119,7 +105,7 @@ impl Target {
                 // A Unix socket is identified by device and inode, because two paths may lead to
                 // one socket.
                 let file = std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-                Ok((Socket::Unix(stream), file.map_or_else(|_| hash(path), |file| hash(&file))))
+                Ok((stream.into(), file.map_or_else(|_| hash(path), |file| hash(&file))))
             }
         }
     }
@@ -237,7 +223,6 @@ pub(crate) fn failure_of(error: &Error) -> ConnectFailure {
     if is_refusal { ConnectFailure::Refused } else { ConnectFailure::Other }
 }
 
-/// Returns the error's text with advice for the user.
 fn explained(error: ProtocolError) -> String {
     if let ProtocolError::NoExport { name, known } = &error
         && known.contains(name)

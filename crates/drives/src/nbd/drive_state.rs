@@ -1,9 +1,4 @@
-//! `NbdState`: the state that all queues of an NBD drive share, and the conditions that every
-//! connection must meet.
-//!
-//! The state has the properties that the first connection established, the counts of how often the
-//! drive grew and lost a connection, the writes that a lost server may have lost, and log lines
-//! until somebody takes them. `nbd.rs` creates it; links and reconnecting threads use it.
+//! `NbdState`: the state that all queues of an NBD drive share.
 //!
 //! Invariant: connections of one generation lead to the same server process. After a loss, the
 //! address may lead to a new process (restarted, or a standby), which lacks the writes that the old
@@ -11,18 +6,18 @@
 //! answers.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_machine::lock_unpoisoned;
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::ClientSession;
 
 use super::OnServerRestart;
 use super::backoff::{LogLimit, ReconnectBackoff};
+use super::certificate_watch::CertificateWatch;
 use super::dial::{Connected, Target};
-use super::secure::CertificateWatch;
 use super::siblings::{ConnectionSharing, SiblingQueues};
 use super::status_line::StatusLine;
 use super::trouble::{ConnectFailure, ReconnectTrouble};
@@ -30,27 +25,21 @@ use super::unflushed::UnflushedWrites;
 
 /// Reason of a flush failure that the drive itself causes after a reconnect.
 const FLUSH_TROUBLE: &str = "the drive reconnected to its server after writes that no flush covers";
-/// Setting that causes this failure.
 const FLUSH_ERROR: &str = "on-server-restart = \"flush-error\"";
 
-/// Maximum number of log lines that wait to be taken.
 const NEWS_MAX: usize = 64;
 
 /// Properties that the drive has reported to the block layer, so that every later connection must
 /// have them.
 #[derive(Debug)]
 pub(crate) struct Promise {
-    /// The URI as the user wrote it.
     pub(crate) text: String,
-    /// Features of the export that the drive uses.
     pub(crate) flags: TransmissionFlags,
-    /// True if the drive rejects writes.
     pub(crate) read_only: bool,
     /// Minimum alignment, in bytes.
     pub(crate) block_min: u32,
     /// Maximum length of a read or write, in bytes.
     pub(crate) payload_max: u32,
-    /// Current size of the drive, in bytes.
     pub(crate) size_bytes: AtomicU64,
 }
 
@@ -69,10 +58,7 @@ impl Promise {
         }
     }
 
-    /// Checks that a connection has all these properties.
-    ///
-    /// # Errors
-    /// Returns a text that says which property is missing.
+    /// Checks that a connection has all these properties. The error says which one is missing.
     pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
         // Relaxed: the size only grows, and a connection that knows a smaller size is replaced.
         let has = self.size_bytes.load(Ordering::Relaxed);
@@ -115,15 +101,12 @@ fn lacking(had: TransmissionFlags, has: TransmissionFlags) -> String {
     lacks.map(|(_, word)| *word).collect::<Vec<_>>().join(", no ")
 }
 
-/// Reason for which a connection is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LossCause {
-    /// A request was not answered within its timeout.
     Silence,
     Other,
 }
 
-/// A lost connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionLoss<'a> {
     pub(crate) cause: LossCause,
@@ -131,14 +114,6 @@ pub(crate) struct ConnectionLoss<'a> {
     pub(crate) why: &'a str,
     /// Time at which the connection was made, or `None` if the export itself is lost.
     pub(crate) since: Option<Instant>,
-}
-
-/// Wakes the thread that sleeps on this eventfd.
-#[allow(unsafe_code)]
-pub(crate) fn wake_up(wake: &OwnedFd) {
-    let one = 1u64;
-    // SAFETY: eight bytes of a live number; a full counter wakes just as well.
-    unsafe { libc::write(wake.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
 /// Tracks acknowledged writes that a server may lose, and the failure of the flush after such a
@@ -156,7 +131,6 @@ pub(crate) struct Durability {
     pub(crate) stopping: AtomicBool,
 }
 
-/// Log lines and states to report to the user.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     news: Mutex<VecDeque<String>>,
@@ -166,7 +140,6 @@ pub(crate) struct Reports {
     futility: Mutex<LogLimit>,
 }
 
-/// State that all queues of a drive share.
 pub(crate) struct NbdState {
     pub(crate) target: Target,
     pub(crate) promise: Promise,
@@ -192,25 +165,7 @@ pub(crate) struct NbdState {
     pub(crate) status_line: Mutex<StatusLine>,
 }
 
-/// Locks a mutex, ignoring poison: each change is a single step, so a panic leaves consistent data.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl NbdState {
-    /// Counts a queue that begins to wait for the server.
-    #[cold]
-    pub(crate) fn begin_search(&self) {
-        // Relaxed here and below: no other memory access depends on this counter.
-        self.searching.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a queue that no longer waits for the server.
-    #[cold]
-    pub(crate) fn end_search(&self) {
-        self.searching.fetch_sub(1, Ordering::Relaxed);
-    }
-
     /// Returns true if requests fail at once until the server is back, because the time limit has
     /// passed.
     pub(crate) fn is_late(&self) -> bool {
@@ -224,15 +179,15 @@ impl NbdState {
     pub(crate) fn became_late(&self) -> bool {
         let is_first = !self.late.swap(true, Ordering::Relaxed);
         if is_first {
-            lock(&self.backoff).requests_fail();
+            lock_unpoisoned(&self.backoff).requests_fail();
         }
         is_first
     }
 
     /// Logs, at limited intervals, that the server accepts each reconnect but answers nothing.
     pub(crate) fn say_requests_fail(&self, text: &str) {
-        if lock(&self.reports.futility).allows(Instant::now()) {
-            lock(&self.backoff).requests_fail();
+        if lock_unpoisoned(&self.reports.futility).allows(Instant::now()) {
+            lock_unpoisoned(&self.backoff).requests_fail();
             self.say(text.to_owned());
         }
     }
@@ -240,18 +195,13 @@ impl NbdState {
     /// Returns the number of short-lived connections in a row if the last loss must be logged,
     /// otherwise `None`.
     pub(crate) fn logs_loss(&self) -> Option<u32> {
-        let backoff = lock(&self.backoff);
-        backoff.is_logged().then(|| backoff.short())
-    }
-
-    /// Returns how long to wait before the next connection attempt.
-    pub(crate) fn pause(&self) -> Duration {
-        lock(&self.backoff).pause(Instant::now())
+        let backoff = lock_unpoisoned(&self.backoff);
+        backoff.is_logged().then(|| backoff.short)
     }
 
     /// Records that the server has accepted a connection of this generation.
     pub(crate) fn came_back(&self, connected: &Connected, generation: u32) {
-        let mut trouble = lock(&self.reports.trouble);
+        let mut trouble = lock_unpoisoned(&self.reports.trouble);
         if generation != self.generation() {
             // This generation was given up in the meantime.
             return;
@@ -262,30 +212,22 @@ impl NbdState {
         self.note_certificate(connected);
     }
 
-    /// Records the certificate that the server presented.
     pub(crate) fn note_certificate(&self, connected: &Connected) {
         if let Some(session) = connected.wire.session() {
-            lock(&self.reports.certificate).connected(session);
+            lock_unpoisoned(&self.reports.certificate).connected(session);
         }
     }
 
-    /// Records a failed connection attempt.
     pub(crate) fn failed_to_connect(&self, why: &str, how: ConnectFailure) {
         let (up, _) = self.siblings.connections();
-        let line = lock(&self.reports.trouble).failed(why, how, (up, Instant::now()));
+        let line = lock_unpoisoned(&self.reports.trouble).failed(why, how, (up, Instant::now()));
         line.into_iter().for_each(|line| self.say(line));
     }
 
-    /// Returns why connections are missing, or `None` if none is.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        lock(&self.reports.trouble).text(self.siblings.connections())
-    }
-
-    /// Returns the log lines that have not been taken yet.
     pub(crate) fn take_news(&self) -> Vec<String> {
-        let mut news: Vec<String> = lock(&self.reports.news).drain(..).collect();
-        news.extend(lock(&self.reports.trouble).missing(self.siblings.connections()));
-        news.extend(lock(&self.reports.certificate).news());
+        let mut news: Vec<String> = lock_unpoisoned(&self.reports.news).drain(..).collect();
+        news.extend(lock_unpoisoned(&self.reports.trouble).missing(self.siblings.connections()));
+        news.extend(lock_unpoisoned(&self.reports.certificate).news());
         news
     }
 
@@ -353,21 +295,15 @@ impl NbdState {
         }
         self.note_loss();
         let now = Instant::now();
-        let mut backoff = lock(&self.backoff);
+        let mut backoff = lock_unpoisoned(&self.backoff);
         loss.since.iter().for_each(|since| backoff.lost(*since, now));
         backoff.was_silent = loss.cause == LossCause::Silence;
         drop(backoff);
-        lock(&self.reports.trouble).lost(loss.why);
+        lock_unpoisoned(&self.reports.trouble).lost(loss.why);
         self.siblings.begin_generation(next);
         true
     }
 
-    /// Returns true if the last generation ended because the server did not answer.
-    pub(crate) fn was_silent(&self) -> bool {
-        lock(&self.backoff).was_silent
-    }
-
-    /// Returns true if the export has changed in a way that makes the drive unusable.
     pub(crate) fn is_dead(&self) -> bool {
         // Relaxed: no other memory access depends on this flag, and it is never reset.
         self.dead.load(Ordering::Relaxed)
@@ -376,7 +312,7 @@ impl NbdState {
     /// Gives up all connections because the export has changed. Logs the reason once.
     pub(crate) fn die(&self, why: String) {
         if !self.dead.swap(true, Ordering::Relaxed) {
-            lock(&self.reports.trouble).lost(&why);
+            lock_unpoisoned(&self.reports.trouble).lost(&why);
             self.say(why.clone());
             let loss = ConnectionLoss { cause: LossCause::Other, why: &why, since: None };
             self.end(self.generation(), loss);
@@ -394,7 +330,7 @@ impl NbdState {
 
     /// Keeps a line for the log. If nobody takes the lines, the oldest is dropped.
     pub(crate) fn say(&self, text: String) {
-        let mut news = lock(&self.reports.news);
+        let mut news = lock_unpoisoned(&self.reports.news);
         if news.len() == NEWS_MAX {
             news.pop_front();
         }

@@ -1,9 +1,8 @@
 //! `Flight`: one request to an NBD server, from preparation to completion.
 //!
-//! Each tag has one, preallocated with a list of memory segments (`pieces.rs`). `queue.rs` fills it
-//! in; `link.rs` sends it and receives the answer. A request that is sent again starts with its
-//! first byte. Invariant: while a flight is `Idle` or `Waiting`, no operation of the reactor uses
-//! its memory.
+//! Each tag has one, preallocated with a list of memory segments. A request that is sent again
+//! starts with its first byte. Invariant: while a flight is `Idle` or `Waiting`, no operation of
+//! the reactor uses its memory.
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -12,18 +11,15 @@ use millrace_machine::Native;
 use millrace_nbd::Command;
 use millrace_nbd::wire::CMD_FLAG_FUA;
 
-use super::siblings::{Forwarded, GivenBack, Origin};
+use super::siblings::{Forwarded, GivenBack, NbdRequest, Origin};
 use crate::common::pieces;
 
-/// State of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FlightState {
     /// The tag is free.
     #[default]
     Idle,
-    /// The request waits for a link.
     Waiting,
-    /// A link is sending the request.
     Sending,
     /// The request was sent and waits for the server's answer.
     Sent,
@@ -31,91 +27,58 @@ pub(crate) enum FlightState {
     Forwarded,
 }
 
-/// One request to the server.
 pub(crate) struct Flight {
     pub(crate) state: FlightState,
-    pub(crate) command: Command,
-    /// NBD command flags, `CMD_FLAG_*`.
-    pub(crate) flags: u16,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-    /// Index of the link that sends or sent the request.
+    pub(crate) request: NbdRequest,
     pub(crate) link: usize,
     /// Result, if the answer arrived while the send was still in progress.
     pub(crate) answered: Option<Status>,
-    /// True if the request's timeout has passed.
     pub(crate) expired: bool,
-    /// True if the request was sent on a connection that was lost, and must be sent again.
-    pub(crate) again: bool,
     /// True if the connection that carried the request was given up because the server did not
     /// answer for too long.
     pub(crate) silence: bool,
-    /// Number of this flush among the drive's flushes; 0 for other commands.
-    pub(crate) flush: u64,
     /// Queue and tag that a forwarded request belongs to; `None` for the queue's own requests.
     origin: Option<Origin>,
     /// Number of the request's last forwarding to another queue.
     pub(crate) forwarding: u64,
-    memory: Vec<iovec>,
 }
 
 impl Flight {
-    /// Creates the flight of a free tag.
     pub(crate) fn new() -> Flight {
-        Flight { memory: pieces::list(), ..Flight::guest() }
+        let request = NbdRequest { memory: pieces::list(), ..NbdRequest::EMPTY };
+        Flight { request, ..Flight::guest() }
     }
 
     /// Creates a free flight for requests of other queues, which bring their own memory lists.
     pub(crate) fn guest() -> Flight {
         Flight {
             state: FlightState::Idle,
-            command: Command::Flush,
-            flags: 0,
-            offset: 0,
-            len: 0,
+            request: NbdRequest::EMPTY,
             link: 0,
             answered: None,
             expired: false,
-            again: false,
             silence: false,
-            flush: 0,
             origin: None,
             forwarding: 0,
-            memory: Vec::new(),
         }
     }
 
     /// Converts the request to one that another queue sends on behalf of this queue and tag.
     pub(crate) fn forward(&mut self, origin: Origin) -> Forwarded {
         (self.state, self.forwarding) = (FlightState::Forwarded, origin.id);
-        Forwarded {
-            origin,
-            command: self.command,
-            flags: self.flags,
-            offset: self.offset,
-            len: self.len,
-            flush: self.flush,
-            again: self.again,
-            memory: std::mem::take(&mut self.memory),
-        }
+        Forwarded { origin, request: std::mem::replace(&mut self.request, NbdRequest::EMPTY) }
     }
 
     /// Takes back a forwarded request that no queue has taken.
-    pub(crate) fn take_back(&mut self, request: Forwarded) {
-        (self.state, self.memory) = (FlightState::Waiting, request.memory);
+    pub(crate) fn take_back(&mut self, forwarded: Forwarded) {
+        (self.state, self.request) = (FlightState::Waiting, forwarded.request);
     }
 
-    /// Fills in a request that another queue has forwarded.
-    pub(crate) fn fill_from(&mut self, request: Forwarded) {
-        let Forwarded { origin, command, flags, offset, len, flush, again, memory } = request;
-        (self.command, self.flags, self.flush) = (command, flags, flush);
-        (self.offset, self.len, self.memory) = (offset, len, memory);
-        (self.state, self.origin) = (FlightState::Waiting, Some(origin));
-        (self.answered, self.expired) = (None, false);
-        (self.again, self.silence) = (again, false);
+    pub(crate) fn fill_from(&mut self, Forwarded { origin, request }: Forwarded) {
+        (self.state, self.origin, self.request) = (FlightState::Waiting, Some(origin), request);
+        (self.answered, self.expired, self.silence) = (None, false, false);
     }
 
-    /// Returns true if this is the forwarded request with this number.
     pub(crate) fn is_forwarding(&self, id: u64) -> bool {
         self.origin.is_some_and(|origin| origin.id == id)
     }
@@ -125,16 +88,14 @@ impl Flight {
     pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<GivenBack> {
         let origin = self.origin.take()?;
         self.state = FlightState::Idle;
-        let (again, silence) = (self.again, self.silence);
-        let memory = std::mem::take(&mut self.memory);
-        Some(GivenBack { origin, status, again, silence, memory })
+        let request = std::mem::replace(&mut self.request, NbdRequest::EMPTY);
+        Some(GivenBack { origin, status, silence: self.silence, request })
     }
 
     /// Takes back a request that another queue returned. Returns its status if it is complete;
     /// otherwise the request waits to be sent again.
     pub(crate) fn returned(&mut self, back: GivenBack) -> Option<Status> {
-        self.memory = back.memory;
-        self.again |= back.again;
+        self.request = back.request;
         self.silence |= back.silence;
         let status = back.status.or(self.expired.then_some(Status::TimedOut));
         self.state = if status.is_some() { FlightState::Idle } else { FlightState::Waiting };
@@ -143,48 +104,39 @@ impl Flight {
 
     /// Fills in a request's command, range and memory. Adjacent segments are joined.
     pub(crate) fn fill(&mut self, command: Command, flags: u16, rq: &BlockRequest<Native>) {
-        (self.state, self.command, self.flags) = (FlightState::Waiting, command, flags);
-        (self.answered, self.expired, self.flush) = (None, false, 0);
-        (self.again, self.silence) = (false, false);
-        (self.offset, self.len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
-        if command == Command::Flush {
-            (self.offset, self.len) = (0, 0);
-        }
-        pieces::take(&mut self.memory, rq);
+        (self.state, self.answered) = (FlightState::Waiting, None);
+        (self.expired, self.silence) = (false, false);
+        let request = &mut self.request;
+        (request.command, request.flags) = (command, flags);
+        (request.flush, request.again) = (0, false);
+        (request.offset, request.len) = match command {
+            Command::Flush => (0, 0),
+            _ => (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9),
+        };
+        pieces::take(&mut request.memory, rq);
     }
 
-    /// Returns true if this link sends or has sent the request.
     pub(crate) fn is_sent_by(&self, link: usize) -> bool {
         self.link == link && matches!(self.state, FlightState::Sending | FlightState::Sent)
     }
 
     /// Returns true if the request changes data that are durable only after a later flush.
     pub(crate) fn needs_flush(&self) -> bool {
-        let writes = !matches!(self.command, Command::Read | Command::Flush);
-        writes && self.flags & CMD_FLAG_FUA == 0
+        let writes = !matches!(self.request.command, Command::Read | Command::Flush);
+        writes && self.request.flags & CMD_FLAG_FUA == 0
     }
 
     /// Returns true if the completion of this request makes it, or everything acknowledged before
     /// it, durable.
     pub(crate) fn makes_durable(&self) -> bool {
-        self.command == Command::Flush || self.flags & CMD_FLAG_FUA != 0
-    }
-
-    /// Returns true if the request's data follow it to the server.
-    pub(crate) fn sends_data(&self) -> bool {
-        self.command == Command::Write
-    }
-
-    /// Returns the memory segments of the request, in order.
-    pub(crate) fn pieces(&self) -> &[iovec] {
-        &self.memory
+        self.request.command == Command::Flush || self.request.flags & CMD_FLAG_FUA != 0
     }
 
     /// Calls `each` with the segments of `len` bytes of the request's memory, starting at byte
     /// `at`.
     fn for_part(&self, at: u64, len: u64, mut each: impl FnMut(*mut u8, usize)) {
         let (mut skip, mut left) = (at as usize, len as usize);
-        for piece in &self.memory {
+        for piece in &self.request.memory {
             if left == 0 {
                 return;
             }
@@ -206,7 +158,6 @@ impl Flight {
         });
     }
 
-    /// Copies received bytes into the request's memory, starting at byte `at`.
     pub(crate) fn copy_in(&mut self, at: u64, bytes: &[u8]) {
         let mut from = bytes;
         self.for_part(at, bytes.len() as u64, |start, len| {
@@ -218,7 +169,6 @@ impl Flight {
         });
     }
 
-    /// Zeroes `len` bytes of the request's memory, starting at byte `at`.
     pub(crate) fn zero(&mut self, at: u64, len: u64) {
         self.for_part(at, len, |start, len| {
             // SAFETY: memory of a read that is in flight, which nobody else touches.

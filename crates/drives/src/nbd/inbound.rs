@@ -1,10 +1,9 @@
 //! `Inbound`: the receiving side of a connection, from received bytes to answers.
 //!
-//! `Inbound` owns the receive buffer and the single receive operation in flight. Headers and small
-//! payloads are received into the buffer. The payload of a longer read is received straight into
-//! the request's memory, and the bytes after it into the buffer, in the same operation. `link.rs`
-//! calls this; `Answers` of the protocol crate interprets the bytes. Invariant: the operation uses
-//! the memory of the read whose payload is incomplete, and no other request's.
+//! There is a single receive operation in flight. Headers and small payloads are received into a
+//! buffer. The payload of a longer read is received straight into the request's memory, and the
+//! bytes after it into the buffer, in the same operation. Invariant: the operation uses the memory
+//! of the read whose payload is incomplete, and no other request's.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -13,10 +12,10 @@ use libc::{iovec, msghdr};
 use millrace_nbd::client::{Answer, AnswerError, Answers};
 use millrace_nbd::{Command, Errno};
 use millrace_reactor::Op;
+use millrace_tls::Session;
 
 use super::flight::Flight;
 use super::ring::Ring;
-use super::secure::{self, Session};
 use crate::common::pieces::PIECES_MAX;
 
 /// Size of the buffer in bytes; longer than the longest message without payload.
@@ -27,7 +26,6 @@ const HEADER_BYTES: usize = 512;
 /// Reads of at least this many bytes count as long.
 pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
 
-/// The receiving side of a connection.
 pub(crate) struct Inbound {
     buffer: Box<[u8]>,
     start: usize,
@@ -36,14 +34,14 @@ pub(crate) struct Inbound {
     msg: Box<msghdr>,
     /// Number of payload bytes that the operation receives straight into a request's memory.
     direct: u64,
-    busy: bool,
+    /// True while the operation is in flight.
+    pub(crate) is_busy: bool,
 }
 
 /// Index of a completed request, and its error if it failed.
 pub(crate) type EndedRequest = (u32, Option<Errno>);
 
 impl Inbound {
-    /// Creates the receiving side of a connection that is not open yet.
     pub(crate) fn new() -> Inbound {
         // SAFETY: msghdr is a plain structure for which zero is valid.
         let msg = unsafe { std::mem::zeroed() };
@@ -54,18 +52,12 @@ impl Inbound {
             iov: Vec::with_capacity(PIECES_MAX + 1),
             msg: Box::new(msg),
             direct: 0,
-            busy: false,
+            is_busy: false,
         }
     }
 
-    /// Returns true if a receive operation is in flight.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.busy
-    }
-
-    /// Resets the state for a new connection.
     pub(crate) fn reset(&mut self) {
-        assert!(!self.busy, "a connection is reset only after its receive operation has ended");
+        assert!(!self.is_busy, "a connection is reset only after its receive operation has ended");
         (self.start, self.end, self.direct) = (0, 0, 0);
     }
 
@@ -76,10 +68,10 @@ impl Inbound {
         (answers, tls): (&Answers, Option<&mut Session>),
         flights: &[Flight],
     ) {
-        if self.busy {
+        if self.is_busy {
             return;
         }
-        self.busy = true;
+        self.is_busy = true;
         let op = match (tls, answers.payload()) {
             (Some(session), _) => {
                 let room = session.room();
@@ -118,25 +110,20 @@ impl Inbound {
         &mut self.buffer[self.end..]
     }
 
-    /// Records that the operation received this many bytes of ciphertext.
     pub(crate) fn received_sealed(&mut self, bytes: usize, session: &mut Session) {
-        self.busy = false;
+        self.is_busy = false;
         session.received(bytes);
     }
 
     /// Decrypts received data into the buffer. Returns false if there was none.
-    ///
-    /// # Errors
-    /// Returns the error that ended the TLS session.
-    pub(crate) fn unseal(&mut self, session: &mut Session) -> Result<bool, secure::Error> {
+    pub(crate) fn unseal(&mut self, session: &mut Session) -> Result<bool, millrace_tls::Error> {
         let bytes = session.read(self.room())?;
         self.end += bytes;
         Ok(bytes > 0)
     }
 
-    /// Records that the operation received this many bytes.
     pub(crate) fn received(&mut self, bytes: usize, answers: &mut Answers) {
-        self.busy = false;
+        self.is_busy = false;
         let direct = self.direct.min(bytes as u64);
         self.direct = 0;
         if direct > 0 {
@@ -147,13 +134,11 @@ impl Inbound {
 
     /// Records that the operation failed or that the server closed the connection.
     pub(crate) fn broken(&mut self) {
-        (self.busy, self.direct) = (false, 0);
+        (self.is_busy, self.direct) = (false, 0);
     }
 
-    /// Processes received bytes up to the next completed request.
-    ///
-    /// # Errors
-    /// Returns an error if the server broke the protocol.
+    /// Processes received bytes up to the next completed request. Returns an error if the server
+    /// broke the protocol.
     pub(crate) fn next(
         &mut self,
         answers: &mut Answers,
@@ -191,6 +176,6 @@ impl Inbound {
 /// A guess is enough, because it only decides where the first bytes of a reply are received.
 fn has_long_read(answers: &Answers, flights: &[Flight]) -> bool {
     let Some(index) = answers.newest() else { return false };
-    let flight = &flights[index as usize];
-    flight.command == Command::Read && flight.len >= LONG_READ_BYTES
+    let request = &flights[index as usize].request;
+    request.command == Command::Read && request.len >= LONG_READ_BYTES
 }

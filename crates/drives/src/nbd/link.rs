@@ -1,39 +1,34 @@
 //! `NbdLink`: one connection of a queue, through connecting, loss and reconnecting.
 //!
-//! A link owns the socket with its two operations (`inbound.rs`, `outbound.rs`) and the
-//! reconnecting thread (`redial.rs`). `queue.rs` calls it on the queue's thread, with the state
-//! that all links of the queue share. A lost connection is first shut down, so that both operations
-//! end. Only then do its requests return to the waiting list, to be sent by whichever link is up. A
-//! lost connection ends its generation (`drive_state.rs`): all other connections are given up, too.
-//! Invariant: no operation uses a request's memory after the request has left the link.
-//!
-//! States: `Up`; `Closing`, lost, with operations still in flight; `Away`, reconnecting; `Late`,
-//! reconnecting after the time limit, so that requests fail; `Dead`, the export has changed so that
-//! the drive is unusable.
+//! A link has a socket with its two operations (`inbound.rs`, `outbound.rs`) and a reconnecting
+//! thread (`redial.rs`). A lost connection is first shut down, so that both operations end. Only
+//! then do its requests return to the waiting list, to be sent by whichever link is up. The loss
+//! ends a generation (`drive_state.rs`): all other connections are given up, too. Invariant: no
+//! operation uses a request's memory after the request has left the link.
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Status, Tag};
-use millrace_machine::{Deadline, Native};
+use millrace_machine::{Deadline, Native, lock_unpoisoned};
 use millrace_nbd::client::Answers;
 use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
+use millrace_tls::Session;
 
 use super::NbdState;
 use super::dial::Connected;
 use super::drive_state::{ConnectionLoss, LossCause};
-use super::flight::FlightState;
+use super::flight::{Flight, FlightState};
 use super::inbound::Inbound;
-use super::link_context::{LinkContext, errno_text};
 use super::outbound::Outbound;
 use super::redial::{Outcome, Patience, Redial};
-use super::secure::Session;
+use super::ring::Ring;
 use super::trouble::{ConnectFailure, NOT_SHARED};
 
-/// State of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkState {
     Up,
@@ -43,17 +38,13 @@ pub(crate) enum LinkState {
     Dead,
 }
 
-/// Position of a link in its drive.
 pub(crate) struct LinkPlace {
-    /// Index of its queue.
     pub(crate) queue: usize,
-    /// Index of the link in its queue.
     pub(crate) number: usize,
     /// Name of the connection in messages, or `None` if the drive has only one.
     pub(crate) name: Option<String>,
 }
 
-/// One connection of a queue.
 pub(crate) struct NbdLink {
     place: LinkPlace,
     pub(crate) state: LinkState,
@@ -62,7 +53,6 @@ pub(crate) struct NbdLink {
     style: ReplyStyle,
     /// Epoch of the drive's size that this connection knows.
     epoch: u32,
-    /// Generation of this connection.
     generation: u32,
     answers: Answers,
     inbound: Inbound,
@@ -74,11 +64,20 @@ pub(crate) struct NbdLink {
     fruitless: Option<Deadline<Native>>,
     /// True if a non-durable write was acknowledged in the bytes received last.
     has_written: bool,
-    /// Time at which the current connection was made.
     since: Instant,
 }
 
-/// The connection that will replace this one.
+/// State that all links of a queue share, lent to one link at a time.
+pub(crate) struct LinkContext<'a> {
+    pub(crate) shared: &'a Arc<NbdState>,
+    pub(crate) ring: &'a Ring,
+    pub(crate) flights: &'a mut [Flight],
+    /// Indexes of the requests that wait for a link.
+    pub(crate) waiting: &'a mut VecDeque<u32>,
+    /// Completed requests.
+    pub(crate) done: &'a mut Vec<(Tag, Status)>,
+}
+
 #[derive(Default)]
 struct NextConnection {
     /// The new connection, which is used once the old one is closed.
@@ -123,7 +122,6 @@ impl NbdLink {
         (self.place.number as u64) << 1 | sends
     }
 
-    /// Returns true if the link has a connection.
     pub(crate) fn is_up(&self) -> bool {
         self.state == LinkState::Up
     }
@@ -131,23 +129,20 @@ impl NbdLink {
     /// Returns true if the link can take requests.
     pub(crate) fn takes(&self, shared: &NbdState) -> bool {
         self.state == LinkState::Up
-            && !self.outbound.is_busy()
+            && !self.outbound.is_busy
             && !self.is_outdated(shared)
             && !self.is_over(shared)
     }
 
-    /// Returns true if the generation of this link's connection has ended.
     fn is_over(&self, shared: &NbdState) -> bool {
         self.generation != shared.generation()
     }
 
-    /// Returns true if the drive has grown since this connection was made.
     fn is_outdated(&self, shared: &NbdState) -> bool {
         // Acquire pairs with the Release in `revalidate`: requests for the new size come later.
         self.epoch != shared.epoch.load(Ordering::Acquire)
     }
 
-    /// Sends up to `share` of the waiting requests.
     pub(crate) fn send(&mut self, context: &mut LinkContext<'_>, share: usize) {
         let (link, waiting) = ((self.place.number, self.style), (&mut *context.waiting, share));
         self.outbound.load(waiting, link, &mut self.answers, context.flights);
@@ -177,7 +172,6 @@ impl NbdLink {
         }
     }
 
-    /// Handles the end of the send operation.
     pub(crate) fn sent(&mut self, result: i32, context: &mut LinkContext<'_>) {
         if result <= 0 || self.state != LinkState::Up {
             self.outbound.broken();
@@ -200,7 +194,6 @@ impl NbdLink {
         }
     }
 
-    /// Handles the end of the receive operation.
     pub(crate) fn received(&mut self, result: i32, context: &mut LinkContext<'_>) {
         if result <= 0 || self.state != LinkState::Up {
             self.inbound.broken();
@@ -232,7 +225,7 @@ impl NbdLink {
         if let Err(why) = taken {
             return self.lose(context.shared, &why, LossCause::Other);
         }
-        if self.tls.is_some() && !self.outbound.is_busy() {
+        if self.tls.is_some() && !self.outbound.is_busy {
             // The TLS session may have to send data of its own, such as an alert.
             self.push(context);
         }
@@ -251,7 +244,6 @@ impl NbdLink {
         Ok(())
     }
 
-    /// Processes the received answers.
     fn answered(&mut self, context: &mut LinkContext<'_>) -> Result<(), String> {
         loop {
             match self.inbound.next(&mut self.answers, context.flights) {
@@ -275,7 +267,7 @@ impl NbdLink {
         let flight = &mut context.flights[index as usize];
         let status = match errno {
             None if flight.makes_durable() => {
-                context.shared.durability.unflushed.end_flush(flight.flush);
+                context.shared.durability.unflushed.end_flush(flight.request.flush);
                 if context.shared.take_error() { Status::IoError } else { Status::Ok }
             }
             None => {
@@ -287,7 +279,7 @@ impl NbdLink {
             }
             // EPERM for a read does not mean that the device is write-protected, so it is reported
             // as an I/O error.
-            Some(Errno::Eperm) if flight.command == Command::Read => Status::IoError,
+            Some(Errno::Eperm) if flight.request.command == Command::Read => Status::IoError,
             Some(errno) => Status::from_errno(errno.to_wire() as i32),
         };
         if flight.state == FlightState::Sending {
@@ -302,7 +294,7 @@ impl NbdLink {
 
     /// Gives the connection up because another one of its generation was lost.
     fn follow(&mut self, context: &mut LinkContext<'_>) {
-        if context.shared.was_silent() {
+        if lock_unpoisoned(&context.shared.backoff).was_silent {
             context
                 .flights
                 .iter_mut()
@@ -311,7 +303,6 @@ impl NbdLink {
         self.fall(context.shared);
     }
 
-    /// Shuts down the open connection.
     fn fall(&mut self, shared: &NbdState) {
         self.state = LinkState::Closing;
         shared.siblings.connection_down(self.place.queue, self.generation);
@@ -367,7 +358,7 @@ impl NbdLink {
             LinkState::Up if self.is_outdated(context.shared) => self.replace(context),
             LinkState::Up | LinkState::Dead => {}
             LinkState::Closing => {
-                if !self.inbound.is_busy() && !self.outbound.is_busy() {
+                if !self.inbound.is_busy && !self.outbound.is_busy {
                     self.closed(context);
                 }
             }
@@ -390,7 +381,7 @@ impl NbdLink {
             let (generation, limit) = (self.next.generation, context.shared.reconnect);
             self.redial.ask(context.shared, Patience { generation, limit, own: 1 });
         }
-        if self.answers.in_flight() > 0 || self.outbound.is_busy() {
+        if self.answers.in_flight() > 0 || self.outbound.is_busy {
             return;
         }
         match self.redial.take() {
@@ -427,7 +418,7 @@ impl NbdLink {
                     context.done.push((Tag(index as u32), status));
                 }
                 None => {
-                    (flight.state, flight.again) = (FlightState::Waiting, true);
+                    (flight.state, flight.request.again) = (FlightState::Waiting, true);
                     context.waiting.push_front(index as u32);
                 }
             }
@@ -439,7 +430,6 @@ impl NbdLink {
         }
     }
 
-    /// Starts to reconnect.
     fn seek(&mut self, context: &mut LinkContext<'_>) {
         if context.shared.is_dead() {
             self.state = LinkState::Dead;
@@ -479,7 +469,7 @@ impl NbdLink {
                 if !self.up(connected, context) {
                     return;
                 }
-                let is_again = |index: &&u32| context.flights[**index as usize].again;
+                let is_again = |at: &&u32| context.flights[**at as usize].request.again;
                 let more = match context.waiting.iter().filter(is_again).count() {
                     0 => String::new(),
                     1 => "; 1 request is sent again".to_owned(),
@@ -546,7 +536,7 @@ impl NbdLink {
     /// Sends a disconnect request to the server if the socket accepts it without waiting.
     fn take_leave(&self) {
         let Some(socket) = &self.socket else { return };
-        if self.outbound.is_busy() || self.state != LinkState::Up || self.tls.is_some() {
+        if self.outbound.is_busy || self.state != LinkState::Up || self.tls.is_some() {
             return;
         }
         let (command, mut header) = (Command::Disc, [0; 32]);
@@ -566,5 +556,12 @@ impl NbdLink {
             self.fall(shared);
         }
         self.state = LinkState::Closing;
+    }
+}
+
+fn errno_text(result: i32) -> String {
+    match result {
+        0 => "the server hung up".to_owned(),
+        _ => std::io::Error::from_raw_os_error(-result).to_string(),
     }
 }

@@ -1,8 +1,7 @@
 //! `Outbound`: the sending side of a connection, which sends many requests in one operation.
 //!
-//! `Outbound` owns the headers of the requests being sent, and the single send operation in flight;
-//! payload is sent straight from the requests' memory. `link.rs` calls this. Invariant: the memory
-//! of a request in `batch` does not change until `sent` has returned the request.
+//! Headers are sent from a buffer, and payload straight from the requests' memory. Invariant: the
+//! memory of a request in `batch` does not change until `sent` has returned the request.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -11,15 +10,15 @@ use std::os::fd::RawFd;
 use libc::{iovec, msghdr};
 use millrace_nbd::client::Answers;
 use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
-use millrace_nbd::{ReplyStyle, Request, encode_request};
+use millrace_nbd::{Command, ReplyStyle, Request, encode_request};
 use millrace_reactor::Op;
+use millrace_tls::Session;
 
 use super::flight::{Flight, FlightState};
 use super::ring::Ring;
-use super::secure::{self, Session};
+use super::siblings::NbdRequest;
 use crate::common::pieces::PIECES_MAX;
 
-/// Maximum number of requests in one send.
 const REQUESTS_MAX: usize = 256;
 /// Maximum number of memory segments in one send, which is the kernel's limit.
 const IOV_MAX: usize = 1024;
@@ -27,20 +26,18 @@ const IOV_MAX: usize = 1024;
 /// requests wait for its end.
 const PAYLOAD_MAX: u64 = 1 << 20;
 
-/// The sending side of a connection.
 pub(crate) struct Outbound {
     headers: Box<[[u8; EXTENDED_REQUEST_BYTES]]>,
     iov: Vec<iovec>,
     /// Index of the first segment in `iov` that is not sent completely.
     first: usize,
     msg: Box<msghdr>,
-    /// Requests of the send operation in flight.
     batch: Vec<u32>,
-    busy: bool,
+    /// True while the operation is in flight.
+    pub(crate) is_busy: bool,
 }
 
 impl Outbound {
-    /// Creates the sending side of a connection that is not open yet.
     pub(crate) fn new() -> Outbound {
         // SAFETY: msghdr is a plain structure for which zero is valid.
         let msg = unsafe { std::mem::zeroed() };
@@ -50,13 +47,8 @@ impl Outbound {
             first: 0,
             msg: Box::new(msg),
             batch: Vec::with_capacity(REQUESTS_MAX),
-            busy: false,
+            is_busy: false,
         }
-    }
-
-    /// Returns true if a send operation is in flight.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.busy
     }
 
     /// Takes up to `share` of the waiting requests for link `link`. Call it while no operation is
@@ -68,7 +60,7 @@ impl Outbound {
         answers: &mut Answers,
         flights: &mut [Flight],
     ) {
-        assert!(!self.busy, "a send operation is still in flight");
+        assert!(!self.is_busy, "a send operation is still in flight");
         self.iov.clear();
         self.batch.clear();
         self.first = 0;
@@ -79,14 +71,14 @@ impl Outbound {
         {
             let Some(index) = waiting.pop_front() else { return };
             let flight = &mut flights[index as usize];
-            let Flight { command, flags, offset, len, .. } = *flight;
+            let NbdRequest { command, flags, offset, len, .. } = flight.request;
             let mut request = Request { cookie: 0, flags, command, offset, length: len };
             answers.expect(index, &mut request);
             let header = &mut self.headers[self.batch.len()];
             let iov_len = encode_request(&request, style, header);
             push(&mut self.iov, iovec { iov_base: header.as_mut_ptr().cast(), iov_len });
-            if flight.sends_data() {
-                self.iov.extend_from_slice(flight.pieces());
+            if command == Command::Write {
+                self.iov.extend_from_slice(&flight.request.memory);
                 payload += len;
             }
             (flight.state, flight.link, flight.silence) = (FlightState::Sending, link, false);
@@ -96,14 +88,11 @@ impl Outbound {
 
     /// Starts to send the rest of the batch as ciphertext, together with other output of the TLS
     /// session.
-    ///
-    /// # Errors
-    /// Returns the error that ended the TLS session.
     pub(crate) fn send_sealed(
         &mut self,
         (ring, fd, user_data): (&Ring, RawFd, u64),
         session: &mut Session,
-    ) -> Result<(), secure::Error> {
+    ) -> Result<(), millrace_tls::Error> {
         while let Some(piece) = self.iov.get(self.first) {
             // SAFETY: a header of this value's, or memory of a write that is in flight.
             let plain = unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) };
@@ -119,7 +108,7 @@ impl Outbound {
         }
         let output = session.output();
         if !output.is_empty() {
-            self.busy = true;
+            self.is_busy = true;
             let (buf, len) = (output.as_ptr(), output.len() as u32);
             let op = Op::Send { fd, buf, len, flags: libc::MSG_WAITALL };
             // SAFETY: the session's output never moves, and the link keeps the session until this
@@ -132,7 +121,7 @@ impl Outbound {
     /// Records that the operation sent this many bytes of ciphertext. Returns true if the batch is
     /// complete.
     pub(crate) fn moved_sealed(&mut self, bytes: usize, session: &mut Session) -> bool {
-        self.busy = false;
+        self.is_busy = false;
         session.sent(bytes);
         self.first == self.iov.len() && session.output().is_empty()
     }
@@ -142,7 +131,7 @@ impl Outbound {
         if self.first == self.iov.len() {
             return;
         }
-        self.busy = true;
+        self.is_busy = true;
         let rest = &mut self.iov[self.first..];
         let flags = libc::MSG_WAITALL;
         let op = match rest {
@@ -163,12 +152,11 @@ impl Outbound {
 
     /// Records that the operation sent this many bytes. Returns true if the batch is complete.
     pub(crate) fn moved(&mut self, bytes: usize) -> bool {
-        self.busy = false;
+        self.is_busy = false;
         self.advance(bytes);
         self.first == self.iov.len()
     }
 
-    /// Removes the bytes that were sent from the segments.
     fn advance(&mut self, bytes: usize) {
         let mut bytes = bytes;
         while let Some(piece) = self.iov.get_mut(self.first) {
@@ -183,9 +171,8 @@ impl Outbound {
         }
     }
 
-    /// Records that the operation failed.
     pub(crate) fn broken(&mut self) {
-        self.busy = false;
+        self.is_busy = false;
     }
 
     /// Returns the requests of the batch, which are completely sent or given up.

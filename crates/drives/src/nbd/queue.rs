@@ -1,17 +1,15 @@
 //! `NbdQueue`: hardware queue of an NBD drive, with its requests and its links to the server.
 //!
-//! A queue is opened on its I/O thread and used only there. Requests wait in a list. In
-//! `commit_rqs`, each link whose last send has ended takes its share in one send, which the
-//! thread's next turn submits. Answers arrive through an inbox. The block layer calls this under
-//! the serve lock; it calls `link.rs`. Invariant: a tag is completed only when no operation uses
-//! its memory. A queue that is dropped ends its operations, or leaks the memory that they may still
-//! use.
+//! Requests wait in a list. In `commit_rqs`, each link whose last send has ended takes its share in
+//! one send, which the thread's next turn submits. Invariant: a tag is completed only when no
+//! operation uses its memory. A queue that is dropped ends its operations, or leaks the memory that
+//! they may still use.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_block::{
@@ -26,41 +24,33 @@ use millrace_reactor::{Completion, Wait, now_ns};
 use super::NbdState;
 use super::drive_state::LossCause;
 use super::flight::{Flight, FlightState};
-use super::link::{LinkState, NbdLink};
-use super::link_context::LinkContext;
+use super::link::{LinkContext, LinkState, NbdLink};
 use super::ring::Ring;
-use super::siblings::{GivenBack, Origin, QueueMessage};
+use super::siblings::{GivenBack, NbdRequest, Origin, QueueMessage};
+use crate::common::outcomes::completion_data;
 use crate::common::thread_bound::ThreadBound;
 
-/// Maximum time that a dropped queue waits for its operations.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Maximum sleep of one turn while a dropped queue waits, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
 /// Flights for requests of other queues. They come after those of the queue's own tags.
 struct GuestFlights {
-    /// Maximum number of guest flights.
     max: usize,
-    /// Indexes of the free guest flights.
     free: Vec<u32>,
 }
 
-/// A hardware queue of an NBD drive.
 pub(crate) struct NbdQueue {
     shared: Arc<NbdState>,
-    /// Index of the queue in the drive.
     number: usize,
     ring: ThreadBound<Ring>,
     links: Vec<NbdLink>,
     /// One flight for each tag, then those for requests of other queues.
     flights: Vec<Flight>,
-    /// Number of tags.
     depth: usize,
     guests: GuestFlights,
-    /// True if other queues have sent messages.
     has_mail: Arc<AtomicBool>,
     mail: Vec<QueueMessage>,
-    /// Requests of other queues that must be returned to them.
     returns: Vec<GivenBack>,
     waiting: VecDeque<u32>,
     done: Vec<(Tag, Status)>,
@@ -106,14 +96,12 @@ impl NbdQueue {
         queue
     }
 
-    /// Calls `each` with each link.
     fn with_links(&mut self, mut each: impl FnMut(&mut NbdLink, &mut LinkContext<'_>)) {
         let NbdQueue { shared, ring, links, flights, waiting, done, .. } = self;
         let mut context = LinkContext { shared, ring: ring.get(), flights, waiting, done };
         links.iter_mut().for_each(|link| each(link, &mut context));
     }
 
-    /// Returns the NBD command and flags for a request.
     fn command_of(&self, rq: &Request<Native>) -> (Command, u16) {
         let forces = self.shared.write_through || rq.flags().has(OpFlags::FUA);
         let has_fua = self.shared.promise.flags.contains(TransmissionFlags::FUA);
@@ -137,9 +125,10 @@ impl NbdQueue {
         if searches != self.searches {
             self.searches = searches;
             match searches {
-                true => self.shared.begin_search(),
-                false => self.shared.end_search(),
-            }
+                // Relaxed here and in `drop`: no other memory access depends on this counter.
+                true => self.shared.searching.fetch_add(1, Ordering::Relaxed),
+                false => self.shared.searching.fetch_sub(1, Ordering::Relaxed),
+            };
         }
     }
 
@@ -178,7 +167,6 @@ impl NbdQueue {
         }
     }
 
-    /// Takes this queue's share of the forwarded requests.
     fn take_guests(&mut self) {
         let used = self.flights.len() - self.depth - self.guests.free.len();
         for request in self.shared.siblings.take_share(self.guests.max - used) {
@@ -191,7 +179,6 @@ impl NbdQueue {
         }
     }
 
-    /// Forwards the waiting requests of this queue, and returns those of other queues.
     #[cold]
     fn forward(&mut self) {
         self.dismiss_guests();
@@ -202,7 +189,6 @@ impl NbdQueue {
         });
     }
 
-    /// Returns the waiting requests of other queues to them.
     fn dismiss_guests(&mut self) {
         if self.flights.len() == self.depth {
             return;
@@ -225,7 +211,6 @@ impl NbdQueue {
         }
     }
 
-    /// Processes the messages from other queues.
     fn read_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.mail);
         self.shared.siblings.take_mail(self.number, &self.has_mail, &mut mail);
@@ -259,7 +244,8 @@ impl NbdQueue {
         flight.expired = true;
         match flight.state {
             FlightState::Sending | FlightState::Sent => {
-                let (command, offset, link) = (flight.command, flight.offset, flight.link);
+                let NbdRequest { command, offset, .. } = flight.request;
+                let link = flight.link;
                 let why = format!("no answer to a {command:?} at byte {offset} within its timeout");
                 self.links[link].lose(&self.shared, &why, LossCause::Silence);
                 self.flights.iter_mut().for_each(|other| other.silence |= other.is_sent_by(link));
@@ -279,7 +265,7 @@ impl NbdQueue {
         let NbdQueue { flights, waiting, done, .. } = self;
         waiting.retain(|index| {
             let flight = &mut flights[*index as usize];
-            let is_flush = flight.command == Command::Flush;
+            let is_flush = flight.request.command == Command::Flush;
             if is_flush {
                 flight.state = FlightState::Idle;
                 done.push((Tag(*index), Status::Ok));
@@ -327,7 +313,6 @@ impl NbdQueue {
         }
     }
 
-    /// Processes the reactor's completions and advances the links.
     fn progress(&mut self) {
         let NbdQueue { shared, ring, links, flights, waiting, done, inbox, .. } = self;
         let ring = ring.get();
@@ -355,19 +340,14 @@ impl DriverQueue<Native> for NbdQueue {
         let flight = &mut self.flights[index as usize];
         flight.fill(command, flags, rq);
         if command == Command::Flush {
-            flight.flush = self.shared.durability.unflushed.begin_flush();
+            flight.request.flush = self.shared.durability.unflushed.begin_flush();
         }
         self.waiting.push_back(index);
         Dispatch::Queued
     }
 
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
-        match moment {
-            Moment::Issue => DriverData::default(),
-            Moment::Complete => {
-                DriverData::text(format_args!("link {}", self.flights[tag.0 as usize].link))
-            }
-        }
+        completion_data(moment, format_args!("link {}", self.flights[tag.0 as usize].link))
     }
 
     fn commit_rqs(&mut self) {
@@ -427,7 +407,7 @@ impl DriverQueue<Native> for NbdQueue {
 impl Drop for NbdQueue {
     fn drop(&mut self) {
         if self.searches {
-            self.shared.end_search();
+            self.shared.searching.fetch_sub(1, Ordering::Relaxed);
         }
         let NbdQueue { shared, links, .. } = &mut *self;
         links.iter_mut().for_each(|link| link.leave(shared));

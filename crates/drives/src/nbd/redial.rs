@@ -1,36 +1,31 @@
 //! `Redial`: reconnects a link to its server, on a thread of its own.
 //!
-//! A link that has lost its server starts a thread, handles other work meanwhile, and is woken when
-//! there is news: a new connection; the time limit has passed (the thread keeps trying for later
-//! requests); or the export has changed. This type passes the news between the two. The thread ends
-//! when it has a connection, or when the link no longer needs one. `link.rs` calls this; it calls
-//! `dial.rs`.
+//! A link that has lost its server starts a thread, and is woken when there is news: a new
+//! connection; the time limit has passed (the thread keeps trying for later requests); or the
+//! export has changed. The thread ends when it has a connection, or when the link no longer needs
+//! one.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use millrace_machine::{Deadline, Machine, Native};
+use millrace_machine::{Deadline, Machine, Native, lock_unpoisoned};
 
 use super::NbdState;
 use super::dial::{Connected, Purpose, failure_of};
-use super::drive_state::wake_up;
 use super::trouble::{ConnectFailure, NOT_SHARED};
+use crate::common::owner_queues::wake_up;
 
-/// Time limit of one attempt.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(5);
 /// Pause after the first attempt; doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Maximum pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Maximum pause while other connections are up. In that case the server accepts no more
 /// connections, and may log each attempt.
 const PAUSE_SHORT_MAX: Duration = Duration::from_secs(30);
 
-/// News for a link from its reconnecting thread.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// A new connection was made.
     Connected(Connected),
     /// The time limit for reconnecting has passed. Another outcome may follow.
     Late(String),
@@ -56,22 +51,18 @@ struct RedialState {
     wish: u64,
 }
 
-/// State shared by a link and its reconnecting thread.
 #[derive(Debug)]
 pub(crate) struct Redial {
     state: Mutex<RedialState>,
     changed: Condvar,
-    /// Eventfd that wakes the link's I/O thread.
     wake: Arc<OwnedFd>,
 }
 
 impl Redial {
-    /// Creates the state of a link whose I/O thread is woken by `wake`.
     pub(crate) fn new(wake: Arc<OwnedFd>) -> Redial {
         Redial { state: Mutex::default(), changed: Condvar::new(), wake }
     }
 
-    /// Starts a thread that reconnects.
     pub(crate) fn ask(self: &Arc<Self>, shared: &Arc<NbdState>, patience: Patience) {
         let wish = self.forget();
         let (mine, shared) = (Arc::clone(self), Arc::clone(shared));
@@ -81,12 +72,12 @@ impl Redial {
 
     /// Returns the outcome since the last call, if there is one.
     pub(crate) fn take(&self) -> Option<Outcome> {
-        self.lock().outcome.take()
+        lock_unpoisoned(&self.state).outcome.take()
     }
 
     /// Cancels the request for a connection. Returns the number of the next request.
     pub(crate) fn forget(&self) -> u64 {
-        let mut state = self.lock();
+        let mut state = lock_unpoisoned(&self.state);
         state.wish += 1;
         state.outcome = None;
         self.changed.notify_all();
@@ -94,7 +85,7 @@ impl Redial {
     }
 
     fn run(&self, shared: &Arc<NbdState>, wish: u64, patience: Patience) {
-        let (mut pause, mut late) = (shared.pause(), false);
+        let (mut pause, mut late) = (lock_unpoisoned(&shared.backoff).pause(Instant::now()), false);
         let mut limit = Deadline::<Native>::after(patience.limit);
         while self.rest(wish, pause) {
             let dial = |it: &mut _| shared.target.dial_until(Purpose::Transmit, it);
@@ -128,7 +119,7 @@ impl Redial {
 
     /// Waits for `pause`. Returns false if the request for a connection was cancelled meanwhile.
     fn rest(&self, wish: u64, pause: Duration) -> bool {
-        let state = self.lock();
+        let state = lock_unpoisoned(&self.state);
         let holds = |state: &mut RedialState| state.wish == wish;
         let waited = self.changed.wait_timeout_while(state, pause, holds);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -136,17 +127,13 @@ impl Redial {
     }
 
     fn tell(&self, wish: u64, outcome: Outcome) {
-        let mut state = self.lock();
+        let mut state = lock_unpoisoned(&self.state);
         if state.wish != wish {
             return;
         }
         state.outcome = Some(outcome);
         drop(state);
         wake_up(&self.wake);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, RedialState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,21 +1,18 @@
 //! `Ring`: a queue's inbox on its thread's reactor.
 //!
-//! The ring owns the inbox, and passes it in each call to the reactor. `queue.rs` takes completions
-//! from it; both sides of a connection push operations.
+//! Both sides of a connection push operations; the queue takes the completions.
 #![allow(unsafe_code)]
 
 use std::io;
 
 use millrace_reactor::{Completion, Handle, Op, Source, Wait};
 
-/// Inbox of a queue on its thread's reactor.
 pub(crate) struct Ring {
     handle: Handle,
     source: Source,
 }
 
 impl Ring {
-    /// Opens an inbox on the reactor of the calling thread.
     pub(crate) fn new(handle: Handle) -> Ring {
         Ring { source: handle.source(), handle }
     }
@@ -29,20 +26,15 @@ impl Ring {
         unsafe { self.handle.push(self.source, user_data, op) };
     }
 
-    /// Moves all completions to the end of `into`.
     pub(crate) fn take(&self, into: &mut Vec<Completion>) {
         self.handle.take(self.source, into);
     }
 
-    /// Returns true if no operation is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.handle.pending(self.source) == 0
     }
 
     /// Runs a turn of the reactor, for a queue that is being dropped.
-    ///
-    /// # Errors
-    /// Returns an error if the ring itself fails.
     pub(crate) fn turn(&self, wait: Wait) -> io::Result<usize> {
         self.handle.turn(wait)
     }

@@ -1,42 +1,24 @@
-//! Parses a drive spec into the settings of an NBD drive, and defines the driver's row in the
-//! driver table.
+//! Settings of an NBD drive, parsed from a spec, and the driver's row in the driver table.
 //!
-//! `crate::open` calls this. It reads no file and contacts no server. Errors name the key and its
-//! value.
+//! No file is read and no server is contacted. Errors name the key and its value.
 
 use millrace_block::QueueKind;
 use std::time::Duration;
 
-use super::{CONNECTIONS_MAX, NbdConfig, NbdTls, OnServerRestart, TlsIdentity, secure};
+use super::{CONNECTIONS_MAX, ClientFiles, NbdConfig, NbdTls, OnServerRestart, TlsIdentity};
 use crate::open::DriverRow;
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "nbd",
-    keys: &[
-        "uri",
-        "connections",
-        "depth",
-        "reconnect",
-        "write-through",
-        "on-server-restart",
-        "read-only",
-        "tls-ca",
-        "tls-certificate",
-        "tls-key",
-        "tls-hostname",
-    ],
+    keys: "uri connections depth reconnect write-through on-server-restart read-only \
+           tls-ca tls-certificate tls-key tls-hostname",
     main_key: None,
-    path_keys: &["tls-ca", "tls-certificate", "tls-key"],
+    path_keys: "tls-ca tls-certificate tls-key",
     queues: QueueKind::OwnerOnly,
     settings: |spec| Ok(Box::new(config_of(spec)?)),
 };
 
-/// Key that sets `OnServerRestart`.
-const ON_SERVER_RESTART: &str = "on-server-restart";
-
-/// Parses and checks the settings of a spec.
 fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     let Some(text) = spec.get("uri") else { return Err(spec.missing("uri")) };
     // The protocol crate parses only URIs without TLS, so `nbds:` is replaced by `nbd:` before the
@@ -47,33 +29,25 @@ fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     };
     let uri = plain.parse().map_err(|error| spec.invalid("uri", &format!("{error}")))?;
     let default = NbdConfig::new(uri, text.to_owned());
+    let restart = [("go-on", OnServerRestart::GoOn), ("flush-error", OnServerRestart::FlushError)];
     Ok(NbdConfig {
         connections: spec.number("connections", CONNECTIONS_MAX)?,
         depth: spec.depth()?.unwrap_or(default.depth),
         reconnect: spec.time("reconnect")?.map_or(default.reconnect, Duration::from_nanos),
         write_through: spec.switch("write-through")?.unwrap_or(default.write_through),
-        on_server_restart: match spec.get(ON_SERVER_RESTART) {
-            None | Some("go-on") => OnServerRestart::GoOn,
-            Some("flush-error") => OnServerRestart::FlushError,
-            Some(_) => {
-                return Err(spec.invalid(ON_SERVER_RESTART, "write go-on or flush-error"));
-            }
-        },
+        on_server_restart: spec.choice("on-server-restart", &restart)?.unwrap_or_default(),
         read_only: spec.switch("read-only")?.unwrap_or(default.read_only),
         tls: if secure { Some(tls_of(spec)?) } else { no_tls(spec)? },
         ..default
     })
 }
 
-/// Names of the TLS keys.
 const TLS_KEYS: [&str; 4] = ["tls-ca", "tls-certificate", "tls-key", "tls-hostname"];
 
-/// Returns an error if TLS is not compiled in.
 fn refuse_tls(spec: &Spec, key: &str) -> Result<(), SpecError> {
-    secure::REFUSAL.map_or(Ok(()), |why| Err(spec.invalid(key, why)))
+    millrace_tls::REFUSAL.map_or(Ok(()), |why| Err(spec.invalid(key, why)))
 }
 
-/// Parses the TLS keys of a spec whose URI asks for TLS.
 fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
     refuse_tls(spec, "uri")?;
     let Some(ca) = spec.get("tls-ca") else { return Err(spec.missing("tls-ca")) };
@@ -85,7 +59,8 @@ fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
         (Some(_), None) => return Err(spec.missing("tls-key")),
         (None, Some(_)) => return Err(spec.missing("tls-certificate")),
     };
-    Ok(NbdTls { ca: ca.into(), identity, hostname: spec.get("tls-hostname").map(Into::into) })
+    let files = ClientFiles { ca: ca.into(), identity };
+    Ok(NbdTls { files, hostname: spec.get("tls-hostname").map(Into::into) })
 }
 
 /// Refuses TLS keys without a TLS URI, because the data would be sent in plaintext.

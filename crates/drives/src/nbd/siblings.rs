@@ -1,19 +1,17 @@
 //! `SiblingQueues`: tracks which queues of a drive have a connection, and passes on requests that
 //! one queue sends for another.
 //!
-//! A server may accept fewer connections than the drive has queues, from the start or after a
-//! restart. A queue without a connection forwards its requests through `SiblingQueues`. A queue
-//! with a connection takes them, sends them like its own, and returns them answered, or unsent if
-//! its connection is lost. Each request keeps its tag in its own queue all the time; only its
-//! memory list moves. `queue.rs` calls this and, for the number of connections, `link.rs`. This
-//! file also decides which connections may be open at the same time, because without `multi-conn` a
-//! flush covers only its own connection.
+//! A server may accept fewer connections than the drive has queues. A queue with a connection takes
+//! requests that others have forwarded, sends them like its own, and returns them answered, or
+//! unsent if its connection is lost. Each request keeps its tag in its own queue. This file also
+//! decides which connections may be open at the same time, because without `multi-conn` a flush
+//! covers only its own connection.
 //!
 //! Invariants: a forwarded request is in exactly one place: in `pending`, in a queue with a
 //! connection, or in the mailbox of its own queue. A queue takes its requests in `pending` back as
 //! soon as no connection is up; the loss of the last one wakes all threads. A connection that must
 //! be the only one is admitted when all others are closed, including those of earlier generations,
-//! and then excludes others while it is open. Lock order: `state` is taken alone, once for a batch.
+//! and then excludes others while it is open.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -23,9 +21,10 @@ use std::sync::{Arc, Mutex};
 
 use libc::iovec;
 use millrace_block::Status;
+use millrace_machine::lock_unpoisoned;
 use millrace_nbd::Command;
 
-use super::drive_state::{lock, wake_up};
+use crate::common::owner_queues::wake_up;
 
 /// Queue and tag that a forwarded request belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,10 +35,9 @@ pub(crate) struct Origin {
     pub(crate) id: u64,
 }
 
-/// A request that a queue has forwarded.
+/// A request to the server, without the state of its tag.
 #[derive(Debug)]
-pub(crate) struct Forwarded {
-    pub(crate) origin: Origin,
+pub(crate) struct NbdRequest {
     pub(crate) command: Command,
     /// NBD command flags, `CMD_FLAG_*`.
     pub(crate) flags: u16,
@@ -52,33 +50,45 @@ pub(crate) struct Forwarded {
     pub(crate) memory: Vec<iovec>,
 }
 
-/// A forwarded request on the way back to its queue.
+// SAFETY: the list names memory of a request in flight, whose bios are `Send`; whoever has the
+// request is the only one to use it.
+unsafe impl Send for NbdRequest {}
+
+impl NbdRequest {
+    pub(crate) const EMPTY: NbdRequest = NbdRequest {
+        command: Command::Flush,
+        flags: 0,
+        offset: 0,
+        len: 0,
+        flush: 0,
+        again: false,
+        memory: Vec::new(),
+    };
+}
+
+#[derive(Debug)]
+pub(crate) struct Forwarded {
+    pub(crate) origin: Origin,
+    pub(crate) request: NbdRequest,
+}
+
 #[derive(Debug)]
 pub(crate) struct GivenBack {
     pub(crate) origin: Origin,
     /// Result, or `None` if the request must be sent again.
     pub(crate) status: Option<Status>,
-    /// True if the request was sent on a connection that was lost.
-    pub(crate) again: bool,
     /// True if the connection that carried the request was given up because the server did not
     /// answer for too long.
     pub(crate) silence: bool,
-    pub(crate) memory: Vec<iovec>,
+    pub(crate) request: NbdRequest,
 }
 
-/// Message to a queue.
 #[derive(Debug)]
 pub(crate) enum QueueMessage {
     GivenBack(GivenBack),
     /// A forwarded request has timed out. The queue that sent it closes its connection.
     Expired(u64),
 }
-
-// SAFETY: the lists name memory of requests in flight, whose bios are `Send`; whoever has the
-// request is the only one to use it.
-unsafe impl Send for Forwarded {}
-// SAFETY: as above.
-unsafe impl Send for GivenBack {}
 
 /// Permission to use an export over several connections at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +100,6 @@ pub(crate) enum ConnectionSharing {
     Alone,
 }
 
-/// Connections and forwarded requests of all queues.
 #[derive(Debug, Default)]
 pub(crate) struct SiblingQueues {
     /// Number of connections of the current generation that are up.
@@ -106,7 +115,6 @@ pub(crate) struct SiblingQueues {
 struct SiblingState {
     queues: Vec<QueueState>,
     pending: VecDeque<Forwarded>,
-    /// Number of the last forwarding.
     last_id: u64,
     /// Generation whose connections count in `up`.
     generation: u32,
@@ -125,7 +133,6 @@ impl SiblingState {
     }
 }
 
-/// State of one queue that other queues use.
 #[derive(Debug, Default)]
 struct QueueState {
     /// Wakes the queue's thread; `None` while the queue is not open.
@@ -162,7 +169,7 @@ impl SiblingQueues {
         connections: usize,
     ) -> Arc<AtomicBool> {
         self.all.fetch_add(connections, Ordering::Relaxed);
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         if state.queues.len() <= queue {
             state.queues.resize_with(queue + 1, QueueState::default);
         }
@@ -175,7 +182,7 @@ impl SiblingQueues {
     pub(crate) fn close(&self, queue: usize, connections: usize) {
         self.all.fetch_sub(connections, Ordering::Relaxed);
         drop(self.take_back(queue));
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         state.queues[queue].wake = None;
         state.queues[queue].open = 0;
         state.queues[queue].mail.clear();
@@ -184,7 +191,7 @@ impl SiblingQueues {
     /// Starts a generation: only its connections count from now on. Wakes the threads of all
     /// queues.
     pub(crate) fn begin_generation(&self, generation: u32) {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         if generation.wrapping_sub(state.generation) > u32::MAX / 2 {
             // A later generation has already begun.
             return;
@@ -199,13 +206,12 @@ impl SiblingQueues {
     /// Returns true if a connection may be used beside the open ones, except `own` ones that it
     /// replaces. This is a hint; `connection_up` decides.
     pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
-        let state = lock(&self.state);
+        let state = lock_unpoisoned(&self.state);
         state.admits(sharing, state.open().saturating_sub(own))
     }
 
-    /// Returns true if the open connection must be the only one.
     pub(crate) fn is_sole(&self) -> bool {
-        lock(&self.state).is_sole
+        lock_unpoisoned(&self.state).is_sole
     }
 
     /// Counts a connection of a queue as up. Returns false, without counting it, if it must not be
@@ -217,7 +223,7 @@ impl SiblingQueues {
         generation: u32,
         sharing: ConnectionSharing,
     ) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         let open = state.open();
         if !state.admits(sharing, open) {
             return false;
@@ -236,14 +242,13 @@ impl SiblingQueues {
         true
     }
 
-    /// Records that a connection of a queue, which was up before, is closed.
     pub(crate) fn connection_closed(&self, queue: usize) {
-        lock(&self.state).queues[queue].open -= 1;
+        lock_unpoisoned(&self.state).queues[queue].open -= 1;
     }
 
     /// Counts a connection of a queue as no longer up.
     pub(crate) fn connection_down(&self, queue: usize, generation: u32) {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         if generation != state.generation {
             return;
         }
@@ -253,7 +258,6 @@ impl SiblingQueues {
         }
     }
 
-    /// Returns true if any queue has a connection that is up.
     pub(crate) fn has_connection(&self) -> bool {
         self.up.load(Ordering::Relaxed) > 0
     }
@@ -263,14 +267,13 @@ impl SiblingQueues {
         (self.up.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed))
     }
 
-    /// Returns true if requests wait for a queue with a connection.
     pub(crate) fn has_pending(&self) -> bool {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
     /// Forwards the requests that `next` returns; it is called with the number of each forwarding.
     pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<Forwarded>) {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         while let Some(forwarded) = next(state.last_id + 1) {
             state.last_id += 1;
             state.pending.push_back(forwarded);
@@ -279,9 +282,8 @@ impl SiblingQueues {
         state.queues.iter().filter(|one| one.up > 0).for_each(QueueState::wake);
     }
 
-    /// Takes back the forwarded requests of a queue that no queue has taken.
     pub(crate) fn take_back(&self, queue: usize) -> Vec<Forwarded> {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         let pending = std::mem::take(&mut state.pending);
         let (own, others) = pending.into_iter().partition(|one| one.origin.queue == queue);
         state.pending = others;
@@ -292,7 +294,7 @@ impl SiblingQueues {
     /// Takes a queue's share of the forwarded requests, at most `most`, and leaves as many for each
     /// other queue with a connection.
     pub(crate) fn take_share(&self, most: usize) -> Vec<Forwarded> {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         let takers = state.queues.iter().filter(|one| one.up > 0).count().max(1);
         let share = state.pending.len().div_ceil(takers).min(most);
         let taken = state.pending.drain(..share).collect();
@@ -300,9 +302,8 @@ impl SiblingQueues {
         taken
     }
 
-    /// Returns requests to their queues.
     pub(crate) fn give_back(&self, requests: impl Iterator<Item = GivenBack>) {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         let mut woken = vec![false; state.queues.len()];
         for request in requests {
             let queue = request.origin.queue;
@@ -316,7 +317,7 @@ impl SiblingQueues {
     /// Handles the timeout of a forwarded request. Returns the request if no queue has taken it;
     /// otherwise tells the queue that has it.
     pub(crate) fn expire(&self, id: u64) -> Option<Forwarded> {
-        let mut state = lock(&self.state);
+        let mut state = lock_unpoisoned(&self.state);
         if let Some(at) = state.pending.iter().position(|one| one.origin.id == id) {
             let found = state.pending.remove(at);
             self.pending.store(state.pending.len(), Ordering::Relaxed);
@@ -338,7 +339,7 @@ impl SiblingQueues {
     ) {
         // Acquire pairs with the Release in `send`.
         if has_mail.load(Ordering::Acquire) {
-            let mut state = lock(&self.state);
+            let mut state = lock_unpoisoned(&self.state);
             has_mail.store(false, Ordering::Relaxed);
             into.append(&mut state.queues[queue].mail);
         }
@@ -358,9 +359,7 @@ mod tests {
         let mut tags = tags;
         all.forward(|id| {
             let origin = Origin { queue, tag: tags.next()?, id };
-            let (command, memory) = (Command::Read, Vec::new());
-            let (flags, offset, len, flush, again) = (0, 0, 0, 0, false);
-            Some(Forwarded { origin, command, flags, offset, len, flush, again, memory })
+            Some(Forwarded { origin, request: NbdRequest::EMPTY })
         });
     }
 
@@ -387,9 +386,8 @@ mod tests {
         all.give_back(taken.into_iter().map(|one| GivenBack {
             origin: one.origin,
             status: Some(Status::Ok),
-            again: false,
             silence: false,
-            memory: one.memory,
+            request: one.request,
         }));
         let mut mail = Vec::new();
         all.take_mail(0, &flags[0], &mut mail);

@@ -1,9 +1,8 @@
-//! `StatusLine`: a separate connection for block status queries.
+//! `StatusLine`: a separate connection for block status queries, never on the path of I/O.
 //!
-//! The connection is opened at the first query, used by one thread at a time, and never on the path
-//! of I/O. A query blocks for a limited time; a server that does not answer is not asked again for
-//! a while. `nbd.rs` calls this, only for exports on which a second connection sees the writes of
-//! the first. Specification: "Block status", `base:allocation`.
+//! The connection is opened at the first query, only for exports on which a second connection sees
+//! the writes of the first. A query blocks for a limited time; a server that does not answer is not
+//! asked again for a while. Specification: "Block status", `base:allocation`.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -17,8 +16,8 @@ use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_re
 use super::NbdState;
 use super::dial::{Connected, Purpose};
 use super::wire::TimedConnection;
+use crate::common::extents::{DATA, ExtentState, SectorExtents, all_data};
 
-/// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Time for which a server that failed to answer is not asked again.
 const QUIET: Duration = Duration::from_secs(30);
@@ -145,36 +144,21 @@ impl StatusConnection {
 /// Converts extents to whole sectors, at most `nr_sectors` of them. A sector that is partly data
 /// counts as data.
 pub(crate) fn in_sectors(extents: &[ByteExtent], nr_sectors: u64) -> Vec<Extent> {
-    let (mut list, mut at, mut end) = (Vec::<Extent>::new(), 0u64, 0u64);
-    let mut push = |upto: u64, hole: bool, zero: bool| {
-        let upto = upto.min(nr_sectors);
-        if upto <= at {
-            return;
-        }
-        let nr_sectors = upto - at;
-        at = upto;
-        match list.last_mut() {
-            Some(last) if (last.hole, last.zero) == (hole, zero) => last.nr_sectors += nr_sectors,
-            _ => list.push(Extent { nr_sectors, hole, zero }),
-        }
-    };
+    let (mut list, mut end) = (SectorExtents::new(0, nr_sectors), 0u64);
     for extent in extents {
         let start = end;
         end = end.saturating_add(extent.len);
         match (extent.hole, extent.zero) {
-            (false, false) => push(end.div_ceil(512), false, false),
+            (false, false) => list.cover(end.div_ceil(512), DATA),
             (hole, zero) => {
                 // A sector that contains the boundary of two extents counts as data.
-                push(start.div_ceil(512), false, false);
-                push(end >> 9, hole, zero);
+                list.cover(start.div_ceil(512), DATA);
+                list.cover(end >> 9, ExtentState { hole, zero });
             }
         }
     }
     // If the server's answer covers only a part of the first sector, that sector counts as data.
-    if list.is_empty() {
-        list.push(Extent { nr_sectors, hole: false, zero: false });
-    }
-    list
+    if list.extents.is_empty() { all_data(nr_sectors) } else { list.extents }
 }
 
 #[cfg(test)]

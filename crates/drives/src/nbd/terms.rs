@@ -1,8 +1,7 @@
 //! Checks whether the settings of an NBD drive fit the export, computes the number of connections,
 //! and collects remarks for the user.
 //!
-//! Pure functions. `nbd.rs` calls them when a drive is opened or inspected. Every error names the
-//! URI.
+//! These are pure functions, called when a drive is opened or inspected.
 
 use millrace_block::{Error, ErrorKind};
 use millrace_nbd::TransmissionFlags;
@@ -28,9 +27,6 @@ pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
 }
 
 /// Checks that the export fits the settings.
-///
-/// # Errors
-/// `InvalidSetting`, with advice.
 pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), Error> {
     let wrong = |text: String| Err(config.error(ErrorKind::InvalidSetting, &text));
     if session.block_min > 65_536 {
@@ -69,10 +65,7 @@ pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), E
     Ok(())
 }
 
-/// Returns the drive's number of connections.
-///
-/// # Errors
-/// `InvalidSetting` if more connections are asked for than a flush covers.
+/// Returns the drive's number of connections, or an error if a flush does not cover so many.
 pub(crate) fn connections_of(config: &NbdConfig, session: &ClientSession) -> Result<u16, Error> {
     let safe = config.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN);
     match config.connections {
@@ -91,7 +84,6 @@ pub(crate) fn connections_of(config: &NbdConfig, session: &ClientSession) -> Res
     }
 }
 
-/// Returns remarks about the export for the user.
 pub(crate) fn notes(config: &NbdConfig, session: &ClientSession) -> Vec<String> {
     let mut notes = Vec::new();
     let multi = session.flags.contains(TransmissionFlags::MULTI_CONN);

@@ -1,9 +1,7 @@
 //! `ReconnectTrouble`: why connections of a drive are missing, for the log and for `ctl why`.
 //!
-//! `ReconnectTrouble` has the reason of the last failed attempt, and what was logged about it. A
-//! refusal is logged at the first attempt, once; other refusals after it are logged at limited
-//! intervals, because a server may word each refusal differently. The reconnecting threads
-//! (`redial.rs`) write it, and `nbd.rs` reads it for the log.
+//! A refusal is logged at the first attempt, once; other refusals after it are logged at limited
+//! intervals, because a server may word each refusal differently.
 
 use std::time::Instant;
 
@@ -13,7 +11,6 @@ use super::backoff::LogLimit;
 pub(crate) const NOT_SHARED: &str =
     "the server does not say that a flush covers several connections (multi-conn)";
 
-/// Kind of a failed connection attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectFailure {
     /// The server answered and gave a reason for refusing the connection.
@@ -21,13 +18,11 @@ pub(crate) enum ConnectFailure {
     Other,
 }
 
-/// Reasons for which connections are missing, and which of them were logged.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectTrouble {
     /// Reason why the last attempt failed or the last connection was lost; `None` once a connection
     /// is up again.
     why: Option<String>,
-    /// Text of the last refusal that was logged.
     said: Option<String>,
     limit: LogLimit,
     /// Number of connections that were up at the last check.
@@ -56,17 +51,14 @@ impl ReconnectTrouble {
         Some(format!("the server refuses the drive's reconnect: {why}"))
     }
 
-    /// Records that connections were lost.
     pub(crate) fn lost(&mut self, why: &str) {
         self.why = Some(why.to_owned());
     }
 
-    /// Records that an attempt succeeded.
     pub(crate) fn succeeded(&mut self) {
         *self = ReconnectTrouble::default();
     }
 
-    /// Returns true if the last attempt failed.
     pub(crate) fn exists(&self) -> bool {
         self.why.is_some()
     }

@@ -1,10 +1,8 @@
 //! `UnflushedWrites`: tracks whether a drive has acknowledged a write that no successful flush
 //! covers yet.
 //!
-//! Each drive has one `UnflushedWrites`, shared by its connections. A write only reads it, except
-//! for the first write after each flush, so that threads do not contend for a cache line on each
-//! I/O. `link.rs` calls it for answers, and `queue.rs` for flushes. The drive reads it when a
-//! connection is lost and when the daemon stops.
+//! All connections of a drive share one. A write only reads it, except for the first write after
+//! each flush, so that threads do not contend for a cache line on each I/O.
 //!
 //! A flush covers the writes that were acknowledged before it was submitted. So flushes are
 //! numbered from 1 in the order of submission, and an acknowledged write needs the flush after
@@ -12,7 +10,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers of the flushes that were submitted, are needed, and have succeeded.
 #[derive(Debug, Default)]
 pub(crate) struct UnflushedWrites {
     /// Number of the last flush submitted.
@@ -34,12 +31,10 @@ impl UnflushedWrites {
         }
     }
 
-    /// Records that a flush is submitted. Returns its number.
     pub(crate) fn begin_flush(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Records that the flush with this number has succeeded.
     pub(crate) fn end_flush(&self, number: u64) {
         self.done.fetch_max(number, Ordering::SeqCst);
     }

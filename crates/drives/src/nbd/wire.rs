@@ -2,36 +2,24 @@
 //! TLS.
 //!
 //! A `TimedConnection` is used while a connection is negotiated, and for single queries.
-//! Afterwards, the socket and the TLS session go to a link, which uses them with its ring.
-//! `dial.rs` and `status_line.rs` call this; it calls the TLS crate.
-#![allow(unsafe_code)]
-
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+//! Afterwards, the socket and the TLS session go to a link.
+use millrace_machine::{Deadline, Native};
+use millrace_tls::Session;
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SendFlags, send};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use millrace_machine::{Deadline, Native};
-
-use super::secure::Session;
 use crate::common::cancel::{Cancel, LOOK};
 
-/// A connected socket.
-#[derive(Debug)]
-pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-/// A socket, with the flag that cancels waits for it.
 #[derive(Debug)]
 struct CancellableSocket {
-    socket: Socket,
+    socket: OwnedFd,
     cancel: Cancel,
 }
 
-/// A socket with blocking calls, and its TLS session if TLS is used.
 #[derive(Debug)]
 pub(crate) struct TimedConnection {
     stream: CancellableSocket,
@@ -40,19 +28,15 @@ pub(crate) struct TimedConnection {
 
 impl TimedConnection {
     /// Creates a connection without TLS. Waits end early once `cancel` is set.
-    pub(crate) fn new(socket: Socket, cancel: Cancel) -> TimedConnection {
+    pub(crate) fn new(socket: OwnedFd, cancel: Cancel) -> TimedConnection {
         TimedConnection { stream: CancellableSocket { socket, cancel }, tls: None }
     }
 
-    /// Returns the TLS session, if there is one.
     pub(crate) fn session(&self) -> Option<&Session> {
         self.tls.as_deref()
     }
 
     /// Starts TLS. Returns after the server's certificate was verified.
-    ///
-    /// # Errors
-    /// Returns the error of the TLS session or the socket.
     pub(crate) fn secure(
         &mut self,
         mut session: Session,
@@ -75,10 +59,6 @@ impl TimedConnection {
         Ok(())
     }
 
-    /// Sends all bytes.
-    ///
-    /// # Errors
-    /// Returns the error of the socket; `TimedOut` or `WouldBlock` if it takes too long.
     pub(crate) fn say(&mut self, bytes: &[u8], deadline: &mut Deadline<Native>) -> io::Result<()> {
         let Some(session) = &mut self.tls else {
             return self.stream.write_all(bytes, deadline);
@@ -94,9 +74,6 @@ impl TimedConnection {
     }
 
     /// Receives some bytes. Returns 0 at the end of the stream.
-    ///
-    /// # Errors
-    /// Returns the error of the socket; `TimedOut` or `WouldBlock` if nothing arrives.
     pub(crate) fn hear(
         &mut self,
         into: &mut [u8],
@@ -113,32 +90,20 @@ impl TimedConnection {
         }
     }
 
-    /// Returns the socket, in blocking mode without timeouts, and the TLS session, for use with a
-    /// ring.
-    ///
-    /// # Errors
-    /// Returns an error if the system refuses a socket option.
+    /// Returns the socket, in blocking mode without timeouts, and the TLS session.
     pub(crate) fn into_parts(self) -> io::Result<(OwnedFd, Option<Box<Session>>)> {
         self.stream.set_timeout(None)?;
         self.stream.prepare()?;
-        let socket = match self.stream.socket {
-            Socket::Tcp(stream) => stream.into(),
-            Socket::Unix(stream) => stream.into(),
-        };
-        Ok((socket, self.tls))
+        Ok((self.stream.socket, self.tls))
     }
 }
 
-/// Returns how long to wait before the next look at the deadline.
-///
-/// # Errors
-/// `TimedOut` if the deadline has passed.
+/// Returns the maximum time to wait before the deadline is checked again.
 fn slice(deadline: &mut Deadline<Native>) -> io::Result<Duration> {
     deadline.slice().ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
 impl CancellableSocket {
-    /// Sends the TLS session's output.
     fn send(&mut self, session: &mut Session, deadline: &mut Deadline<Native>) -> io::Result<()> {
         let bytes = session.output().len();
         self.write_all(session.output(), deadline)?;
@@ -146,7 +111,6 @@ impl CancellableSocket {
         Ok(())
     }
 
-    /// Receives input for the TLS session.
     fn receive(
         &mut self,
         session: &mut Session,
@@ -158,44 +122,35 @@ impl CancellableSocket {
     }
 
     fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        match &self.socket {
-            Socket::Tcp(stream) => {
-                stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
-            }
-            Socket::Unix(stream) => {
-                stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
-            }
-        }
+        sockopt::set_socket_timeout(&self.socket, Timeout::Recv, limit)?;
+        Ok(sockopt::set_socket_timeout(&self.socket, Timeout::Send, limit)?)
     }
 
     /// Disables Nagle's algorithm, so that requests are sent at once, and enables keepalive, so
     /// that a lost server is noticed while nothing is sent.
     fn prepare(&self) -> io::Result<()> {
-        let Socket::Tcp(stream) = &self.socket else { return Ok(()) };
-        stream.set_nodelay(true)?;
-        let fd = stream.as_raw_fd();
-        set_option(fd, (libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1)?;
+        let socket = &self.socket;
+        if sockopt::socket_domain(socket)? == AddressFamily::UNIX {
+            return Ok(());
+        }
+        sockopt::set_tcp_nodelay(socket, true)?;
+        sockopt::set_socket_keepalive(socket, true)?;
         // The first probe is sent after 20 s of silence. The connection fails if four probes, 5 s
         // apart, get no answer.
-        set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 20)?;
-        set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL), 5)?;
-        set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 4)
+        sockopt::set_tcp_keepidle(socket, Duration::from_secs(20))?;
+        sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
+        Ok(sockopt::set_tcp_keepcnt(socket, 4)?)
     }
 
     fn read(&mut self, into: &mut [u8], deadline: &mut Deadline<Native>) -> io::Result<usize> {
-        self.wait_for(deadline, |socket| match socket {
-            Socket::Tcp(stream) => stream.read(into),
-            Socket::Unix(stream) => stream.read(into),
-        })
+        self.wait_for(deadline, |socket| rustix::io::read(socket, &mut *into))
     }
 
     fn write_all(&mut self, bytes: &[u8], deadline: &mut Deadline<Native>) -> io::Result<()> {
         let mut sent = 0;
         while sent < bytes.len() {
-            sent += self.wait_for(deadline, |socket| match socket {
-                Socket::Tcp(stream) => stream.write(&bytes[sent..]),
-                Socket::Unix(stream) => stream.write(&bytes[sent..]),
-            })?;
+            let rest = &bytes[sent..];
+            sent += self.wait_for(deadline, |socket| send(socket, rest, SendFlags::NOSIGNAL))?;
         }
         Ok(())
     }
@@ -204,32 +159,19 @@ impl CancellableSocket {
     fn wait_for(
         &mut self,
         deadline: &mut Deadline<Native>,
-        mut attempt: impl FnMut(&mut Socket) -> io::Result<usize>,
+        mut attempt: impl FnMut(&OwnedFd) -> Result<usize, Errno>,
     ) -> io::Result<usize> {
         loop {
             if self.cancel.is_set() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             self.set_timeout(Some(slice(deadline)?.min(LOOK)))?;
-            match attempt(&mut self.socket) {
+            match attempt(&self.socket) {
                 // A signal or the thread's ring may interrupt the call, or one slice of the time
                 // limit has passed.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
-                    ) => {}
-                done => return done,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                done => return Ok(done?),
             }
         }
-    }
-}
-
-fn set_option(fd: i32, (level, name): (i32, i32), value: i32) -> io::Result<()> {
-    let (start, len) = ((&raw const value).cast(), size_of::<i32>() as libc::socklen_t);
-    // SAFETY: four bytes of a live number.
-    match unsafe { libc::setsockopt(fd, level, name, start, len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }

@@ -1,9 +1,7 @@
 //! `Cluster`: a connection to a Ceph cluster, and the pool of one image.
 //!
-//! The connection is created when a drive is opened, on a separate thread because any call may wait
-//! for the cluster (open.rs), and lives as long as the image. It calls librados through the
-//! function table of `library.rs`. Every error names the image as the user wrote it and says what
-//! to check. Invariant: each handle is closed once, the pool's before the connection's.
+//! Connecting may wait for the cluster. Every error names the image as the user wrote it and says
+//! what to check. Invariant: each handle is closed once, the pool's before the connection's.
 #![allow(unsafe_code)]
 
 use millrace_machine::nanoseconds;
@@ -19,7 +17,6 @@ use super::library::{Functions, Handle};
 /// Value of `client_mount_timeout` if nobody has configured it, in seconds.
 const MOUNT_TIMEOUT_S: &str = "300";
 
-/// A connection to a cluster, with the handle of a pool.
 pub(crate) struct Cluster {
     pub(crate) functions: &'static Functions,
     rados: Handle,
@@ -49,27 +46,22 @@ pub(crate) fn checked(result: c_int) -> Result<c_int, io::Error> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
 }
 
-/// Converts a text to a C string. Settings contain no zero byte (`RbdConfig::validate`).
+/// Converts a text to a C string. Texts from settings contain no zero byte.
 pub(crate) fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "")).unwrap_or_default()
 }
 
-/// Returns the text that a C function wrote to a buffer.
 pub(crate) fn text_in(buffer: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(buffer).unwrap_or_default();
     text.to_string_lossy().into_owned()
 }
 
-/// Returns an error about an image, with the system's error.
 pub(crate) fn system(config: &RbdConfig, doing: &str, error: &io::Error) -> Error {
     Error::new(ErrorKind::System, format!("{}: {doing}: {error}", config.image))
 }
 
 impl Cluster {
     /// Connects to the cluster and opens the image's pool.
-    ///
-    /// # Errors
-    /// `System`, with advice on what to check.
     pub(crate) fn connect(
         functions: &'static Functions,
         config: &RbdConfig,
@@ -109,7 +101,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Sets a key of the cluster's configuration.
     fn set(&self, key: &str, value: &str) -> Result<(), io::Error> {
         let (key, value) = (c_text(key), c_text(value));
         // SAFETY: a live handle and valid texts.
@@ -119,7 +110,6 @@ impl Cluster {
         .map(|_| ())
     }
 
-    /// Returns the value of a key of the cluster's configuration.
     pub(crate) fn setting(&self, key: &str) -> Option<String> {
         let (key, mut buffer) = (c_text(key), [0u8; 64]);
         let start = buffer.as_mut_ptr().cast::<c_char>();
@@ -145,7 +135,6 @@ impl Cluster {
         Ok(pool)
     }
 
-    /// Returns the pool's handle.
     pub(crate) fn pool(&self) -> Handle {
         self.pool.unwrap_or(std::ptr::null_mut())
     }

@@ -1,23 +1,21 @@
 //! `ControlThread`: a thread of each Ceph drive, for all calls that may wait for the cluster.
 //!
-//! The control thread checks the image while the drive is open, answers queries about holes, and
-//! closes the image at the end, so that closing needs no new thread. A check opens the image again
-//! by its id and compares it with the open one, because librbd returns wrong data otherwise: the
-//! current data of the image for a removed snapshot, zeroes for a removed image, and the parent's
-//! data for a clone that was flattened while it was open without a watch. The image is checked at
-//! every change that librbd reports (the author of the change waits for the check), and every few
-//! seconds. rbd.rs and map.rs call this; the thread ends with its drive. Invariant: the thread
-//! keeps no reference to the image after `ControlThread::end_looks`, so closing the drive closes
-//! the image.
+//! The thread checks the image while the drive is open, answers queries about holes, and closes the
+//! image at the end. A check opens the image again by its id and compares it with the open one,
+//! because librbd returns wrong data otherwise: the current data of the image for a removed
+//! snapshot, zeroes for a removed image, and the parent's data for a clone that was flattened while
+//! it was open without a watch. The image is checked at every change that librbd reports, and every
+//! few seconds. Invariant: the thread keeps no reference to the image after
+//! `ControlThread::end_looks`, so closing the drive closes the image.
 
 use std::io;
 use std::ops::Range;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{Deadline, Machine, Native};
+use millrace_machine::{Deadline, Machine, Native, lock_unpoisoned};
 
 use super::image::RbdImage;
 use super::{HeldImage, RbdState};
@@ -41,15 +39,11 @@ static PATIENCE: Mutex<Duration> = Mutex::new(CLOSE_PATIENCE);
 /// Byte ranges with data, in order; `None` if unknown.
 pub(super) type Data = Option<Vec<Range<u64>>>;
 
-/// Orders to the control thread.
 pub(super) enum ControlOrder {
-    /// Check the image, and return its size in bytes.
     Look(Sender<Result<u64, Error>>),
-    /// Return the ranges of the image that hold data.
     Data(Range<u64>, Sender<Data>),
     /// Drop the reference to the image, so that no check begins any more.
     EndLooks(Sender<()>),
-    /// Close the image.
     Close(Box<RbdImage>, Option<HeldImage>, Sender<()>),
 }
 
@@ -65,18 +59,16 @@ pub(crate) struct KnownImage {
     pub(crate) is_locked: bool,
 }
 
-/// Sends orders to the control thread.
 pub(super) struct ControlThread(Sender<ControlOrder>);
 
 impl ControlThread {
-    /// Starts the thread for an open image.
     pub(super) fn start(shared: &Arc<RbdState>) -> ControlThread {
         let (sender, orders) = mpsc::channel();
         let theirs = Arc::downgrade(shared);
         let is_told = {
             let sender = sender.clone();
             // Without update callbacks, the image is checked as often as one without a watch.
-            shared.image.is_watched()
+            shared.image.is_watched
                 && shared.image.on_update(Box::new(move || wait_for_look(&sender))).is_ok()
         };
         let period = if is_told { WATCHED_PERIOD } else { UNWATCHED_PERIOD };
@@ -86,33 +78,33 @@ impl ControlThread {
         ControlThread(sender)
     }
 
+    /// Sends an order. If the control thread has ended, the receiver returns an error at once.
+    fn order<T>(&self, order: impl FnOnce(Sender<T>) -> ControlOrder) -> Receiver<T> {
+        let (sender, receiver) = mpsc::channel();
+        let _ = self.0.send(order(sender));
+        receiver
+    }
+
     /// Orders a check of the image. The cluster may take any time to answer.
     pub(super) fn look(&self) -> Receiver<Result<u64, Error>> {
-        let (sender, receiver) = mpsc::channel();
-        // If the control thread has ended, the receiver returns an error at once.
-        let _ = self.0.send(ControlOrder::Look(sender));
-        receiver
+        self.order(ControlOrder::Look)
     }
 
     /// Asks which ranges of the image hold data. The cluster may take any time to answer.
     pub(super) fn data(&self, range: Range<u64>) -> Receiver<Data> {
-        let (sender, receiver) = mpsc::channel();
-        let _ = self.0.send(ControlOrder::Data(range, sender));
-        receiver
+        self.order(|sender| ControlOrder::Data(range, sender))
     }
 
     /// Waits until no check is in progress. None begins afterwards.
     pub(super) fn end_looks(&self) {
-        let (sender, receiver) = mpsc::channel();
-        let _ = self.0.send(ControlOrder::EndLooks(sender));
-        wait_for_end(&receiver);
+        wait_for_end(&self.order(ControlOrder::EndLooks));
     }
 }
 
 /// Waits until `ended` reports the end of an operation, within the time left of `CLOSE_PATIENCE`.
 /// Used while a drive is closed.
 pub(super) fn wait_for_end(ended: &Receiver<()>) {
-    let patience = || PATIENCE.lock().unwrap_or_else(PoisonError::into_inner);
+    let patience = || lock_unpoisoned(&PATIENCE);
     let mut limit = Deadline::<Native>::after(*patience());
     let has_ended = limit.receive(ended).is_some();
     // An answer that is missing although time is left means that the thread does not exist.
@@ -132,7 +124,6 @@ fn wait_for_look(orders: &Sender<ControlOrder>) {
     }
 }
 
-/// Body of the control thread.
 fn run(mut shared: Weak<RbdState>, orders: &Receiver<ControlOrder>, period: Duration) {
     loop {
         // Sending an answer fails if its receiver is gone, which is no error.
@@ -169,7 +160,6 @@ fn closed() -> Error {
     Error::new(ErrorKind::System, "the drive is closed")
 }
 
-/// State of an image in the cluster at the time of a check.
 struct CurrentImage {
     size_bytes: u64,
     overlap_bytes: u64,
@@ -198,10 +188,8 @@ fn gone_or(error: io::Error, what: &'static str) -> LookError {
 }
 
 impl RbdState {
-    /// Compares the image in the cluster with the open one. Returns its size in bytes.
-    ///
-    /// # Errors
-    /// Returns an error if the cluster does not answer, or if the drive must not go on.
+    /// Compares the image in the cluster with the open one. Returns its size in bytes. Returns an
+    /// error if the cluster does not answer, or if the drive must not go on.
     fn look(&self) -> Result<u64, Error> {
         let error = |text: &str| Error::new(ErrorKind::System, format!("{}: {text}", self.name));
         if self.has_failed() {
@@ -225,7 +213,7 @@ impl RbdState {
                  feature disable): other clients may write, so all I/O fails; rbd feature enable \
                  gives the lock back",
             );
-        } else if !self.image.is_watched() && overlap_bytes < known.overlap_bytes.min(size_bytes) {
+        } else if !self.image.is_watched && overlap_bytes < known.overlap_bytes.min(size_bytes) {
             self.fail(
                 "the image was flattened, which a user who may only read is not told in time, so \
                  all I/O fails; with the profile rbd for the pool that user would be told",

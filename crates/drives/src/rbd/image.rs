@@ -1,11 +1,9 @@
 //! `RbdImage`: an open image, queries about it, and I/O on it.
 //!
-//! The image owns the image's handle, and a reference to the connection. open.rs and control.rs
-//! call the queries, any of which may wait for the cluster; queue.rs starts I/O without waiting. If
-//! the user may write, the image has a watch on its header: then no client can remove the image,
-//! and librbd is notified of every change. Results of librbd are checked: a negative number is an
-//! errno; texts and lists are read only up to a length that we passed; offsets and lengths of
-//! extents are cut to the requested range; queue.rs checks the results of I/O. Invariant: the
+//! Any query may wait for the cluster; I/O is started without waiting. If the user may write, the
+//! image has a watch on its header: then no client can remove the image, and librbd is notified of
+//! every change. Results of librbd are checked: a negative number is an errno; texts and lists are
+//! read only up to a length that we passed; extents are cut to the requested range. Invariant: the
 //! handle is closed once, when no more I/O can be started.
 #![allow(unsafe_code)]
 
@@ -25,18 +23,16 @@ use super::library::{Handle, ImageInfo, Watcher};
 const EXCLUSIVE: c_int = 0;
 /// Flag `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
 const THICK: c_int = 1;
-/// Maximum number of watchers that are read.
 const WATCHERS: usize = 64;
 /// Snapshot id `CEPH_NOSNAP`, which stands for the image itself.
 const NO_SNAPSHOT: u64 = u64::MAX - 1;
-/// Maximum number of extents in one answer.
 const EXTENTS_MAX: usize = 4096;
 
-/// An open image.
 pub(crate) struct RbdImage {
     pub(crate) cluster: Arc<Cluster>,
     handle: Handle,
-    is_watched: bool,
+    /// True if the image has a watch on its header.
+    pub(crate) is_watched: bool,
     /// Callback for changes of the image; kept until the handle is closed.
     updates: OnceLock<Updates>,
 }
@@ -82,8 +78,8 @@ pub(crate) enum ImageIo<'a> {
 }
 
 impl RbdImage {
-    /// Opens the image or its snapshot. A read-only image gets a watch, too, if its user has the
-    /// right to write, which setting a watch requires.
+    /// Opens the image or its snapshot. A read-only image gets a watch, too, if its user may write,
+    /// which setting a watch requires.
     pub(crate) fn open(cluster: Cluster, config: &RbdConfig) -> Result<RbdImage, io::Error> {
         let functions = cluster.functions;
         let name = c_text(&config.image.image);
@@ -118,11 +114,6 @@ impl RbdImage {
         Ok(RbdImage { cluster, handle, is_watched: false, updates })
     }
 
-    /// Returns true if the image has a watch on its header.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.is_watched
-    }
-
     /// Registers a callback for changes of the image. Call it only once.
     pub(crate) fn on_update(&self, call: UpdateCall) -> Result<(), io::Error> {
         let (call, mut number) = (Box::new(call), 0);
@@ -150,13 +141,11 @@ impl RbdImage {
         Ok(id)
     }
 
-    /// Switches to the snapshot with this id.
     pub(crate) fn set_snapshot(&self, id: u64) -> Result<(), io::Error> {
         // SAFETY: a live handle.
         checked(unsafe { (self.cluster.functions.rbd_snap_set_by_id)(self.handle, id) }).map(|_| ())
     }
 
-    /// Returns the size of the image and of its objects.
     pub(crate) fn info(&self) -> Result<ImageInfo, io::Error> {
         let mut info = ImageInfo::EMPTY;
         let stat = self.cluster.functions.rbd_stat;
@@ -165,7 +154,6 @@ impl RbdImage {
         Ok(info)
     }
 
-    /// Calls a librbd function that returns a number.
     fn number(
         &self,
         function: unsafe extern "C" fn(Handle, *mut u64) -> c_int,
@@ -176,12 +164,10 @@ impl RbdImage {
         Ok(number)
     }
 
-    /// Returns the current size in bytes.
     pub(crate) fn size_bytes(&self) -> Result<u64, io::Error> {
         self.number(self.cluster.functions.rbd_get_size)
     }
 
-    /// Returns the feature bits.
     pub(crate) fn features(&self) -> Result<u64, io::Error> {
         self.number(self.cluster.functions.rbd_get_features)
     }
@@ -201,7 +187,6 @@ impl RbdImage {
         self.number(self.cluster.functions.rbd_get_stripe_unit)
     }
 
-    /// Returns the image's id, which does not change with its name.
     pub(crate) fn id(&self) -> Result<String, io::Error> {
         let mut id = [0u8; 128];
         let start = id.as_mut_ptr().cast::<c_char>();
@@ -305,7 +290,6 @@ impl RbdImage {
     }
 }
 
-/// librbd function that opens an image by its name.
 type OpenFunction =
     unsafe extern "C" fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
 

@@ -1,10 +1,9 @@
 //! `Functions`: librbd and librados, loaded when the first Ceph drive is opened.
 //!
-//! A program without such a drive needs neither library, and no build needs them. The table is a
-//! plain struct of function pointers, so that tests can replace them. The libraries stay loaded,
-//! because their threads and callbacks outlive every drive. `cluster.rs`, `image.rs` and `queue.rs`
-//! call this. Invariant: the declarations match librbd.h and librados.h of Ceph 16, which later
-//! versions keep. Source: `rbd/librbd.h`, `rados/librados.h`.
+//! No build, and no program without such a drive, needs the libraries. The table is a plain struct
+//! of function pointers, so that tests can replace them. The libraries stay loaded, because their
+//! threads and callbacks outlive every drive. Invariant: the declarations match `rbd/librbd.h` and
+//! `rados/librados.h` of Ceph 16, which later versions keep.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -41,7 +40,6 @@ pub(crate) struct ImageInfo {
 }
 
 impl ImageInfo {
-    /// Empty value, which librbd fills in.
     pub(crate) const EMPTY: ImageInfo = ImageInfo {
         size_bytes: 0,
         object_bytes: 0,
@@ -63,11 +61,9 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Empty value, which librbd fills in.
     pub(crate) const EMPTY: Watcher = Watcher { address: std::ptr::null_mut(), id: 0, cookie: 0 };
 }
 
-/// Declares the table, and the code that fills it from the two libraries.
 macro_rules! functions {
     ($($library:ident $name:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)*) => {
         /// Functions of librados and librbd that drives use, under their C names.
@@ -142,10 +138,8 @@ struct Libraries {
     rbd: Library,
 }
 
-/// Returns the function table of this process. The first call loads the libraries.
-///
-/// # Errors
-/// `NotSupported` if a library or a function is missing; the text names the packages.
+/// Returns the function table of this process, loading the libraries at the first call. The error
+/// names the packages.
 pub(crate) fn functions() -> Result<&'static Functions, Error> {
     static TABLE: OnceLock<Result<Functions, String>> = OnceLock::new();
     let table = TABLE.get_or_init(|| load(RADOS, RBD).map_err(|error| error.to_string()));

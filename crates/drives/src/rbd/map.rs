@@ -1,22 +1,23 @@
 //! `HoleMap`: finds the parts of an image that hold data, without waiting long for the answer.
 //!
 //! The answer comes from the image's object map (`fast-diff`), and the cluster may take any time.
-//! The caller is an I/O thread with other work. So the drive's control thread asks the cluster, and
-//! a range that is not answered within a fifth of a second counts as data until the answer arrives.
-//! `Driver::extents` calls this. Only whole objects are queried, because versions of librbd before
-//! 1.17 answer wrongly otherwise, and also with parents or striping (Ceph issues 53784 and 53897).
+//! The caller is an I/O thread with other work. So the control thread asks the cluster, and a range
+//! that is not answered within a fifth of a second counts as data until the answer arrives. Only
+//! whole objects are queried, because versions of librbd before 1.17 answer wrongly otherwise, and
+//! also with parents or striping (Ceph issues 53784 and 53897).
 
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use millrace_block::{Extent, Sector};
+use millrace_machine::lock_unpoisoned;
 
 use super::RbdState;
 use super::control::{ControlThread, Data};
+use crate::common::extents::{DATA, HOLE, SectorExtents, all_data};
 
-/// Maximum time to wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Feature bit `RBD_FEATURE_FAST_DIFF`.
@@ -27,29 +28,23 @@ const INVALID: u64 = 3;
 /// A query that was not answered in time.
 #[derive(Default)]
 pub(crate) struct HoleMap {
-    /// Receiver of the late answer.
     late: Mutex<Option<Receiver<Data>>>,
 }
 
 impl HoleMap {
-    /// Returns the allocation of a range of sectors.
     pub(super) fn extents(
         &self,
         control: &ControlThread,
         sector: Sector,
         nr_sectors: u64,
     ) -> Vec<Extent> {
-        let whole = vec![Extent { nr_sectors, hole: false, zero: false }];
-        if nr_sectors == 0 {
-            return whole;
-        }
         let range = sector << 9..(sector + nr_sectors) << 9;
-        let data = self.ask(control, range.clone());
-        data.map_or(whole, |data| extents_of(&range, &data))
+        let data = if nr_sectors == 0 { None } else { self.ask(control, range.clone()) };
+        data.map_or_else(|| all_data(nr_sectors), |data| extents_of(&range, &data))
     }
 
     fn ask(&self, control: &ControlThread, range: Range<u64>) -> Data {
-        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut late = lock_unpoisoned(&self.late);
         if late.as_ref().is_some_and(|late| late.try_recv() == Err(TryRecvError::Empty)) {
             return None;
         }
@@ -85,27 +80,15 @@ impl RbdState {
     }
 }
 
-/// Converts data ranges to extents of whole sectors: holes and data.
 fn extents_of(range: &Range<u64>, data: &[Range<u64>]) -> Vec<Extent> {
-    let (mut at, mut list) = (range.start, Vec::new());
-    let mut add = |len_bytes: u64, is_hole: bool| {
-        let nr_sectors = len_bytes >> 9;
-        if nr_sectors > 0 {
-            list.push(Extent { nr_sectors, hole: is_hole, zero: is_hole });
-        }
-    };
+    let mut list = SectorExtents::new(range.start >> 9, (range.end - range.start) >> 9);
     for piece in data {
         // The image's last object may end inside a sector. The drive has whole sectors only.
-        let start = (piece.start & !511).clamp(at, range.end);
-        let end = (piece.end.saturating_add(511) & !511).clamp(start, range.end);
-        if start < end {
-            add(start - at, true);
-            add(end - start, false);
-            at = end;
-        }
+        list.cover(piece.start >> 9, HOLE);
+        list.cover(piece.end.div_ceil(512), DATA);
     }
-    add(range.end - at, true);
-    list
+    list.cover(range.end >> 9, HOLE);
+    list.extents
 }
 
 #[cfg(test)]

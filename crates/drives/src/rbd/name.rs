@@ -1,8 +1,7 @@
 //! `ImageName`: name of a Ceph image as users write it: `pool/image` or `pool/namespace/image`,
 //! optionally with `@snapshot`.
 //!
-//! Pure text: only the cluster knows whether the image exists. `crate::open` and all messages about
-//! an image use it. The terms are those of the `rbd` program.
+//! The terms are those of the `rbd` program.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +19,6 @@ pub struct ImageName {
     pub snapshot: Option<String>,
 }
 
-/// Form of an image's name, for messages.
 pub(crate) const FORM: &str =
     "write pool/image or pool/namespace/image, optionally followed by @snapshot";
 

@@ -5,16 +5,15 @@
 //! thread still opens afterwards is closed again. The lock of a live client is never taken away,
 //! although librbd would do so. The lock of a dead client is taken once the cluster has forgotten
 //! the client (`osd_client_watch_timeout`, 30 s); librbd then puts that client on the cluster's
-//! block list. `RbdDriver::open` and `--check` call this; it calls cluster.rs and image.rs. Every
-//! error names the image.
+//! block list.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{Deadline, Machine, Native, nanoseconds};
+use millrace_machine::{Deadline, Machine, Native, lock_unpoisoned, nanoseconds};
 
 use super::cluster::{Cluster, system};
 use super::control::{ControlThread, EXCLUSIVE_LOCK, KnownImage, UNWATCHED_PERIOD};
@@ -23,12 +22,11 @@ use super::{HeldImage, HoleMap, ImageFacts, OpenImage, RbdConfig, RbdDriver, Rbd
 use crate::common::cancel;
 use crate::common::place::two_numbers;
 use crate::common::units::size_text;
-use crate::null::DryDriver;
+use crate::null::NullDriver;
 use crate::open::Opened;
 
 /// Size to which librbd rounds discards unless configured otherwise, in bytes.
 const DISCARD_BYTES: u64 = 64 << 10;
-/// Pause between two checks of the lock's owner.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Additional time after the limit, in which the cluster may report why it failed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -43,7 +41,7 @@ struct WaitStage(Arc<Mutex<String>>);
 
 impl WaitStage {
     fn set(&self, text: impl Into<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text.into();
+        *lock_unpoisoned(&self.0) = text.into();
     }
 }
 
@@ -73,17 +71,15 @@ fn within<T: Send + 'static>(
         }
     }
     config.cancel.check(&config.image)?;
-    let why = stage.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let why = lock_unpoisoned(&stage.0);
     let text = format!("{}: {why} (after {} s)", config.image, time.as_secs());
     Err(Error::new(ErrorKind::System, text))
 }
 
-/// Implements `RbdDriver::open`.
 pub(super) fn open(config: RbdConfig) -> Result<RbdDriver, Error> {
     open_by(library::functions()?, config)
 }
 
-/// Opens a drive with this function table.
 pub(super) fn open_by(
     functions: &'static library::Functions,
     config: RbdConfig,
@@ -127,7 +123,7 @@ pub(super) fn look(
             return Err(busy(&theirs, &in_use(&owner)));
         }
         let warnings = warnings(&image, &theirs)?;
-        let driver = DryDriver { size_bytes, block_bytes: 512, read_only };
+        let driver = NullDriver { read_only, ..NullDriver::stand_in(size_bytes, 512) };
         Ok(Opened { identity: Some(identity), warnings, ..Opened::plain(driver) })
     })
 }
@@ -246,7 +242,7 @@ fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<HeldImage, Error> {
 fn warnings(image: &RbdImage, config: &RbdConfig) -> Result<Vec<String>, Error> {
     let name = &config.image;
     let mut all = Vec::new();
-    if !image.is_watched() {
+    if !image.is_watched {
         all.push(format!(
             "{name}: client.{} may only read, so it cannot keep others from removing this image, \
              and it is checked every {} s only: after it was removed, shrunk or flattened, reads \
@@ -326,11 +322,8 @@ fn in_use(owner: &str) -> String {
     )
 }
 
-/// Returns the current size of an image that may have been resized.
-///
-/// # Errors
-/// Returns an error if the cluster does not answer, or if an image without a watch has changed its
-/// size: librbd notices that only with a watch.
+/// Returns the current size of an image that may have been resized. librbd notices a new size only
+/// with a watch, so the change is an error for an image without one.
 pub(super) fn size_now(
     config: &RbdConfig,
     shared: &RbdState,
@@ -341,7 +334,7 @@ pub(super) fn size_now(
         Err(Error::new(ErrorKind::System, text))
     })?;
     let known = shared.image.size_bytes().map_err(|error| system(config, "its size", &error))?;
-    if now != known && !shared.image.is_watched() {
+    if now != known && !shared.image.is_watched {
         return Err(keeps_its_size(config, now));
     }
     if known >= shared.size_bytes() {

@@ -1,39 +1,34 @@
 //! `RbdQueue`: hardware queue of a Ceph image, on one I/O thread.
 //!
-//! A queue is opened on its thread and used only there. A request becomes one asynchronous call of
-//! librbd on the request's own memory. librbd's thread puts the result into the queue's inbox and,
-//! if that was empty, writes the eventfd that ends the I/O thread's turn. All queues share one
-//! image handle, because the exclusive lock belongs to a handle. Each queue has its own inbox,
-//! because `rbd_set_image_notification` supports only one for each handle, and writes its eventfd
-//! for every completion. librbd cannot cancel I/O, so a request that has timed out keeps its memory
-//! until librbd completes it. Results of librbd are checked here, and tested with a replaced
-//! function table: a negative number is an errno; a read must return all its bytes; any other
-//! result that is not plain success is an I/O error; a completion that does not belong to its tag
-//! is dropped. Lock order: the inbox's lock is the only lock, and nothing is called under it.
-//! Invariant: memory and slots stay in place until every completion was taken; a queue that is
-//! dropped earlier leaks them.
+//! A request becomes one asynchronous call of librbd on the request's own memory. A thread of
+//! librbd puts the result into the queue's inbox and wakes the I/O thread. Each queue has its own
+//! inbox, because `rbd_set_image_notification` supports only one for each handle, and writes its
+//! eventfd for every completion. librbd cannot cancel I/O, so a request that has timed out keeps
+//! its memory until librbd completes it. A read must return all its bytes; a completion that does
+//! not belong to its tag is dropped. Invariant: memory and slots stay in place until every
+//! completion was taken; a queue that is dropped earlier leaks them.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use libc::{iovec, ssize_t};
 use millrace_block::{
     CompletionBatch, Dispatch, DriverData, DriverQueue, Expired, Moment, Op, OpFlags, Request,
     Status, Tag,
 };
-use millrace_machine::Native;
+use millrace_machine::{Native, lock_unpoisoned};
 
 use super::control::KnownImage;
 use super::image::ImageIo;
 use super::library::{Functions, Handle};
 use super::{RbdState, behind_the_end};
-use crate::common::outcomes::{Outcome, Outcomes};
+use crate::common::outcomes::{Outcome, Outcomes, completion_data};
+use crate::common::owner_queues::wake_up;
 use crate::common::pieces;
 
-/// Result of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct QueueOutcome {
     tag: u32,
@@ -42,31 +37,23 @@ struct QueueOutcome {
     result: ssize_t,
 }
 
-/// Results for one queue.
 struct OutcomeInbox {
     done: Mutex<Vec<QueueOutcome>>,
     wake: Arc<OwnedFd>,
 }
 
 impl OutcomeInbox {
-    fn lock(&self) -> MutexGuard<'_, Vec<QueueOutcome>> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn push(&self, done: QueueOutcome) {
-        let mut list = self.lock();
+        let mut list = lock_unpoisoned(&self.done);
         let was_empty = list.is_empty();
         list.push(done);
         drop(list);
         if was_empty {
-            let one = 1u64;
-            // SAFETY: eight bytes of a live number; a full counter wakes just as well.
-            unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
+            wake_up(&self.wake);
         }
     }
 }
 
-/// Data that a completion needs to find its queue.
 struct CompletionSlot {
     functions: &'static Functions,
     inbox: Arc<OutcomeInbox>,
@@ -92,18 +79,15 @@ unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
     inbox.push(QueueOutcome { tag, completion: completion.addr(), result });
 }
 
-/// Request of one tag.
 struct Flight {
     /// Address of the completion; 0 while the tag is free.
     completion: usize,
     op: Op,
     len: u64,
     memory: Vec<iovec>,
-    /// Last result of librbd.
     result: ssize_t,
 }
 
-/// A hardware queue of a Ceph image.
 pub(crate) struct RbdQueue {
     shared: Arc<RbdState>,
     inbox: Arc<OutcomeInbox>,
@@ -117,7 +101,6 @@ pub(crate) struct RbdQueue {
 unsafe impl Send for RbdQueue {}
 
 impl RbdQueue {
-    /// Creates a queue with `depth` tags, whose thread is woken by `wake`.
     pub(crate) fn new(shared: Arc<RbdState>, wake: Arc<OwnedFd>, depth: u32) -> RbdQueue {
         let room = depth as usize;
         let inbox = Arc::new(OutcomeInbox { done: Mutex::new(Vec::with_capacity(room)), wake });
@@ -134,7 +117,6 @@ impl RbdQueue {
         }
     }
 
-    /// Passes a request to librbd.
     fn begin(&mut self, rq: &Request<Native>) -> Result<(), Status> {
         let index = rq.tag().0 as usize;
         let (at, len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
@@ -199,20 +181,17 @@ impl RbdQueue {
 }
 
 impl Flight {
-    /// Creates the flight of a free tag.
     fn new() -> Flight {
         let memory = pieces::list();
         Flight { completion: 0, op: Op::Flush, len: 0, memory, result: 0 }
     }
 
-    /// Fills in a request's length and memory. Adjacent segments are joined.
     fn fill(&mut self, rq: &Request<Native>) {
         self.len = u64::from(rq.nr_sectors()) << 9;
         self.op = rq.op();
         pieces::take(&mut self.memory, rq);
     }
 
-    /// Records a negative result. Returns its status.
     fn failed(&mut self, result: ssize_t, shared: &RbdState) -> Status {
         self.result = result;
         let errno = c_int::try_from(-result).unwrap_or(libc::EIO);
@@ -224,7 +203,6 @@ impl Flight {
     }
 }
 
-/// Returns the status for an errno of librbd.
 fn status_of(errno: c_int, op: Op, known: &KnownImage) -> Status {
     match errno {
         // ENOENT or ENOTCONN: the image or its pool was removed, or the connection is closed.
@@ -251,22 +229,17 @@ impl DriverQueue<Native> for RbdQueue {
         Dispatch::Queued
     }
 
-    /// Returns the result of librbd.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
-        match moment {
-            Moment::Issue => DriverData::default(),
-            Moment::Complete => {
-                DriverData::text(format_args!("= {}", self.flights[tag.0 as usize].result))
-            }
-        }
+        completion_data(moment, format_args!("= {}", self.flights[tag.0 as usize].result))
     }
 
     fn commit_rqs(&mut self) {}
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
         while !batch.is_full() {
-            let refill =
-                |taken: &mut Vec<QueueOutcome>| std::mem::swap(&mut *self.inbox.lock(), taken);
+            let refill = |taken: &mut Vec<QueueOutcome>| {
+                std::mem::swap(&mut *lock_unpoisoned(&self.inbox.done), taken)
+            };
             match self.outcomes.next(refill) {
                 None => return,
                 Some(Outcome::Ended(tag, status)) => batch.push(tag, status),

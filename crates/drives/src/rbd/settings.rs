@@ -1,8 +1,6 @@
-//! Parses a drive spec into the settings of a Ceph drive, and defines the driver's row in the
-//! driver table.
+//! Settings of a Ceph drive, parsed from a spec, and the driver's row in the driver table.
 //!
-//! Checks all values. A missing image is detected only when the drive is opened. `crate::open`
-//! calls this.
+//! A missing image is detected only when the drive is opened.
 
 use millrace_block::QueueKind;
 use std::time::Duration;
@@ -13,22 +11,11 @@ use super::{RbdConfig, RbdDriver, library};
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// Row of this driver in the driver table.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "rbd",
-    keys: &[
-        "image",
-        "conf",
-        "cluster",
-        "id",
-        "depth",
-        "lock",
-        "read-only",
-        "connect",
-        "writethrough-until-flush",
-    ],
+    keys: "image conf cluster id depth lock read-only connect writethrough-until-flush",
     main_key: Some("image"),
-    path_keys: &["conf"],
+    path_keys: "conf",
     queues: QueueKind::OwnerOnly,
     settings: |spec| Ok(Box::new(config_of(spec)?)),
 };
@@ -40,12 +27,11 @@ impl DriveSettings for RbdConfig {
             return Ok(look(library::functions()?, &config)?);
         }
         let image = RbdDriver::open(config)?;
-        let (warnings, identity) = (image.warnings().to_vec(), Some(image.identity()));
+        let (warnings, identity) = (image.warnings.clone(), Some(image.identity()));
         Ok(Opened { warnings, identity, ..Opened::plain(image) })
     }
 }
 
-/// Parses and checks the settings of a spec.
 fn config_of(spec: &Spec) -> Result<RbdConfig, SpecError> {
     let default = RbdConfig::default();
     let image = spec.value("image", |text| text.parse::<ImageName>().ok(), FORM)?;

@@ -296,7 +296,7 @@ fn the_lock_of_a_client_that_is_gone_is_taken() {
     });
     let driver = open_by(functions(), config).unwrap();
     assert_eq!(fake.0.lock().unwrap().locks, 1);
-    assert!(driver.warnings().is_empty());
+    assert!(driver.warnings.is_empty());
     drop(driver);
     assert!(!fake.0.lock().unwrap().is_open, "the image is closed with its drive");
 }
@@ -305,7 +305,7 @@ fn the_lock_of_a_client_that_is_gone_is_taken() {
 fn image_without_a_lock_is_warned_of_and_sharers_take_none() {
     let (fake, plain) = config("plain", |state| state.features = 1);
     let driver = open_by(functions(), plain.clone()).unwrap();
-    assert!(driver.warnings()[0].contains("rbd feature enable plain/i exclusive-lock"));
+    assert!(driver.warnings[0].contains("rbd feature enable plain/i exclusive-lock"));
     drop(driver);
     fake.0.lock().unwrap().features = 0x1c;
     for config in
@@ -525,7 +525,7 @@ fn read_only_user_is_refused_as_writer_and_warned_as_reader() {
     let reader = RbdConfig { read_only: true, ..config };
     let warnings = look(functions(), &reader).unwrap().warnings;
     assert!(warnings[0].contains("client.admin may only read, so"), "{warnings:?}");
-    assert_eq!(open_by(functions(), reader).unwrap().warnings(), warnings);
+    assert_eq!(open_by(functions(), reader).unwrap().warnings, warnings);
 }
 
 #[test]
@@ -537,7 +537,7 @@ fn a_sharer_beside_a_client_that_has_the_lock_is_warned_of() {
     let sharer = RbdConfig { lock: false, ..config };
     let warnings = look(functions(), &sharer).unwrap().warnings;
     assert!(warnings[0].contains("the client at 10.0.0.7:0/99 has this image's"), "{warnings:?}");
-    assert_eq!(open_by(functions(), sharer).unwrap().warnings(), warnings);
+    assert_eq!(open_by(functions(), sharer).unwrap().warnings, warnings);
 }
 
 #[test]

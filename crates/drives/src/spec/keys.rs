@@ -1,11 +1,11 @@
 //! Parses and checks the values of a spec's keys; errors name the driver and the key, with a hint.
 //!
-//! The functions parse kinds of values that several drivers have. `None` means that the spec does
-//! not give the key. Drivers call them for their own keys.
+//! `None` means that the spec does not give the key.
 
 use super::{Spec, SpecError};
 use crate::common::units::{size_bytes, time_ns};
 use crate::common::values::switch;
+use crate::common::words::any_of;
 
 /// Maximum time that a key accepts, in nanoseconds: an hour, so that sums never overflow.
 const TIME_NS_MAX: u64 = 3_600_000_000_000;
@@ -58,6 +58,16 @@ impl Spec {
             time_ns if time_ns <= TIME_NS_MAX => Ok(time_ns),
             _ => Err("write a time up to 1h, such as 10us".to_owned()),
         })
+    }
+
+    pub(crate) fn choice<T: Copy>(
+        &self,
+        key: &str,
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>, SpecError> {
+        let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+        let parse = |text: &str| choices.iter().find(|(word, _)| *word == text).map(|one| one.1);
+        self.value(key, parse, &format!("write {}", any_of(&words)))
     }
 
     pub(crate) fn switch(&self, key: &str) -> Result<Option<bool>, SpecError> {

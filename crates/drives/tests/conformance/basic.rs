@@ -2,6 +2,7 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use millrace_block::{
@@ -85,7 +86,7 @@ fn foreign_memory_is_bounced_only_at_odd_addresses() {
         rig.run_ok(read.with_user_data(2));
         assert!(target[3..65_539] == source[1..65_537]);
         assert!(rig.read(5, 65_536) == source[1..65_537]);
-        let bounces: u64 = rig.drives.files.iter().map(|file| file.bounces()).sum();
+        let bounces: u64 = rig.drives.files.iter().map(|file| file.bounces.load(Relaxed)).sum();
         let aligned = rig.drives.volume.limits().dma_alignment == 0;
         assert_eq!(bounces, if aligned { 0 } else { 2 });
         let way = [Action::Insert, Action::Bounce, Action::Issue, Action::Complete];

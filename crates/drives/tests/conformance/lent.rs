@@ -1,6 +1,7 @@
 //! Memory that is lent to drives: reads and writes there go through registered buffers.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use millrace_block::baseline::Stack;
 use millrace_block::{Arena, Bio, Op, Segment};
@@ -20,7 +21,7 @@ fn lent(plan: &Plan) -> (Rig, Arc<Arena>) {
 }
 
 fn registered(rig: &Rig) -> u64 {
-    rig.drives.files.iter().map(|file| file.registered()).sum()
+    rig.drives.files.iter().map(|file| file.registered.load(Relaxed)).sum()
 }
 
 /// Reads or writes `pages` of the arena at a sector, in the order of the list.

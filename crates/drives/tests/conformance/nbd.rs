@@ -456,7 +456,7 @@ fn export_of_partial_sectors_says_what_is_not_served() {
     let server = Server::new(SIZE + 100, ALL, &[]);
     let driver = NbdDriver::open(config(&server)).unwrap();
     assert_eq!(driver.capacity(), SIZE / 512);
-    let note = driver.notes().join("\n");
+    let note = driver.notes.join("\n");
     assert!(
         note.contains("the last 100, which make no whole block of 512, are not served"),
         "{note}"

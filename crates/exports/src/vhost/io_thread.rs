@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use millrace_block::{Bio, Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
 use millrace_machine::{CpuShare, Lock, Machine, Native};
-use millrace_reactor::Handle;
+use millrace_reactor::{Handle, Wait};
 use millrace_runtime::{IoConfig, IoContext};
 
 use self::kicks::KickPoller;
@@ -299,7 +299,7 @@ impl IoThread {
         let before = if measured { self.ctx.reactor().counters().system_calls } else { 0 };
         let start_ns = if measured { Native::now() } else { 0 };
         // Delivered completions wait at the drives' queues, where only a poll finds them.
-        let delivered = self.reactor.turn_now().map_err(failed)?;
+        let delivered = self.reactor.turn(Wait::No).map_err(failed)?;
         if measured && self.ctx.reactor().counters().system_calls > before {
             // Most of the time is spent on each request by the drive. The quotient is the minimum
             // cost of one more submission.

@@ -1,9 +1,7 @@
 //! Starting threads of the process, and the limits that prevent it.
 //!
-//! [`Native::try_spawn`] is for callers that can go on without the thread or report the failure;
-//! `Machine::spawn` of `Native` panics instead. The system limits threads in several places (the
-//! user's RLIMIT_NPROC, the cgroups' `pids.max`) and returns EAGAIN for each of them, so
-//! [`ThreadRefused`] reads all of them when it is printed.
+//! The system limits threads in several places (the user's RLIMIT_NPROC, the cgroups' `pids.max`)
+//! and returns EAGAIN for each of them, so [`ThreadRefused`] reads all of them when it is printed.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -12,13 +10,13 @@ use std::format;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::string::String;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use std::vec::Vec;
 
 use super::{allowed_set, pin_to};
-use crate::{CpuId, Machine, Native, Thread};
+use crate::{CpuId, Machine, Native, Thread, lock_unpoisoned};
 
 /// Stack size of a thread that only tests whether it can be started, in bytes.
 const TRIAL_STACK_BYTES: usize = 64 << 10;
@@ -86,7 +84,7 @@ impl Native {
     pub fn try_threads(count: usize) -> Result<(), (usize, io::Error)> {
         let before = tasks();
         let gate = Arc::new(Mutex::new(()));
-        let closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = lock_unpoisoned(&gate);
         let mut threads = Vec::new();
         let mut refused = None;
         // A joined thread still counts until the kernel has removed it, which takes a while on a
@@ -117,7 +115,6 @@ impl Native {
     }
 }
 
-/// Returns the number of threads of the process.
 fn tasks() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }

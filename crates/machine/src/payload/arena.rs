@@ -1,9 +1,9 @@
 //! `BufferArena`: buffers of 4 KiB to 32 MiB, cut from regions.
 //!
-//! An arena belongs to one owner, who decides when a region is mapped and when it is unmapped.
 //! Buffers of up to 2 MiB share regions of that size (blocks.rs); a longer one has a region of its
-//! own. The first region with room is used, so that the later ones become idle. Each region carries
-//! a note of the owner's, such as its index in a ring's table of buffers.
+//! own. The first region with room is used, so that the later ones become idle. The owner decides
+//! when a region is mapped and unmapped, and keeps a note with it, such as its index in a ring's
+//! table of buffers.
 //!
 //! Invariants: a buffer has a single user (it is not `Clone`); a region with a buffer in use stays
 //! mapped. Memory is zeroed only where the system has just mapped it.
@@ -21,7 +21,8 @@ use super::{BUFFER_BYTES_MIN, REGION_BYTES};
 const LONGEST: u8 = 13;
 /// Number of orders.
 pub const ORDERS: usize = LONGEST as usize + 2;
-/// Additional bytes of the last order: room for the blocks at both ends of a request of 32 MiB.
+/// Additional bytes of the largest buffer, so that a request of 32 MiB fits that neither begins nor
+/// ends at a block boundary.
 const EDGES_BYTES: usize = 256 << 10;
 
 /// A buffer of an arena.
@@ -66,13 +67,11 @@ impl ArenaBuffer {
     }
 }
 
-/// A mapped region and its free blocks.
 #[derive(Debug)]
 struct MappedRegion<T> {
     region: Region,
     /// `None` if the region is a single buffer.
     blocks: Option<Blocks>,
-    /// Number of buffers in use.
     used: u16,
     note: T,
 }

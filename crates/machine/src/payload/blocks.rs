@@ -16,27 +16,23 @@ const WORDS: usize = (2 << WHOLE) / 64;
 /// Mask of every other bit: the left halves of pairs.
 const LEFT: u64 = 0x5555_5555_5555_5555;
 
-/// The free blocks of a region.
 #[derive(Debug, Clone)]
 pub(super) struct Blocks {
     free: [u64; WORDS],
     /// Orders of the free blocks, one bit for each page.
     orders: u16,
-    /// Number of blocks in use.
     used: u16,
     /// True if a block was given back since halves were last joined.
     joinable: bool,
 }
 
 impl Blocks {
-    /// Creates a region that is entirely free.
     pub(super) fn new() -> Blocks {
         let mut free = [0; WORDS];
         free[0] = 1 << 1;
         Blocks { free, orders: 1 << WHOLE, used: 0, joinable: false }
     }
 
-    /// Returns the orders of the free blocks, one bit for each page.
     #[inline]
     pub(super) fn orders(&self) -> u16 {
         self.orders
@@ -62,7 +58,6 @@ impl Blocks {
         Some(node)
     }
 
-    /// Gives a block back.
     #[inline]
     pub(super) fn give(&mut self, node: u16, order: u8) {
         assert!(!self.is_free(node), "a buffer was given back twice");
@@ -71,7 +66,6 @@ impl Blocks {
         self.joinable = true;
     }
 
-    /// Joins all free halves.
     #[cold]
     pub(super) fn join(&mut self) {
         if self.used == 0 {

@@ -1,19 +1,19 @@
 //! The arena of the process, from which programs' buffers come.
 //!
-//! The arena has one lock, taken when a buffer is created or dropped, which is not once per I/O.
-//! A buffer of more than 2 MiB is a region of its own. An idle region is unmapped at once, except
-//! for the last one.
+//! The lock is taken when a buffer is created or dropped, which is not once per I/O. A buffer of
+//! more than 2 MiB is a region of its own. An idle region is unmapped at once, except for the last
+//! one.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use super::REGION_BYTES;
 use super::arena::{ArenaBuffer, BufferArena, order_of};
 use super::region::Region;
+use crate::lock_unpoisoned;
 
-/// Buffers and regions that are in use by the process.
 #[derive(Default)]
 struct HandedOut {
     arena: BufferArena<()>,
@@ -28,26 +28,25 @@ fn handed_out() -> &'static Mutex<HandedOut> {
 
 /// Allocates `len_bytes` of zeroed memory, or returns null.
 pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
-    let mut out = handed_out().lock().unwrap_or_else(PoisonError::into_inner);
-    let start = match len_bytes <= REGION_BYTES {
-        true => out.short(len_bytes),
-        false => out.long(len_bytes),
-    };
-    drop(out);
-    let Some((start, is_fresh)) = start else { return ptr::null_mut() };
-    if !is_fresh {
-        // SAFETY: at least so long, and nobody else's.
-        unsafe { ptr::write_bytes(start.as_ptr(), 0, len_bytes) };
+    let mut out = lock_unpoisoned(handed_out());
+    if len_bytes > REGION_BYTES {
+        // The system has zeroed a new region.
+        let Ok(region) = Region::map(len_bytes) else { return ptr::null_mut() };
+        let start = region.start();
+        out.regions.insert(start.as_ptr().addr(), region);
+        return start.as_ptr();
     }
+    let Some(start) = out.take(len_bytes) else { return ptr::null_mut() };
+    drop(out);
+    // SAFETY: at least so long, and nobody else's.
+    unsafe { ptr::write_bytes(start.as_ptr(), 0, len_bytes) };
     start.as_ptr()
 }
 
-/// Frees memory.
-///
 /// # Safety
 /// The memory must come from [`alloc_zeroed`] with this length, and must no longer be used.
 pub(super) unsafe fn dealloc(start: *mut u8, len_bytes: usize) {
-    let mut out = handed_out().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut out = lock_unpoisoned(handed_out());
     if len_bytes > REGION_BYTES {
         let region = out.regions.remove(&start.addr());
         drop(out);
@@ -63,9 +62,8 @@ pub(super) unsafe fn dealloc(start: *mut u8, len_bytes: usize) {
 }
 
 impl HandedOut {
-    /// Allocates a buffer of up to 2 MiB. Returns it with true if it is known to be zeroed;
-    /// otherwise it may hold data of its last user.
-    fn short(&mut self, len_bytes: usize) -> Option<(NonNull<u8>, bool)> {
+    /// Takes a buffer of up to 2 MiB, which may hold data of its last user.
+    fn take(&mut self, len_bytes: usize) -> Option<NonNull<u8>> {
         let order = order_of(len_bytes)?;
         let buffer = match self.arena.take(order) {
             Some(buffer) => buffer,
@@ -76,15 +74,7 @@ impl HandedOut {
         };
         let start = buffer.start();
         self.buffers.insert(start.as_ptr().addr(), buffer);
-        Some((start, false))
-    }
-
-    /// Maps a longer buffer, which the system has zeroed.
-    fn long(&mut self, len_bytes: usize) -> Option<(NonNull<u8>, bool)> {
-        let region = Region::map(len_bytes).ok()?;
-        let start = region.start();
-        self.regions.insert(start.as_ptr().addr(), region);
-        Some((start, true))
+        Some(start)
     }
 }
 

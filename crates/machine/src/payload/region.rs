@@ -1,19 +1,19 @@
 //! `Region`: an anonymous mapping that starts at a multiple of 2 MiB, in huge pages if the system
 //! provides them.
 //!
-//! Arenas own regions, and so do users of one long piece of memory. The system provides pages,
-//! zeroed, as they are first used. The addresses of all regions for which huge pages were requested
-//! are recorded, so that [`huge_bytes`] can tell how much memory really is in huge pages.
-//! Invariant: the mapping exists as long as the value.
+//! The system provides pages, zeroed, as they are first used. The addresses of all regions for
+//! which huge pages were requested are recorded, so that [`huge_bytes`] can tell how much memory
+//! really is in huge pages. Invariant: the mapping exists as long as the value.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::vec::Vec;
 
 use super::REGION_BYTES;
+use crate::lock_unpoisoned;
 
 /// Lengths of the regions for which huge pages were requested, by address.
 static ADVISED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
@@ -42,7 +42,7 @@ impl Region {
             unsafe {
                 libc::madvise(region.start.as_ptr().cast(), region.len_bytes, libc::MADV_HUGEPAGE)
             };
-            let mut advised = ADVISED.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut advised = lock_unpoisoned(&ADVISED);
             advised.insert(region.start.as_ptr().addr(), region.len_bytes);
         }
         Ok(region)
@@ -107,7 +107,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         // Done before unmapping, because another region may get the address afterwards.
         if self.len_bytes >= REGION_BYTES {
-            let mut advised = ADVISED.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut advised = lock_unpoisoned(&ADVISED);
             advised.remove(&self.start.as_ptr().addr());
         }
         // SAFETY: mapped in `map_with`; the owner gave out no address that is still in use.
@@ -123,7 +123,7 @@ impl Drop for Region {
 pub fn huge_bytes() -> io::Result<usize> {
     let smaps = std::fs::read_to_string("/proc/self/smaps")?;
     let advised: Vec<(usize, usize)> = {
-        let regions = ADVISED.lock().unwrap_or_else(PoisonError::into_inner);
+        let regions = lock_unpoisoned(&ADVISED);
         regions.iter().map(|(start, len)| (*start, *len)).collect()
     };
     Ok(huge_in(&smaps, &advised))

@@ -1,10 +1,9 @@
 //! One nonblocking attempt at an operation that may have to wait for a peer (epoll back end).
 //!
-//! The epoll back end calls this when an operation starts, and again whenever its descriptor
-//! becomes ready. `None` means that the operation would block and must be tried again when the
-//! descriptor is ready. Sockets are used with `MSG_DONTWAIT`, so their flags stay as they are
-//! (except that a listener becomes nonblocking). `MSG_WAITALL` on a stream is implemented here: the
-//! slot counts the bytes moved so far.
+//! `None` means that the operation would block and must be tried again when its descriptor is
+//! ready. Sockets are used with `MSG_DONTWAIT`, so their flags stay as they are (except that a
+//! listener becomes nonblocking). `MSG_WAITALL` on a stream is implemented here: the slot counts
+//! the bytes moved so far.
 
 #![allow(unsafe_code)]
 
@@ -76,11 +75,7 @@ fn attempt_once(slot: &OperationSlot) -> Option<i32> {
 /// device.
 fn attempt_stream(op: &Op) -> Option<i32> {
     let (fd, direction) = op.readiness()?;
-    let events = match direction {
-        crate::op::Direction::In => libc::POLLIN,
-        crate::op::Direction::Out => libc::POLLOUT,
-    };
-    match sys::poll_now(fd, events) {
+    match sys::poll_now(fd, direction.poll_events()) {
         0 => return None,
         error if error < 0 => return Some(error),
         _ => {}
@@ -135,10 +130,7 @@ fn wants_all(op: &Op) -> Option<(RawFd, usize)> {
     }
 }
 
-/// Returns the total length of a message header's segments, in bytes.
-///
 /// # Safety
-///
 /// `msg_iov` must point to `msg_iovlen` valid segments.
 unsafe fn total(msg: &libc::msghdr) -> usize {
     // SAFETY: promised by the caller.
@@ -146,8 +138,7 @@ unsafe fn total(msg: &libc::msghdr) -> usize {
 }
 
 /// # Safety
-///
-/// `msg_iov` must point to `msg_iovlen` valid segments.
+/// As for `total`.
 unsafe fn segments(msg: &libc::msghdr) -> &[libc::iovec] {
     if msg.msg_iovlen == 0 {
         return &[];
@@ -162,8 +153,7 @@ unsafe fn segments(msg: &libc::msghdr) -> &[libc::iovec] {
 /// carries the address and control data.
 ///
 /// # Safety
-///
-/// `msg_iov` must point to `msg_iovlen` valid segments.
+/// As for `total`.
 unsafe fn rest(
     msg: &libc::msghdr,
     moved: usize,

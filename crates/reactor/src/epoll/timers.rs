@@ -1,8 +1,7 @@
-//! The timers of the epoll back end: a heap of deadlines.
+//! The timers of the epoll back end: a heap of deadlines and keys.
 //!
-//! The heap holds pairs of deadline and key. Only the epoll back end calls this. If a timer is
-//! cancelled, its entry becomes stale. Stale entries are recognised by their key and removed when
-//! they reach the top, or all at once when they outnumber the live ones.
+//! If a timer is cancelled, its entry becomes stale. Stale entries are removed when they reach the
+//! top, or all at once when they outnumber the live ones.
 
 use crate::table::{OperationKey, OperationPhase, Table};
 use std::cmp::Reverse;
@@ -16,7 +15,6 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Adds the timer of an operation.
     pub(crate) fn insert(&mut self, deadline_ns: u64, key: OperationKey) {
         self.heap.push(Reverse((deadline_ns, key)));
     }
@@ -30,7 +28,6 @@ impl Timers {
         }
     }
 
-    /// Returns the next deadline, or `None` if there is no timer.
     pub(crate) fn next(&mut self, table: &mut Table) -> Option<u64> {
         while let Some(&Reverse((deadline_ns, key))) = self.heap.peek() {
             if is_live(table, key) {

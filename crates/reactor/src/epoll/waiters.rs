@@ -1,11 +1,10 @@
 //! Tracks the operations that wait for a descriptor, and the events that epoll was asked to report
 //! (epoll back end).
 //!
-//! Each descriptor has two queues (waiting to read, waiting to write) and the event mask last
-//! passed to the kernel. Events are always one-shot: after a report the kernel stays silent until
-//! it is asked again, so a descriptor without waiters causes no events. A user may close a
-//! descriptor and reuse its number without notice, and the kernel then forgets the old one.
-//! Therefore ENOENT is handled by adding the descriptor, and EEXIST by modifying it.
+//! Events are always one-shot: after a report the kernel stays silent until it is asked again, so a
+//! descriptor without waiters causes no events. A user may close a descriptor and reuse its number
+//! without notice, and the kernel then forgets the old one. Therefore ENOENT is handled by adding
+//! the descriptor, and EEXIST by modifying it.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +18,6 @@ use std::os::fd::RawFd;
 /// two.
 const ROOM: usize = 2;
 
-/// The waiters of one descriptor.
 pub(crate) struct Descriptor {
     pub(crate) to_read: VecDeque<OperationKey>,
     pub(crate) to_write: VecDeque<OperationKey>,
@@ -34,19 +32,13 @@ impl Default for Descriptor {
     }
 }
 
-/// The waiters of all descriptors of a reactor.
 #[derive(Default)]
 pub(crate) struct Waiters {
     descriptors: HashMap<RawFd, Descriptor>,
-    waiting: usize,
+    pub(crate) waiting: usize,
 }
 
 impl Waiters {
-    /// Returns the number of operations that wait.
-    pub(crate) fn len(&self) -> usize {
-        self.waiting
-    }
-
     /// Returns true if an operation already waits in this direction, so that a new one must wait
     /// after it.
     pub(crate) fn has(&self, fd: RawFd, direction: Direction) -> bool {
@@ -56,7 +48,6 @@ impl Waiters {
         })
     }
 
-    /// Appends a waiter to the queue of a descriptor and direction.
     pub(crate) fn add(&mut self, fd: RawFd, direction: Direction, key: OperationKey) {
         let descriptor = self.descriptors.entry(fd).or_default();
         queue(descriptor, direction).push_back(key);
@@ -78,7 +69,6 @@ impl Waiters {
         true
     }
 
-    /// Returns the first waiter in one direction.
     pub(crate) fn front(&mut self, fd: RawFd, direction: Direction) -> Option<OperationKey> {
         let descriptor = self.descriptors.get_mut(&fd)?;
         queue(descriptor, direction).front().copied()

@@ -1,29 +1,23 @@
 //! Jobs of the process's thread pool, and the rules by which drives share its threads.
 //!
 //! `JobQueue` owns a lane of jobs for each drive, an inbox of results for each reactor, and the
-//! counts of threads. It starts no thread and makes no system call, so that tests can compare it
-//! with a simple model. `pool.rs` calls it under the pool's mutex.
+//! counts of threads. `JobQueue` starts no thread and makes no system call, so that tests can
+//! compare it with a simple model.
 //!
 //! Fairness: the next job comes from the lane with the fewest running jobs, round robin among
 //! equals. At most [`PoolLimits::lane`] jobs of a lane run at a time. While [`PoolLimits::shared`]
 //! jobs are running, only lanes without a running job get a thread, and the pool starts additional
 //! threads for them; so drives that hang never keep another drive from its first thread. While the
 //! system refuses more threads, the last existing one is reserved for such lanes in the same way.
-//! Invariant: a lane is in the list for its number of running jobs if and only if it has jobs
-//! queued and may run another one.
+//! Invariant: a lane is in the set `ready` if and only if it has jobs queued and may run another
+//! one.
 
 use super::{PoolJob, PoolLimits};
 use crate::table::OperationKey;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Maximum number of running jobs of a lane, whatever limits are configured.
-pub(super) const LANE_MAX: usize = 16;
-/// Marks the end of a list. Also marks a lane that is in no list.
-const NONE: u32 = u32::MAX;
-
-/// Jobs of one drive.
 #[derive(Default)]
 struct JobLane {
     jobs: VecDeque<PoolJob>,
@@ -34,20 +28,12 @@ struct JobLane {
     reserved: bool,
     /// Time since which the lane has had jobs but none running, in nanoseconds.
     starved_since_ns: u64,
-    /// Index of the list that contains the lane.
-    listed: Option<usize>,
-    previous: u32,
-    next: u32,
+    /// The lane's entry in [`JobQueue::ready`].
+    listed: Option<LaneTurn>,
 }
 
-/// List of lanes in the order in which they get threads, linked by index.
-#[derive(Clone, Copy)]
-struct LaneList {
-    first: u32,
-    last: u32,
-}
-
-/// Results for one reactor.
+/// Turn of a lane: number of its running jobs, position among equals, and the lane's index.
+type LaneTurn = (usize, u64, u32);
 #[derive(Default)]
 struct ResultInbox {
     results: Vec<(OperationKey, i32)>,
@@ -57,7 +43,6 @@ struct ResultInbox {
     wake: Option<Arc<OwnedFd>>,
 }
 
-/// Action by which the pool gets a thread for waiting jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ThreadCall {
     Nobody,
@@ -65,16 +50,15 @@ pub(super) enum ThreadCall {
     New,
 }
 
-/// The pool's state.
 pub(super) struct JobQueue {
     limits: PoolLimits,
     lanes: Vec<JobLane>,
     free_lanes: Vec<u32>,
     inboxes: Vec<ResultInbox>,
     free_inboxes: Vec<u32>,
-    /// Lanes that may run another job, by the number of their running jobs.
-    ready: [LaneList; LANE_MAX],
-    /// Number of running jobs.
+    /// Lanes that may run another job, in the order in which they get threads.
+    ready: BTreeSet<LaneTurn>,
+    last_position: u64,
     busy: usize,
     /// Number of threads, including those being started.
     pub(super) threads: usize,
@@ -98,7 +82,8 @@ impl JobQueue {
             free_lanes: Vec::new(),
             inboxes: Vec::new(),
             free_inboxes: Vec::new(),
-            ready: [LaneList { first: NONE, last: NONE }; LANE_MAX],
+            ready: BTreeSet::new(),
+            last_position: 0,
             busy: 0,
             threads: 0,
             idle: 0,
@@ -109,7 +94,6 @@ impl JobQueue {
         }
     }
 
-    /// Opens a lane and returns its index.
     pub(super) fn open_lane(&mut self) -> u32 {
         let at = self.free_lanes.pop().unwrap_or(self.lanes.len() as u32);
         if at as usize == self.lanes.len() {
@@ -137,12 +121,10 @@ impl JobQueue {
         }
     }
 
-    /// Returns the number of open lanes.
     fn open_lanes(&self) -> usize {
         self.lanes.len() - self.free_lanes.len()
     }
 
-    /// Makes the pool keep a thread for a lane.
     pub(super) fn reserve(&mut self, lane: u32) {
         self.lanes[lane as usize].reserved = true;
     }
@@ -153,7 +135,6 @@ impl JobQueue {
         self.lanes.iter().filter(|lane| lane.reserved).take(self.limits.kept).count()
     }
 
-    /// Opens an inbox whose owner is woken through `wake`.
     pub(super) fn open_inbox(&mut self, wake: Arc<OwnedFd>) -> u32 {
         let at = self.free_inboxes.pop().unwrap_or(self.inboxes.len() as u32);
         if at as usize == self.inboxes.len() {
@@ -177,7 +158,6 @@ impl JobQueue {
         }
     }
 
-    /// Moves the results of an inbox to `into`, which must be empty.
     pub(super) fn take_results(&mut self, inbox: u32, into: &mut Vec<(OperationKey, i32)>) {
         std::mem::swap(&mut self.inboxes[inbox as usize].results, into);
     }
@@ -195,7 +175,6 @@ impl JobQueue {
         self.inboxes[inbox as usize].asleep = false;
     }
 
-    /// Adds a job to its lane.
     pub(super) fn put(&mut self, job: PoolJob, now_ns: u64) {
         let lane = job.lane;
         self.lanes[lane as usize].jobs.push_back(job);
@@ -246,8 +225,8 @@ impl JobQueue {
     /// Returns the lane to take the next job from. Once `shared` threads are busy, only lanes
     /// without a running job are served. Returns `None` if no such lane has a job.
     fn first_lane(&self, shared: usize) -> Option<u32> {
-        let most = if self.busy < shared { self.limits.lane } else { 1 };
-        self.ready[..most].iter().map(|list| list.first).find(|lane| *lane != NONE)
+        let (running, _, lane) = *self.ready.first()?;
+        (running == 0 || self.busy < shared).then_some(lane)
     }
 
     /// Records the result of a job. Returns the eventfd of its owner if the owner must be woken.
@@ -314,12 +293,10 @@ impl JobQueue {
         (self.threads, self.coming) = (self.threads + 1, self.coming + 1);
     }
 
-    /// Records that the system started the requested thread.
     pub(super) fn given(&mut self) {
         self.refused_until_ns = None;
     }
 
-    /// Records that the system refused the requested thread.
     pub(super) fn refused(&mut self, now_ns: u64) {
         let again_ns = now_ns.saturating_add(self.limits.refused_ns);
         self.refusal_untold |= self.refused_until_ns.replace(again_ns).is_none();
@@ -336,27 +313,15 @@ impl JobQueue {
         if at.running == 0 {
             at.starved_since_ns = now_ns;
         }
-        let running = at.running;
-        let last = self.ready[running].last;
-        (at.listed, at.previous, at.next) = (Some(running), last, NONE);
-        match last {
-            NONE => self.ready[running].first = lane,
-            last => self.lanes[last as usize].next = lane,
-        }
-        self.ready[running].last = lane;
+        self.last_position += 1;
+        let turn = (at.running, self.last_position, lane);
+        at.listed = Some(turn);
+        self.ready.insert(turn);
     }
 
     fn unlink(&mut self, lane: u32) {
-        let at = &mut self.lanes[lane as usize];
-        let Some(list) = at.listed.take() else { return };
-        let (previous, next) = (at.previous, at.next);
-        match previous {
-            NONE => self.ready[list].first = next,
-            previous => self.lanes[previous as usize].next = next,
-        }
-        match next {
-            NONE => self.ready[list].last = previous,
-            next => self.lanes[next as usize].previous = previous,
+        if let Some(turn) = self.lanes[lane as usize].listed.take() {
+            self.ready.remove(&turn);
         }
     }
 }

@@ -2,16 +2,14 @@
 //!
 //! If a client waits for each answer, a spin saves the wake-ups, and more is done in the same time.
 //! If the client always has more to send, the client is the bottleneck, and a spin only burns a
-//! CPU. The lengths of the waits do not distinguish the two cases, because they are short in both.
-//! So time is divided into windows with and without spins, and spinning stays on if more bytes were
-//! moved in the windows with spins.
+//! CPU. The waits are short in both cases, so time is divided into windows with and without spins,
+//! and spinning stays on if more bytes were moved in the windows with spins.
 //!
-//! Rules: a window is long enough, and has enough waits, that no single wait decides. A window with
-//! a long wait does not count, because the client paused. Bytes are counted, not completions,
-//! because a thread that sleeps finds more completions at once. Windows are compared in pairs, and
-//! spinning must also win most pairs, because a single window may be lucky on a busy CPU. The trial
-//! is repeated after a while, or soon if a window moves twice or half as many bytes as when the
-//! choice was made.
+//! A window is long enough that no single wait decides, and one with a long wait does not count,
+//! because the client paused. Bytes are counted, not completions, because a thread that sleeps
+//! finds more completions at once. Spinning must also win most pairs of windows, because a single
+//! window may be lucky on a busy CPU. The trial is repeated after a while, or soon if a window
+//! moves twice or half as many bytes as when the choice was made.
 
 /// Minimum length of a window in nanoseconds, and minimum number of waits in it.
 const WINDOW_NS: u64 = 2_000_000;
@@ -26,7 +24,6 @@ const HOLD_CHANGED: u32 = 16;
 /// Minimum ratio of the bytes moved with spins to those moved without: nine eighths.
 const MORE: [u128; 2] = [9, 8];
 
-/// Number of bytes that were moved in a period.
 #[derive(Clone, Copy, Debug, Default)]
 struct ByteRate {
     bytes: u64,
@@ -46,7 +43,6 @@ impl ByteRate {
     }
 }
 
-/// The current window.
 #[derive(Clone, Copy, Debug, Default)]
 struct TrialWindow {
     start_ns: u64,
@@ -55,7 +51,6 @@ struct TrialWindow {
     waits: u32,
 }
 
-/// Results of the trials, and the current decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpinTrial {
     spins: bool,
@@ -74,7 +69,6 @@ pub(super) struct SpinTrial {
 }
 
 impl SpinTrial {
-    /// Creates the state at the beginning of a trial.
     pub(super) fn new() -> SpinTrial {
         SpinTrial {
             spins: true,
@@ -88,7 +82,6 @@ impl SpinTrial {
         }
     }
 
-    /// Returns true if waits may begin with a spin now.
     pub(super) fn spins(&self) -> bool {
         self.spins
     }
@@ -109,7 +102,6 @@ impl SpinTrial {
         self.window = TrialWindow { start_ns: now_ns, start_bytes: bytes, waits: 0 };
     }
 
-    /// Records the rate of a finished window.
     fn measured(&mut self, rate: ByteRate) {
         if self.trial < TRIAL {
             self.found[usize::from(self.spins)].add(rate);

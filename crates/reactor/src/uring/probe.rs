@@ -1,12 +1,11 @@
 //! Opens the best io_uring that the kernel allows: tries set-up flags step by step, registers
 //! tables, and runs a no-op as a trial.
 //!
-//! `open` returns a ring to the io_uring back end, or the reason why there is none. The attempts go
-//! from most flags (Linux 6.0) to none (5.11), with COOP_TASKRUN before DEFER_TASKRUN. With
-//! COOP_TASKRUN, completions are seen without a system call, which halves the system calls for each
-//! I/O on a busy file drive, and costs the same on sockets. A kernel that does not know a flag
-//! answers EINVAL; a container that forbids io_uring answers EPERM or ENOSYS. One no-op is run,
-//! because a seccomp filter may allow the set-up and refuse the other calls.
+//! The attempts go from most flags (Linux 6.0) to none (5.11), with COOP_TASKRUN before
+//! DEFER_TASKRUN. With COOP_TASKRUN, completions are seen without a system call, which halves the
+//! system calls for each I/O on a busy file drive, and costs the same on sockets. A kernel that
+//! does not know a flag answers EINVAL; a container that forbids io_uring answers EPERM or ENOSYS.
+//! One no-op is run, because a seccomp filter may allow the set-up and refuse the other calls.
 
 #![allow(unsafe_code)]
 
@@ -15,14 +14,12 @@ use io_uring::{IoUring, Probe, opcode};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Size of the table of registered buffers.
 pub(crate) const BUFFER_SLOTS: u16 = 1024;
 /// Sizes to try for the table of registered files, largest first (RLIMIT_NOFILE may limit it).
 const FILE_SLOTS: [u32; 3] = [1024, 256, 64];
 /// Opcode `IORING_REGISTER_RING_FDS` of io_uring_register.
 const REGISTER_RING_FDS: libc::c_uint = 20;
 
-/// A working ring, with the features that it was granted.
 pub(crate) struct OpenedRing {
     pub(crate) ring: IoUring,
     pub(crate) features: Features,
@@ -30,11 +27,7 @@ pub(crate) struct OpenedRing {
     pub(crate) ring_index: Option<u32>,
 }
 
-/// Opens the best ring that the kernel allows.
-///
-/// # Errors
-///
-/// An error that says which call was refused, and with which error.
+/// Opens the best ring that the kernel allows. The error names the call that was refused.
 pub(crate) fn open(entries: u32) -> io::Result<OpenedRing> {
     let (ring, mut features) = set_up(entries)?;
     check_features(&ring)?;
@@ -105,7 +98,6 @@ fn check_features(ring: &IoUring) -> io::Result<()> {
     }
 }
 
-/// Runs one no-op, to detect a filter that refuses only io_uring_enter.
 fn trial(ring: &IoUring) -> io::Result<()> {
     let entry = opcode::Nop::new().build();
     // SAFETY: `ring` is used by nobody else yet, and a no-op names no memory.

@@ -1,8 +1,7 @@
 //! Translates an [`Op`] into an io_uring submission entry.
 //!
-//! The io_uring back end calls this for each operation. Pointers are copied, never followed.
-//! `MSG_NOSIGNAL` is added to sends. `MSG_DONTWAIT` is removed everywhere, because it would make
-//! the kernel answer EAGAIN instead of waiting.
+//! Pointers are copied, never followed. `MSG_NOSIGNAL` is added to sends. `MSG_DONTWAIT` is removed
+//! everywhere, because it would make the kernel answer EAGAIN instead of waiting.
 
 use crate::op::{FileRef, Op};
 use io_uring::opcode;
@@ -10,22 +9,21 @@ use io_uring::squeue::Entry;
 use io_uring::types::{Fd, Fixed, FsyncFlags, TimeoutFlags, Timespec};
 use std::ptr;
 
-/// Builds `$entry` with `$file` converted to the kind of descriptor that the operation uses.
-macro_rules! with_file {
-    ($file:expr, |$name:ident| $entry:expr) => {
+/// Builds the entry of a file operation, with an unregistered or a registered descriptor.
+macro_rules! entry {
+    ($file:expr, |$name:ident| $operation:expr) => {
         match $file {
             FileRef::Raw(fd) => {
                 let $name = Fd(fd);
-                $entry
+                $operation.build()
             }
             FileRef::Fixed(index) => {
                 let $name = Fixed(index);
-                $entry
+                $operation.build()
             }
         }
     };
 }
-
 /// Builds the entry of an operation, without user data. `timespec` holds a timeout's deadline until
 /// submission. Returns `None` for operations that do not run on the ring.
 pub(crate) fn build(op: &Op, timespec: *const Timespec) -> Option<Entry> {
@@ -54,48 +52,42 @@ pub(crate) fn build(op: &Op, timespec: *const Timespec) -> Option<Entry> {
 }
 
 fn build_file(op: &Op) -> Option<Entry> {
+    use opcode::{
+        Fallocate, Fsync, Read, ReadFixed, Readv, ReadvFixed, Write, WriteFixed, Writev,
+        WritevFixed,
+    };
     let entry = match *op {
-        Op::Read { file, buf, len, offset, buffer: Some(index) } => with_file!(file, |fd| {
-            opcode::ReadFixed::new(fd, buf, len, index).offset(offset).build()
-        }),
-        Op::Read { file, buf, len, offset, buffer: None } => {
-            with_file!(file, |fd| opcode::Read::new(fd, buf, len).offset(offset).build())
-        }
-        Op::Write { file, buf, len, offset, buffer: Some(index), rw_flags } => {
-            with_file!(file, |fd| opcode::WriteFixed::new(fd, buf, len, index)
-                .offset(offset)
-                .rw_flags(rw_flags)
-                .build())
-        }
-        Op::Write { file, buf, len, offset, buffer: None, rw_flags } => {
-            with_file!(file, |fd| opcode::Write::new(fd, buf, len)
-                .offset(offset)
-                .rw_flags(rw_flags)
-                .build())
-        }
-        Op::ReadV { file, iov, count, offset, buffer: Some(index) } => with_file!(file, |fd| {
-            opcode::ReadvFixed::new(fd, iov, count, index).offset(offset).build()
-        }),
-        Op::ReadV { file, iov, count, offset, buffer: None } => {
-            with_file!(file, |fd| opcode::Readv::new(fd, iov, count).offset(offset).build())
-        }
-        Op::WriteV { file, iov, count, offset, buffer: Some(index), rw_flags } => {
-            with_file!(file, |fd| opcode::WritevFixed::new(fd, iov, count, index)
-                .offset(offset)
-                .rw_flags(rw_flags)
-                .build())
-        }
-        Op::WriteV { file, iov, count, offset, buffer: None, rw_flags } => {
-            with_file!(file, |fd| opcode::Writev::new(fd, iov, count)
-                .offset(offset)
-                .rw_flags(rw_flags)
-                .build())
-        }
+        Op::Read { file, buf, len, offset, buffer } => match buffer {
+            Some(at) => entry!(file, |fd| ReadFixed::new(fd, buf, len, at).offset(offset)),
+            None => entry!(file, |fd| Read::new(fd, buf, len).offset(offset)),
+        },
+        Op::Write { file, buf, len, offset, buffer, rw_flags: flags } => match buffer {
+            Some(at) => {
+                entry!(file, |fd| WriteFixed::new(fd, buf, len, at).offset(offset).rw_flags(flags))
+            }
+            None => {
+                entry!(file, |fd| Write::new(fd, buf, len).offset(offset).rw_flags(flags))
+            }
+        },
+        Op::ReadV { file, iov, count, offset, buffer } => match buffer {
+            Some(at) => entry!(file, |fd| ReadvFixed::new(fd, iov, count, at).offset(offset)),
+            None => entry!(file, |fd| Readv::new(fd, iov, count).offset(offset)),
+        },
+        Op::WriteV { file, iov, count, offset, buffer, rw_flags: flags } => match buffer {
+            Some(at) => {
+                entry!(file, |fd| WritevFixed::new(fd, iov, count, at)
+                    .offset(offset)
+                    .rw_flags(flags))
+            }
+            None => {
+                entry!(file, |fd| Writev::new(fd, iov, count).offset(offset).rw_flags(flags))
+            }
+        },
         Op::Fdatasync { file } => {
-            with_file!(file, |fd| opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build())
+            entry!(file, |fd| Fsync::new(fd).flags(FsyncFlags::DATASYNC))
         }
         Op::Fallocate { file, mode, offset, len } => {
-            with_file!(file, |fd| opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build())
+            entry!(file, |fd| Fallocate::new(fd, len).offset(offset).mode(mode))
         }
         _ => return None,
     };
@@ -105,11 +97,7 @@ fn build_file(op: &Op) -> Option<Entry> {
 /// Builds the one-shot poll that waits until a refused socket operation can be tried again.
 pub(crate) fn build_poll(op: &Op) -> Option<Entry> {
     let (fd, direction) = op.readiness()?;
-    let mask = match direction {
-        crate::op::Direction::In => libc::POLLIN,
-        crate::op::Direction::Out => libc::POLLOUT,
-    };
-    Some(opcode::PollAdd::new(Fd(fd), mask as u32).build())
+    Some(opcode::PollAdd::new(Fd(fd), direction.poll_events() as u32).build())
 }
 
 fn waiting(flags: i32) -> i32 {

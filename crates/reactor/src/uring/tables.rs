@@ -1,10 +1,8 @@
 //! The ring's tables of registered files and buffers (io_uring back end).
 //!
-//! `Tables` owns the free indexes of the file table, the registered regions, and the lent regions.
-//! The reactor calls it on behalf of drivers and passes the ring's submitter. A registered file
-//! saves the kernel a reference count for each operation, and a registered buffer saves it the
-//! pinning of pages. Invariant: an index is free or names exactly one registration. If the kernel
-//! refuses to clear an index, it is never used again.
+//! A registered file saves the kernel a reference count for each operation, and a registered buffer
+//! saves it the pinning of pages. Invariant: an index is free or names exactly one registration. If
+//! the kernel refuses to clear an index, it is never used again.
 
 #![allow(unsafe_code)]
 
@@ -12,32 +10,30 @@ use crate::config::Features;
 use crate::lent::{AddressRange, LentLookup, LentRegions};
 use crate::op::FileRef;
 use crate::uring::probe::BUFFER_SLOTS;
-use crate::uring::regions::RegisteredRegions;
 use io_uring::Submitter;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Files and buffers registered with one ring.
 pub(crate) struct Tables {
     free_files: Vec<u32>,
-    regions: RegisteredRegions,
-    lent: LentRegions,
-    takes_vectors: bool,
+    free_buffers: Vec<u16>,
+    pub(crate) lent: LentRegions,
+    /// True if the ring supports vectored I/O on registered buffers.
+    pub(crate) takes_vectors: bool,
 }
 
 impl Tables {
-    /// Creates tables of the ring's size. `file_slots` is 0 if the ring has no table of files.
+    /// `file_slots` is 0 if the ring has no table of files.
     pub(crate) fn new(file_slots: u32, features: &Features) -> Tables {
         let buffer_slots = if features.registered_buffers { BUFFER_SLOTS } else { 0 };
         Tables {
             free_files: (0..file_slots).rev().collect(),
-            regions: RegisteredRegions::new(buffer_slots),
+            free_buffers: (0..buffer_slots).rev().collect(),
             lent: LentRegions::default(),
             takes_vectors: features.registered_vectors,
         }
     }
 
-    /// Registers a file, if the table has room.
     pub(crate) fn register_file(&mut self, ring: &Submitter<'_>, fd: RawFd) -> FileRef {
         let Some(index) = self.free_files.pop() else { return FileRef::Raw(fd) };
         match ring.register_files_update(index, &[fd]) {
@@ -49,7 +45,6 @@ impl Tables {
         }
     }
 
-    /// Removes a file from the table.
     pub(crate) fn unregister_file(&mut self, ring: &Submitter<'_>, index: u32) {
         if ring.register_files_update(index, &[-1]).is_ok() {
             self.free_files.push(index);
@@ -59,7 +54,6 @@ impl Tables {
     /// Registers a region, if the table has room and the kernel agrees.
     ///
     /// # Safety
-    ///
     /// The region must stay mapped until it is unregistered or the ring is gone.
     pub(crate) unsafe fn register_buffer(
         &mut self,
@@ -70,39 +64,36 @@ impl Tables {
         if ptr.is_null() || len == 0 {
             return None;
         }
+        let region = AddressRange { start: ptr as usize, len };
         // SAFETY: promised by the caller.
-        let index = unsafe { self.put(ring, AddressRange { start: ptr as usize, len }) }.ok()?;
-        self.regions.insert(ptr as usize, len, index);
+        let index = unsafe { self.put(ring, region) }.ok()?;
+        self.lent.insert_registered(region, index);
         Some(index)
     }
 
     /// Registers a region under a free index.
     ///
     /// # Safety
-    ///
     /// As for `register_buffer`.
     unsafe fn put(&mut self, ring: &Submitter<'_>, region: AddressRange) -> io::Result<u16> {
         let full = || io::Error::other("the ring's table of registered memory is full");
-        let index = self.regions.reserve().ok_or_else(full)?;
+        let index = self.free_buffers.pop().ok_or_else(full)?;
         let list = [libc::iovec { iov_base: region.start as *mut _, iov_len: region.len }];
         // SAFETY: promised by the caller.
         let done = unsafe { ring.register_buffers_update(u32::from(index), &list, None) };
         match done {
             Ok(_) => Ok(index),
             Err(error) => {
-                self.regions.give_back(index);
+                self.free_buffers.push(index);
                 Err(error)
             }
         }
     }
 
-    /// Removes a region from the table.
-    ///
     /// # Safety
-    ///
     /// No operation that names `index` may be in flight.
     pub(crate) unsafe fn unregister_buffer(&mut self, ring: &Submitter<'_>, index: u16) {
-        if self.regions.remove(index) {
+        if self.lent.remove_registered(index) {
             // SAFETY: promised by the caller.
             unsafe { self.clear(ring, index) };
         }
@@ -111,7 +102,6 @@ impl Tables {
     /// Clears an index of the ring's table, which makes it free.
     ///
     /// # Safety
-    ///
     /// As for `unregister_buffer`.
     unsafe fn clear(&mut self, ring: &Submitter<'_>, index: u16) {
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
@@ -119,14 +109,13 @@ impl Tables {
         // old one.
         let done = unsafe { ring.register_buffers_update(u32::from(index), &[empty], None) };
         if done.is_ok() {
-            self.regions.give_back(index);
+            self.free_buffers.push(index);
         }
     }
 
     /// Lends a region, whose pieces are registered when operations first use them.
     ///
     /// # Safety
-    ///
     /// The region must stay mapped until it is taken back or the ring is gone.
     pub(crate) unsafe fn lend(&mut self, region: AddressRange, piece_bytes: usize) {
         self.lent.lend(region, piece_bytes);
@@ -135,7 +124,6 @@ impl Tables {
     /// Takes back a region that was lent.
     ///
     /// # Safety
-    ///
     /// If no one else lends it to this ring, no operation in the region may be in flight.
     pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         for index in self.lent.take_back(region) {
@@ -154,16 +142,6 @@ impl Tables {
         }
     }
 
-    /// Returns true if the ring supports vectored I/O on registered buffers.
-    pub(crate) fn takes_vectors(&self) -> bool {
-        self.takes_vectors
-    }
-
-    /// Returns the kernel's error if it refused a piece of a lent region, once.
-    pub(crate) fn take_refusal(&mut self) -> Option<io::Error> {
-        self.lent.take_refusal()
-    }
-
     /// Returns the registered region that contains the range. Registers a piece of a lent region if
     /// needed.
     pub(crate) fn fixed_buffer(
@@ -173,9 +151,8 @@ impl Tables {
         len: usize,
     ) -> Option<u16> {
         match self.lent.find(start, len) {
-            LentLookup::Elsewhere => self.regions.find(start, len),
             LentLookup::Index(index) => Some(index),
-            LentLookup::Ordinary => None,
+            LentLookup::Unregisterable => None,
             LentLookup::Unregistered(piece) => {
                 // SAFETY: whoever lent it promised that it stays mapped until it is taken back,
                 // which clears its indexes.

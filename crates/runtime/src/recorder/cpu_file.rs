@@ -1,9 +1,8 @@
 //! `CpuFile`: the events of one CPU, in blktrace's file format.
 //!
-//! This file owns the encoding of records, and the events that wait until no older event can
-//! arrive. Sequence numbers count a file's events, including those that were dropped because a ring
-//! was full; a message in their place says how many are missing. The recorder calls this in each
-//! turn. Format: include/uapi/linux/blktrace_api.h.
+//! Sequence numbers count a file's events, including those that were dropped because a ring was
+//! full; a message in their place says how many are missing. Format:
+//! include/uapi/linux/blktrace_api.h.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,14 +21,12 @@ use super::{DEVICE_NAME, RecorderConfig};
 /// Size of a record with the longest data, which are driver-specific data, in bytes.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + DriverData::BYTES;
 const _: () = assert!(DriverData::BYTES >= RemapData::BYTES && DriverData::BYTES >= NAME_BYTES);
-/// Size of a file's write buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 18;
 /// Size of a submitter's name in bytes, including the terminating zero.
 const NAME_BYTES: usize = 16;
 /// Maximum size of a message in bytes, as in the kernel.
 const MESSAGE_BYTES_MAX: usize = 128;
 
-/// Trace file of one CPU.
 pub(super) struct CpuFile {
     pub(super) path: PathBuf,
     pub(super) file: BufWriter<File>,
@@ -70,7 +67,6 @@ impl CpuFile {
         self.write(&record, data)
     }
 
-    /// Writes messages that name the devices.
     pub(super) fn name_devices(&mut self, devices: &BTreeMap<u32, String>) -> io::Result<()> {
         for (device, name) in devices {
             self.say(*device, (self.now)(), format!("{DEVICE_NAME}{name}"))?;
@@ -130,7 +126,6 @@ impl CpuFile {
         Ok(ready as u64)
     }
 
-    /// Writes a note as a message.
     fn message(
         &mut self,
         entry: &TraceEntry,
@@ -206,7 +201,6 @@ impl CpuFile {
     }
 }
 
-/// Number of events dropped since the recording began.
 #[derive(Default)]
 pub(super) struct DropCounts {
     pub(super) all: u64,
@@ -225,7 +219,6 @@ impl DropCounts {
     }
 }
 
-/// Adds the file's path to an error.
 pub(super) fn named(path: &Path, error: &io::Error) -> io::Error {
     let path = path.display();
     let text = match error.kind() {

@@ -20,7 +20,9 @@ use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, BioStage, WaitTimes};
-use crate::channel::member::VolumeMember;
+use crate::channel::member::{BatchServer, VolumeMember};
+use crate::channel::submission::Submission;
+use crate::disk::baseline::filled;
 use crate::disk::submit_context::SubmitContext;
 use crate::disk::trace::PlugPlace;
 use crate::queue::request::RequestRef;
@@ -38,10 +40,8 @@ struct PluggedRequest<M: Machine> {
     rq: Option<RequestRef<M>>,
 }
 
-/// The list of filled requests for all drives of a volume.
 pub(crate) struct VolumePlug<M: Machine> {
     requests: Vec<PluggedRequest<M>>,
-    /// Number of listed requests of each drive.
     counts: Vec<u32>,
     /// Bios that wait until the drive of the first one has a tag.
     blocked: BioList<M>,
@@ -51,11 +51,44 @@ pub(crate) struct VolumePlug<M: Machine> {
     keeps_one: bool,
 }
 
-/// The drives that the list sends its requests to, and whether it is traced.
-pub(crate) struct PlugTarget<'a, M: Machine> {
-    pub(crate) members: &'a mut [VolumeMember<M>],
-    pub(crate) run: &'a mut SubmitContext<M>,
-    pub(crate) traced: bool,
+/// Counts a bio that became a request, or was merged with one in the list.
+fn count_plugged<M: Machine>(member: &VolumeMember<M>) {
+    M::work(Work::Submit, 1);
+    member.stats.add(DiskCounter::Queued, 1);
+}
+
+fn take_request<M: Machine>(
+    member: &VolumeMember<M>,
+    run: &mut SubmitContext<M>,
+) -> Option<RequestRef<M>> {
+    member.hctx().tags.take_one(&mut run.hint)
+}
+
+/// Fills a request of a drive with a chain, without handing it over.
+fn fill<M: Machine>(
+    member: &VolumeMember<M>,
+    mut rq: RequestRef<M>,
+    chain: BioRef<M>,
+) -> PluggedRequest<M> {
+    rq.touch();
+    let (number, sector) = (chain.member, chain.dev_sector);
+    rq.fill_waited(chain, member.route.hctx, member.disk.flags_taken);
+    PluggedRequest { member: number, sector, rq: Some(rq) }
+}
+
+/// Sends a flush by itself, past the list.
+fn send_flush<M: Machine>(
+    member: &mut VolumeMember<M>,
+    slot: BioRef<M>,
+    run: &mut SubmitContext<M>,
+) {
+    M::work(Work::Submit, 1);
+    member.expect_flush();
+    if member.disk.trace(run).is_on() {
+        member.disk.trace(run).plugged(&slot, PlugPlace::First);
+    }
+    member.plug.push(slot);
+    member.flush_served(BatchServer::Submitter, run);
 }
 
 impl<M: Machine> VolumePlug<M> {
@@ -121,7 +154,7 @@ impl<M: Machine> VolumePlug<M> {
 
     /// Adds a bio to the list, as a request of its own or merged; it waits behind blocked bios if
     /// there are any.
-    pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut PlugTarget<'_, M>) {
+    pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         if self.blocked.is_empty() {
             self.plug_or_block(slot, to);
         } else {
@@ -130,12 +163,12 @@ impl<M: Machine> VolumePlug<M> {
     }
 
     /// Adds a bio to the list; without a free tag it blocks all bios that come after it.
-    fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut PlugTarget<'_, M>) {
+    fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         let at = usize::from(slot.member);
         let slot = match slot.op().has_data() {
-            true => match self.merge(slot, to.members, to.run) {
+            true => match self.merge(slot, &to.members, &mut to.run) {
                 Some(slot) => slot,
-                None => return to.members[at].count_plugged(),
+                None => return count_plugged(&to.members[at]),
             },
             false => slot,
         };
@@ -143,21 +176,19 @@ impl<M: Machine> VolumePlug<M> {
             self.unplug(to);
         }
         if slot.op() == Op::Flush {
-            // Flushes bypass the list.
-            return to.members[at].send_flush(slot, to.run);
+            return send_flush(&mut to.members[at], slot, &mut to.run);
         }
-        let Some(rq) = to.members[at].take_request(to.run) else { return self.block(slot, to) };
-        let (member, sector) = (slot.member, slot.dev_sector);
-        if to.traced {
+        let member = &to.members[at];
+        let Some(rq) = take_request(member, &mut to.run) else { return self.block(slot, to) };
+        if to.checks.traced {
             let place = match self.requests.is_empty() {
                 true => PlugPlace::First,
                 false => PlugPlace::Later,
             };
-            to.members[at].disk.trace(to.run).plugged(&slot, place);
+            member.disk.trace(&mut to.run).plugged(&slot, place);
         }
-        to.members[at].count_plugged();
-        let rq = Some(to.members[at].fill(rq, slot));
-        self.requests.push(PluggedRequest { member, sector, rq });
+        count_plugged(member);
+        self.requests.push(fill(member, rq, slot));
         self.counts[at] += 1;
         if self.counts[at] >= REQUESTS_MAX {
             self.unplug(to);
@@ -166,16 +197,17 @@ impl<M: Machine> VolumePlug<M> {
 
     /// Blocks on a bio whose drive has no free tag. As in the kernel, the list is unplugged before
     /// the whole context waits.
-    fn block(&mut self, slot: BioRef<M>, to: &mut PlugTarget<'_, M>) {
+    fn block(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         let why = core::mem::replace(&mut to.run.trace_context.unplug, UnplugReason::ToWait);
         self.unplug(to);
         to.run.trace_context.unplug = why;
         let member = &mut to.members[usize::from(slot.member)];
-        member.expect_tag();
+        // The thread that holds the tags may be gone or busy, so this channel polls its own queue.
+        member.served_here = true;
         member.stats.add(DiskCounter::TagWaits, 1);
         if slot.waited == WaitTimes::NOT {
             // The wait for a tag is recorded at the first attempt only.
-            member.disk.trace(to.run).slot(Action::Sleep, &slot);
+            member.disk.trace(&mut to.run).slot(Action::Sleep, &slot);
         }
         self.blocked.push_front(slot);
     }
@@ -183,7 +215,7 @@ impl<M: Machine> VolumePlug<M> {
     /// Sends all requests, sorted by drive and sector, one drive after the other. If a frozen drive
     /// refuses requests, their tags are freed, because the drive may need them for other requests
     /// in order to drain.
-    fn unplug(&mut self, to: &mut PlugTarget<'_, M>) {
+    fn unplug(&mut self, to: &mut Submission<M>) {
         let count = self.requests.len() as u32;
         M::work(Work::Search, count * (32 - count.leading_zeros()));
         self.requests.sort_unstable_by_key(|plugged| (plugged.member, plugged.sector));
@@ -191,31 +223,35 @@ impl<M: Machine> VolumePlug<M> {
         for group in self.requests.chunk_by_mut(|a, b| a.member == b.member) {
             let (member, count) = (usize::from(group[0].member), group.len() as u32);
             let member = &mut to.members[member];
-            if to.traced
+            if to.checks.traced
                 && let Some(first) = &group[0].rq
             {
-                member.record_unplug(first, count, to.run);
+                first.touch();
+                if let Some(head) = first.chain.as_deref() {
+                    member.disk.trace(&mut to.run).record_unplug(head, count);
+                }
             }
             let mut requests = group.iter_mut().filter_map(|plugged| plugged.rq.take());
-            if !member.send_requests(&mut requests, to.run) {
-                requests.for_each(|rq| self.refused.push_back(member.unfill(rq)));
-                member.wake_waiters();
+            member.served_here = true;
+            if !filled::submit(&mut member.context(&mut to.run), &mut requests) {
+                let tags = &member.hctx().tags;
+                requests.for_each(|rq| self.refused.push_back(tags.take_apart(rq)));
+                tags.wake_all();
             }
         }
         self.requests.clear();
     }
 
     /// Unplugs the list, and retries refused and blocked bios.
-    pub(crate) fn flush(&mut self, to: &mut PlugTarget<'_, M>) {
+    pub(crate) fn flush(&mut self, to: &mut Submission<M>) {
         self.unplug(to);
         while let Some(chain) = self.refused.pop_front() {
-            let (member, sector) = (chain.member, chain.dev_sector);
-            let Some(rq) = to.members[usize::from(member)].take_request(to.run) else {
+            let member = &to.members[usize::from(chain.member)];
+            let Some(rq) = take_request(member, &mut to.run) else {
                 self.refused.push_front(chain);
                 break;
             };
-            let rq = Some(to.members[usize::from(member)].fill(rq, chain));
-            self.requests.push(PluggedRequest { member, sector, rq });
+            self.requests.push(fill(member, rq, chain));
         }
         // Tries the blocked bios once, until one of them blocks again.
         let mut waiting = self.blocked.take();
@@ -236,9 +272,9 @@ impl<M: Machine> VolumePlug<M> {
         self.blocked.leak();
         self.refused.leak();
         for plugged in self.requests.drain(..) {
-            let member = &members[usize::from(plugged.member)];
-            core::mem::forget(plugged.rq.map(|rq| member.unfill(rq)));
-            member.wake_waiters();
+            let tags = &members[usize::from(plugged.member)].hctx().tags;
+            core::mem::forget(plugged.rq.map(|rq| tags.take_apart(rq)));
+            tags.wake_all();
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::chain::slot::BioSlot;
 use crate::group::gate::{BUCKETS_PER_BIO, BucketIo, LimitCosts, TokenBuckets};
 use crate::group::view::GroupView;
 
-/// Number of levels of groups.
 const LEVELS: usize = 2;
 /// Number of buckets that a bio may pass.
 pub(super) const PLACES: usize = LEVELS * BUCKETS_PER_BIO;
@@ -43,7 +42,6 @@ pub(super) fn buckets_at<M: Machine>(
     (!costs.at(place % BUCKETS_PER_BIO, op).is_free()).then_some((costs, &**buckets))
 }
 
-/// A bio at a token bucket.
 pub(super) struct BioAtBucket<'a, M: Machine> {
     costs: &'a LimitCosts,
     buckets: &'a TokenBuckets<M>,
@@ -64,7 +62,6 @@ impl<'a, M: Machine> BioAtBucket<'a, M> {
         self.buckets.reserve(self.costs, self.io, now_ns)
     }
 
-    /// Records that the bio waits for that time.
     pub(super) fn wait(&self) {
         self.buckets.wait(self.costs, self.io);
     }

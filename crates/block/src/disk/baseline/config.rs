@@ -41,7 +41,6 @@ impl Inside {
     /// One thread at a time; a submitter waits up to 2 us for it.
     pub const ONE: Inside = Inside::One { wait_ns: 2_000 };
 
-    /// Returns the nanoseconds that a submitter waits for the serving thread.
     #[inline]
     pub(crate) fn wait_ns(self) -> u64 {
         if let Inside::One { wait_ns } = self { wait_ns } else { 0 }

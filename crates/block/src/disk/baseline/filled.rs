@@ -39,7 +39,6 @@ pub(crate) fn submit<M: Machine>(
     true
 }
 
-/// Serves a queue that was entered, or leaves it to its owner.
 fn leave_to_others<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,
     serving: ServeGuard<'a, M, HctxState<M>>,

@@ -23,13 +23,11 @@ use crate::queue::driver::{Driver, HwQueues, QueueKind};
 use crate::queue::pending::PendingQueues;
 use crate::queue::{HardwareQueue, QueueRoute, Spread};
 
-/// The lanes of a disk, which lead into its hardware queues.
 pub(crate) struct Lanes {
     /// For each lane, its hardware queue and the software queue that feeds it.
     lanes: Box<[(usize, usize)]>,
 }
 
-/// Returns true for a drive that can have lanes.
 pub(crate) fn is_possible<M: Machine>(driver: &dyn Driver<M>, hw: HwQueues) -> bool {
     driver.is_immediate() && hw.kind == QueueKind::AnyThread
 }
@@ -52,7 +50,6 @@ impl Lanes {
         Lanes { lanes: (0..count(Spread::Core).min(most)).map(lane).collect() }
     }
 
-    /// Creates the hardware queues of these lanes.
     pub(crate) fn open<M: Machine>(
         &self,
         config: &DiskConfig<M>,
@@ -67,7 +64,6 @@ impl Lanes {
         parts.map(open).collect()
     }
 
-    /// Returns the number of lanes.
     pub(crate) fn count(&self) -> usize {
         self.lanes.len()
     }

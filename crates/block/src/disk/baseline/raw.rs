@@ -14,7 +14,6 @@ use crate::disk::queue_context::QueueContext;
 use crate::disk::{DiskConfig, SubmitPath, dispatch, queues};
 use crate::queue::HardwareQueue;
 
-/// The design without queues in front of the driver's.
 pub(crate) struct RawStack;
 
 impl<M: Machine> BaselineStack<M> for RawStack {

@@ -49,7 +49,6 @@ impl<M: Machine> Clone for RequestLock<M> {
 }
 
 impl<M: Machine> Default for RequestLock<M> {
-    /// Returns a setting with a separate lock for each disk.
     fn default() -> Self {
         RequestLock { shared: None, plug: QueuePlug::Task }
     }
@@ -67,5 +66,4 @@ pub enum QueuePlug {
     Queue,
 }
 
-/// Guard of a lock of the machine.
 pub(crate) type LockGuard<'a, M, T> = <<M as Machine>::Lock<T> as Lock<T>>::Guard<'a>;

@@ -32,21 +32,18 @@ use crate::trace::Action;
 /// Largest number of requests in a submitter's plug: `BLK_MAX_REQUEST_COUNT`.
 const PLUGGED_MAX: usize = 16;
 
-/// Requests of a submitter that are not inserted into the queue yet.
 struct SubmitterPlug<'a, M: Machine> {
     sq: &'a SingleQueueStack<M>,
     requests: [Option<RequestRef<M>>; PLUGGED_MAX],
     len: usize,
 }
 
-/// The queue, its locks, and the lanes of submitters that dispatch at once.
 pub(crate) struct SingleQueueStack<M: Machine> {
     single: M::Lock<SingleQueue<M>>,
     request_lock: RequestLock<M>,
     lanes: Option<Lanes>,
 }
 
-/// The request queue, which holds filled requests.
 struct SingleQueue<M: Machine> {
     queue: VecDeque<RequestRef<M>>,
     frozen: bool,
@@ -131,7 +128,6 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
     }
 }
 
-/// The queue with all its locks held.
 struct LockedQueue<'a, M: Machine> {
     // Fields are dropped in this order, so the queue's lock is released first.
     single: LockGuard<'a, M, SingleQueue<M>>,
@@ -233,7 +229,6 @@ fn stamp<M: Machine>(context: &QueueContext<'_, M>, batch_ns: u64) -> u64 {
     if context.run.stamp == Stamp::Io { M::now() } else { batch_ns }
 }
 
-/// Inserts the plugged requests and runs the queue.
 fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut SubmitterPlug<'_, M>) {
     let sq = plugged.sq;
     let entered = if context.may_serve() { context.hctx.serve.try_enter() } else { None };
@@ -256,7 +251,6 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     context.serve(serving);
 }
 
-/// Takes the first request out of the queue for the driver.
 fn fetch<M: Machine>(
     context: &QueueContext<'_, M>,
     single: &mut SingleQueue<M>,
@@ -270,7 +264,6 @@ fn fetch<M: Machine>(
 }
 
 impl<M: Machine> SingleQueue<M> {
-    /// Appends the plugged requests to the queue.
     fn take_in(&mut self, plugged: &mut SubmitterPlug<'_, M>) {
         M::work(Stage::Insert, plugged.len as u32);
         let all = plugged.requests[..plugged.len].iter_mut();
@@ -312,7 +305,6 @@ fn get<M: Machine>(
     Ok(())
 }
 
-/// A bio, and a request with its tag.
 type ClaimedRequest<M> = (BioRef<M>, RequestRef<M>);
 
 /// Under the lock: merges a bio with the queue's last request or takes a request for it. Returns
@@ -388,7 +380,6 @@ fn wait_apart<M: Machine>(
     Ok(())
 }
 
-/// Merges a bio with a queued request, or returns the bio.
 fn merge<M: Machine>(
     context: &mut QueueContext<'_, M>,
     rq: &mut RequestRef<M>,
@@ -429,7 +420,6 @@ fn dispatch<M: Machine>(
     sent
 }
 
-/// Ends one request under the lock.
 fn end<M: Machine>(sq: &SingleQueueStack<M>, hctx: &HardwareQueue<M>, rq: RequestRef<M>) {
     let mut single = sq.lock();
     M::work(Stage::Complete, 1);

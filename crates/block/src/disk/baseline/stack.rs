@@ -13,7 +13,6 @@ use crate::disk::queue_context::QueueContext;
 use crate::disk::{DiskConfig, SubmitPath};
 use crate::queue::{HardwareQueue, HctxState};
 
-/// Error text for a drive whose stack supports no scheduler.
 pub(crate) const NO_SCHEDULER: &str =
     "only the stack mq supports a scheduler; set stack to mq, or scheduler to none";
 
@@ -23,7 +22,6 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
     /// Takes a batch of chains from a plug and runs the queue; refused chains stay in the list.
     fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>);
 
-    /// Hands waiting requests to the driver; returns how many.
     fn dispatch(
         &self,
         context: &mut QueueContext<'_, M>,
@@ -39,7 +37,6 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         complete::end_batch(context)
     }
 
-    /// Returns the error text for setting a scheduler.
     fn refuses_scheduler(&self) -> &'static str {
         NO_SCHEDULER
     }
@@ -54,7 +51,6 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         None
     }
 
-    /// Returns true if a submitter's plug merges bios.
     fn merges_in_plug(&self) -> bool {
         false
     }
@@ -70,10 +66,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         false
     }
 
-    /// Stops accepting bios.
     fn freeze(&self) {}
 
-    /// Accepts bios again.
     fn unfreeze(&self) {}
 
     /// Returns true if nothing waits in the design's own queues.
@@ -89,6 +83,5 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
     /// Records that a request is taken apart that the driver had returned as busy.
     fn forget_issued(&self) {}
 
-    /// Forgets waiting bios, because they belong to sets that were leaked.
     fn leak(&self) {}
 }

@@ -2,14 +2,12 @@
 //! expired.
 //!
 //! A connection stays open when the certificate with which it began expires, but the next
-//! connection fails. This type has the validity of the last certificate seen, and the time of the
-//! last warning. Each new connection updates it; the logging code asks it for lines.
+//! connection fails.
 
 use std::time::SystemTime;
 
 use millrace_tls::{Expiry, Lifetime, Session};
 
-/// Expiry state of the server's last certificate.
 #[derive(Debug)]
 pub(crate) struct CertificateWatch {
     lifetime: Option<Lifetime>,
@@ -23,7 +21,6 @@ impl Default for CertificateWatch {
 }
 
 impl CertificateWatch {
-    /// Records the certificate of a new connection.
     pub(crate) fn connected(&mut self, session: &Session) {
         self.lifetime = session.peer_lifetime().cloned();
     }

@@ -1,0 +1,185 @@
+//! Issue: chains of bios become requests, which go to the driver.
+//!
+//! All dispatch goes through [`issue_list`] or, request by request, through `QueueContext::issue`:
+//! a batch on the fast path (direct.rs), staged chains (dispatch.rs), chains that a scheduler
+//! picked (scheduled.rs), and requests that the driver had returned as busy. The caller holds the
+//! serve lock. Only a single bio that completes at once has a text of its own, in direct.rs. Kernel
+//! counterpart: `blk_mq_dispatch_rq_list`, `__blk_mq_issue_directly`.
+
+use millrace_machine::{Machine, Stage};
+
+use crate::account::disk_counter::DiskCounter;
+use crate::bio::Op;
+use crate::chain::slot::BioList;
+use crate::disk::queue_context::QueueContext;
+use crate::disk::submit_context::Stamp;
+use crate::queue::HctxState;
+use crate::queue::driver::{CompletionBatch, DriverQueue, Moment};
+use crate::queue::in_flight::InFlight;
+use crate::queue::request::{Dispatch, Request, RequestRef};
+use crate::queue::tag::TagBatch;
+use crate::trace::Action;
+
+/// Nanoseconds to wait after `HostBusy`.
+const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
+/// Requests of the fast path that are handed to the driver before it is polled: at most as many as
+/// a completion batch holds, plus a few.
+pub(crate) const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
+
+/// Fills requests from the chains of a list and hands them to the driver, up to the first chain
+/// that must wait: for a tag, because it is a flush, or because the driver is busy. Returns how
+/// many were sent. `trace` is called for each request.
+///
+/// `WAITED` is true for chains that waited in a queue: `now_ns` is their time of dispatch, or 0 for
+/// the present time, and without a tag the queue joins the waiters. On the fast path it is false:
+/// `now_ns` is the present time, and at most about [`MOST_AT_ONCE`] requests are sent.
+#[inline(always)]
+pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
+    context: &mut QueueContext<'_, M>,
+    serve: &mut HctxState<M>,
+    (list, mut now_ns): (&mut BioList<M>, u64),
+    trace: impl Fn(&mut QueueContext<'_, M>, &dyn DriverQueue<M>, &Request<M>, Dispatch),
+) -> u32 {
+    let HctxState { queue: Some(queue), in_flight, .. } = serve else { return 0 };
+    // Copied into local variables, because the compiler cannot know that no call below changes the
+    // fields.
+    let (queue, hctx, flags_taken) = (&mut **queue, context.hctx, context.disk.flags_taken);
+    let (tags, number) = (&*hctx.tags, hctx.number);
+    let stamps_each = WAITED && (context.run.stamp == Stamp::Io || context.is_traced());
+    let (mut batch, mut sent, mut refused) = (TagBatch::EMPTY, 0, None);
+    let mut rest = list.take();
+    loop {
+        if batch.is_empty() {
+            let Some(next) = rest.first().filter(|next| next.op() != Op::Flush) else { break };
+            let more = match WAITED {
+                true => {
+                    let room = hctx.depth_max.saturating_sub(in_flight.count());
+                    context.take_tags(next, rest.len().min(room))
+                }
+                false if sent < MOST_AT_ONCE => tags.take(&mut context.run.hint, rest.len()),
+                false => None,
+            };
+            // One bitmap word may hold fewer free tags than there are chains.
+            let Some(more) = more else { break };
+            batch = more;
+        }
+        let Some(chain) = rest.pop_front() else { break };
+        if chain.op() == Op::Flush {
+            rest.push_front(chain);
+            break;
+        }
+        let mut rq = tags.next(&mut batch).expect("the batch is not empty");
+        if WAITED && (now_ns == 0 || stamps_each) {
+            now_ns = M::now();
+        }
+        chain.touch();
+        rq.touch();
+        match WAITED {
+            true => rq.fill_waited(chain, number, flags_taken),
+            false => rq.fill(chain, number, flags_taken),
+        }
+        let to = (&mut *queue, &mut *in_flight);
+        match hand_over(to, rq, now_ns, |queue, rq, outcome| trace(context, queue, rq, outcome)) {
+            Ok(()) => sent += 1,
+            Err(busy) => {
+                refused = Some(busy);
+                break;
+            }
+        }
+    }
+    list.append(&mut rest);
+    tags.give_rest(batch);
+    if let Some(rq) = refused {
+        context.requeue(serve, rq);
+    }
+    sent
+}
+
+/// Hands a filled request to the driver. Returns the request if the driver is busy.
+#[inline(always)]
+fn hand_over<M: Machine>(
+    (queue, in_flight): (&mut (dyn DriverQueue<M> + 'static), &mut InFlight),
+    mut rq: RequestRef<M>,
+    now_ns: u64,
+    trace: impl FnOnce(&dyn DriverQueue<M>, &Request<M>, Dispatch),
+) -> Result<(), RequestRef<M>> {
+    rq.d_ns = now_ns;
+    let outcome = queue.queue_rq(&rq);
+    trace(queue, &rq, outcome);
+    if outcome != Dispatch::Queued {
+        rq.outcome = outcome;
+        return Err(rq);
+    }
+    in_flight.lend(rq, now_ns);
+    Ok(())
+}
+
+impl<M: Machine> QueueContext<'_, M> {
+    /// Hands a filled request to the driver. Returns false if the driver is busy; the request then
+    /// goes first next time.
+    pub(crate) fn issue(
+        &mut self,
+        serve: &mut HctxState<M>,
+        rq: RequestRef<M>,
+        now_ns: u64,
+    ) -> bool {
+        let HctxState { queue: Some(queue), in_flight, .. } = serve else {
+            unreachable!("dispatch checked that the queue is up");
+        };
+        let to = (&mut **queue, in_flight);
+        match hand_over(to, rq, now_ns, |queue, rq, outcome| trace_issue(self, queue, rq, outcome))
+        {
+            Ok(()) => true,
+            Err(busy) => {
+                self.requeue(serve, busy);
+                false
+            }
+        }
+    }
+
+    /// Puts a request that the driver refused in front of the queue.
+    #[cold]
+    pub(crate) fn requeue(&mut self, serve: &mut HctxState<M>, mut rq: RequestRef<M>) {
+        let d_ns = rq.d_ns;
+        rq.mark_inserted(d_ns);
+        self.stats.add(DiskCounter::Requeues, 1);
+        self.trace().request(Action::Requeue, &rq, d_ns);
+        if rq.outcome == Dispatch::HostBusy {
+            self.run.wake_at(d_ns + HOST_BUSY_RETRY_NS);
+        }
+        serve.requeued.push_front(rq);
+    }
+
+    /// Starts the requests that were handed to the driver.
+    #[inline(always)]
+    pub(crate) fn commit(&mut self, serve: &mut HctxState<M>, sent: u32) {
+        self.charge(sent);
+        if let Some(queue) = &mut serve.queue {
+            queue.commit_rqs();
+        }
+    }
+
+    /// Counts requests handed to the driver, and charges their simulated cost.
+    #[inline(always)]
+    pub(crate) fn charge(&self, sent: u32) {
+        self.work(Stage::Dispatch, sent);
+        M::work(Stage::Driver, sent);
+        self.stats.count_batch(sent);
+    }
+}
+
+/// Emits the events of a request that was offered to the driver, if there is a receiver.
+#[inline(always)]
+pub(crate) fn trace_issue<M: Machine>(
+    context: &mut QueueContext<'_, M>,
+    queue: &dyn DriverQueue<M>,
+    rq: &Request<M>,
+    outcome: Dispatch,
+) {
+    if context.is_traced() && outcome == Dispatch::Queued {
+        if queue.has_trace_data() {
+            context.trace().driver(queue, rq, (Moment::Issue, rq.d_ns));
+        }
+        context.trace().request(Action::Issue, rq, rq.d_ns);
+    }
+}

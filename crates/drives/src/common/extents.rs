@@ -1,0 +1,54 @@
+//! `SectorExtents`: builds the answers of `Driver::extents`.
+//!
+//! The drivers of files, memory, NBD servers and Ceph images find holes in different ways.
+
+use millrace_block::{Extent, Sector};
+
+const EXTENTS_MAX: usize = 1024;
+
+/// Extents that cover a range of sectors from its start. Equal neighbours are joined.
+pub(crate) struct SectorExtents {
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) at: Sector,
+    end: Sector,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct ExtentState {
+    pub(crate) hole: bool,
+    pub(crate) zero: bool,
+}
+
+pub(crate) const HOLE: ExtentState = ExtentState { hole: true, zero: true };
+pub(crate) const DATA: ExtentState = ExtentState { hole: false, zero: false };
+
+impl SectorExtents {
+    pub(crate) fn new(sector: Sector, nr_sectors: u64) -> SectorExtents {
+        SectorExtents { extents: Vec::new(), at: sector, end: sector + nr_sectors }
+    }
+
+    /// Returns true if the list covers the range or is too long for more extents.
+    pub(crate) fn is_full(&self) -> bool {
+        self.at >= self.end || self.extents.len() >= EXTENTS_MAX
+    }
+
+    /// Covers the sectors from `at` up to `upto`, or up to the end of the range.
+    pub(crate) fn cover(&mut self, upto: Sector, state: ExtentState) {
+        let upto = upto.min(self.end);
+        if upto <= self.at {
+            return;
+        }
+        let nr_sectors = upto - self.at;
+        self.at = upto;
+        let ExtentState { hole, zero } = state;
+        match self.extents.last_mut() {
+            Some(last) if (last.hole, last.zero) == (hole, zero) => last.nr_sectors += nr_sectors,
+            _ => self.extents.push(Extent { nr_sectors, hole, zero }),
+        }
+    }
+}
+
+/// Returns the answer for a range that counts as data.
+pub(crate) fn all_data(nr_sectors: u64) -> Vec<Extent> {
+    vec![Extent { nr_sectors, hole: false, zero: false }]
+}
