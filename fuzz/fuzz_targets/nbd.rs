@@ -55,11 +55,10 @@ fn exports() -> Vec<ExportInfo> {
 fn session(style: ReplyStyle) -> Session {
     Session {
         export: 0,
-        structured: style == ReplyStyle::Structured,
+        style,
         base_allocation: (style != ReplyStyle::Simple).then_some(1),
         no_zeroes: true,
         block_sizes: true,
-        extended: style == ReplyStyle::Extended,
     }
 }
 
@@ -93,7 +92,7 @@ fn requests(export: &ExportInfo, session: &Session, mut input: &[u8]) {
     while let Ok(Parsed::Request { request, header_bytes }) = millrace_nbd::parse(input, session) {
         assert!(header_bytes <= input.len(), "consumed more than given");
         input = &input[header_bytes..];
-        let mut skip = request.payload_bytes(session.style());
+        let mut skip = request.payload_bytes(session.style);
         match millrace_nbd::check(&request, &rules, session) {
             Verdict::Accept => {
                 let end = u128::from(request.offset) + u128::from(request.length);

@@ -1,8 +1,5 @@
 //! Access to a Unix socket: owner, group and mode of its file, and the peers that may connect.
 //!
-//! The servers call this when they bind a socket and when they accept a connection. The peer's
-//! credentials come from getsockopt.
-//!
 //! Invariant: a peer is judged by the credentials that it had when it connected. It cannot forge
 //! them, and a later change of its user does not alter them.
 #![allow(unsafe_code)]
@@ -40,8 +37,7 @@ impl SocketAccess {
         self.mode.is_some() || self.owner.is_some() || self.group.is_some()
     }
 
-    /// Returns true if mode, owner and group of the socket's file are equal; the users that may
-    /// connect can differ.
+    /// Returns true if mode, owner and group are equal. The users that may connect can differ.
     pub(crate) fn has_same_file(&self, other: &SocketAccess) -> bool {
         (self.mode, self.owner, self.group) == (other.mode, other.owner, other.group)
     }

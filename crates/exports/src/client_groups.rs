@@ -1,11 +1,9 @@
 //! `ClientGroup`: the I/O group of an export's clients, either one for all or one for each client.
 //!
 //! With a group for each client, [`PerClientGroups`] creates child groups of the export's group on
-//! demand and reuses those of clients that have left, so there are never more child groups than
-//! there were simultaneous clients. The limits and the latency target of the export's group then
-//! apply to each client; its weight and priority apply to all clients together. The server calls
-//! this when a client is granted an export and when it disconnects, never on the I/O path. Lock
-//! order: the seats, then the table of groups.
+//! demand and reuses those of clients that have left. The limits and the latency target of the
+//! export's group then apply to each client; its weight and priority apply to all clients together.
+//! Lock order: the seats, then the table of groups.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -142,7 +140,6 @@ impl PerClientGroups {
         Ok(())
     }
 
-    /// Returns the settings of one client's group.
     fn of_client(&self, state: &MembershipTable, name: String) -> GroupConfig {
         let weight = GroupConfig::new("").weight;
         GroupConfig { name, parent: Some(self.group), weight, ..state.config.clone() }

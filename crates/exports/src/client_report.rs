@@ -32,7 +32,6 @@ pub struct ClientReport {
     pub waits_for: &'static str,
 }
 
-/// Formats a process of this machine and its user for [`ClientReport::peer`].
 pub(crate) fn process_words(pid: i32, uid: u32) -> String {
     format!("process {pid}, user {uid}")
 }

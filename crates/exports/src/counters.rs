@@ -1,9 +1,8 @@
 //! Counters of one thread, readable by other threads, each declared by a row of a table.
 //!
-//! A thread counts in a plain struct of its own and publishes a copy once per turn of its loop. A
-//! reader adds up the copies of all threads. Both servers use this, each with its own struct, which
-//! [`counter_table!`](crate::counter_table) makes of the rows. The program makes its reports and
-//! metrics of the same rows, so that a new counter is a row and the line that counts.
+//! A thread counts in a plain struct and publishes a copy once per turn of its loop. A reader adds
+//! up the copies of all threads. Reports and metrics are made of the same rows, so that a new
+//! counter is a row and the line that counts.
 //!
 //! Invariant: each [`PublishedCounters`] has one writer. A reader may see counters of different
 //! turns.
@@ -101,7 +100,6 @@ impl<const N: usize> Default for PublishedCounters<N> {
 }
 
 impl<const N: usize> PublishedCounters<N> {
-    /// Publishes `counters` for other threads.
     pub(crate) fn publish(&self, counters: impl CounterTable<N>) {
         for (cell, value) in self.0.iter().zip(counters.values()) {
             // Relaxed: statistics, which order nothing.
@@ -109,7 +107,6 @@ impl<const N: usize> PublishedCounters<N> {
         }
     }
 
-    /// Returns the last published counters.
     pub(crate) fn read<C: CounterTable<N>>(&self) -> C {
         let mut counters = C::default();
         for (cell, field) in self.0.iter().zip(counters.fields()) {

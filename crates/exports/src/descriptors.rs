@@ -1,14 +1,11 @@
 //! Grows the process's table of file descriptors in advance, and reports shortages.
 //!
 //! The kernel doubles the descriptor table when it is full. In a process with several threads it
-//! then waits for an RCU grace period (`expand_fdtable` in fs/file.c), which takes milliseconds, or
-//! seconds if all CPUs are busy. An I/O thread that accepts a connection would stall all its
-//! clients during this time. The NBD server therefore grows the table when it starts.
+//! then waits for an RCU grace period (`expand_fdtable` in fs/file.c), which takes milliseconds or
+//! seconds. An I/O thread that accepts a connection would stall all its clients during this time.
 //!
 //! The frontend of a virtual machine passes descriptors in its messages. The kernel drops
-//! descriptors for which there is no room, and the message then looks malformed. So the vhost-user
-//! server checks the limit when it starts, and its control thread checks for a shortage when a
-//! message fails.
+//! descriptors for which there is no room, and the message then looks malformed.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
@@ -43,7 +40,6 @@ fn in_use() -> Option<u64> {
     std::fs::read_dir("/proc/self/fd").ok().map(|all| all.count().saturating_sub(1) as u64)
 }
 
-/// Returns the process's descriptor limit, or `None` if there is no limit.
 fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }

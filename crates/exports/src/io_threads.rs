@@ -1,8 +1,6 @@
 //! The I/O threads of a server: starts them together, watches them, and joins them.
 //!
 //! Each thread creates its own [`Service`], because a ring belongs to the thread that created it.
-//! It reports whether that succeeded, serves until the server stops (stop.rs), and sends a final
-//! report. Either server calls this when it starts and stops.
 //!
 //! Invariant: if a thread panics or its service fails, [`FailedFlag`] is set before
 //! [`IoThreads::wait`] sees the thread end.
@@ -22,16 +20,12 @@ const LET_GO: Duration = Duration::from_secs(6);
 
 /// Work of one I/O thread, from start to final report.
 pub(crate) trait Service {
-    /// Final report of the thread.
     type Report: Send + 'static;
 
     /// Returns why io_uring is not used, or `None` if it is.
     fn fallback_reason(&mut self) -> Option<String>;
 
-    /// Runs the thread's loop until the server stops.
-    ///
-    /// # Errors
-    /// `System` if the ring fails.
+    /// Runs the loop until the server stops.
     fn serve(&mut self) -> Result<(), Error>;
 
     /// Completes outstanding work after [`Service::serve`] has returned `served`. Returns the final
@@ -58,7 +52,6 @@ impl FailedFlag {
     }
 }
 
-/// Sets `FailedFlag` if its thread panics.
 struct PanicGuard(FailedFlag);
 
 impl Drop for PanicGuard {
@@ -69,7 +62,6 @@ impl Drop for PanicGuard {
     }
 }
 
-/// Name and CPU of an I/O thread.
 pub(crate) struct ThreadPlace {
     pub(crate) name: String,
     /// The CPU that the thread is pinned to, or `None` if it is not pinned.
@@ -82,12 +74,10 @@ pub(crate) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
     (!cpus.is_empty()).then(|| CpuId(cpus[index % cpus.len()]))
 }
 
-/// Senders of an I/O thread: one for the result of its start, with an optional note for the
-/// operator; one for its final report; and one that sends nothing and is dropped when the thread
-/// ends.
+/// Senders of an I/O thread: for the result of its start, with an optional note for the operator;
+/// for its final report; and one that is dropped when the thread ends.
 type Reporter<R> = (Sender<Result<Option<String>, Error>>, Sender<R>, Sender<()>);
 
-/// The I/O threads of a server or of one export, with final reports of type `R`.
 pub(crate) struct IoThreads<R> {
     threads: Vec<NativeThread>,
     ended: Receiver<R>,
@@ -96,9 +86,8 @@ pub(crate) struct IoThreads<R> {
 }
 
 impl<R: Send + 'static> IoThreads<R> {
-    /// Starts a thread at each place and returns when all of them serve or one has failed to start.
-    /// Returns the threads, and either their notes for the operator or the first error. After an
-    /// error the other threads run until they are stopped.
+    /// Starts a thread at each place and returns when all serve or one has failed to start. Returns
+    /// the threads, and their notes or the first error. After an error the other threads run on.
     pub(crate) fn start<S, F>(
         failed: &FailedFlag,
         places: impl Iterator<Item = (ThreadPlace, F)>,
@@ -128,7 +117,6 @@ impl<R: Send + 'static> IoThreads<R> {
         (IoThreads { threads, ended: ends, alive }, notes)
     }
 
-    /// Returns true if no thread was started, or all have been joined.
     pub(crate) fn is_empty(&self) -> bool {
         self.threads.is_empty()
     }
@@ -139,12 +127,10 @@ impl<R: Send + 'static> IoThreads<R> {
         self.alive.recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
     }
 
-    /// Waits for the end of all threads, for [`LET_GO`] at most.
     pub(crate) fn join(&mut self) -> JoinOutcome {
         join_within(std::mem::take(&mut self.threads), LET_GO)
     }
 
-    /// Returns the final reports that arrived since the last call.
     pub(crate) fn reports(&self) -> impl Iterator<Item = R> {
         self.ended.try_iter()
     }

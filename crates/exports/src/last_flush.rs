@@ -1,9 +1,8 @@
 //! `LastFlush`: flushes a volume for the last time, before it is closed.
 //!
-//! A server that stops flushes its volumes, and calls this from its I/O threads. If a single volume
-//! is removed from a running server, the removing thread flushes it with [`flush_volume`], once no
-//! server has a queue of it any more; `millrace` calls that. Drives that do not answer are waited
-//! for as long as [`Progress`] allows.
+//! I/O threads of a stopping server call this. [`flush_volume`] flushes a single volume that was
+//! removed from a running server. Drives that do not answer are waited for as long as [`Progress`]
+//! allows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,6 @@ use millrace_runtime::{IoConfig, IoContext};
 
 use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS};
 
-/// The last flush of a volume, which is tried again as long as its progress allows.
 pub(crate) struct LastFlush {
     progress: Progress,
     /// Time of the next attempt; `None` while a flush is in flight.

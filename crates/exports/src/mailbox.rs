@@ -1,10 +1,7 @@
 //! `Mailbox`: a queue of messages to one I/O thread, which is woken by a doorbell.
 //!
-//! A mailbox carries accepted connections, and orders from a device's control thread. Messages are
-//! rare, so a list under a lock is fast enough. Both servers use it.
-//!
-//! Lock order: the mailbox's lock is taken alone and briefly. Invariant: a check for messages costs
-//! the owner one relaxed load.
+//! Messages are rare, so a list under a lock is fast enough. Lock order: the mailbox's lock is
+//! taken alone and briefly. Invariant: a check for messages costs the owner one relaxed load.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use millrace_machine::{Doorbell, Native};
 
-/// Messages to one I/O thread.
 pub(crate) struct Mailbox<T> {
     /// Length of the queue, readable without the lock.
     count: AtomicUsize,
@@ -28,7 +24,6 @@ impl<T> Default for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// Appends a message and wakes the owner.
     pub(crate) fn put(&self, thing: T) {
         lock(&self.things).push_back(thing);
         // SeqCst: pairs with the doorbell's fences around the owner's last check before it sleeps.
@@ -36,7 +31,6 @@ impl<T> Mailbox<T> {
         self.ring();
     }
 
-    /// Removes the oldest message.
     pub(crate) fn take(&self) -> Option<T> {
         if self.is_empty() {
             return None;
@@ -52,7 +46,6 @@ impl<T> Mailbox<T> {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Sets the doorbell that wakes the owning thread.
     pub(crate) fn set_bell(&self, bell: Arc<Doorbell<Native>>) {
         // The bell is set only once, because there is only one owner.
         let _ = self.bell.set(bell);

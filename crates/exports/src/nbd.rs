@@ -50,7 +50,7 @@ use self::server_state::{Connections, ServedExports, ServerState, ShutdownState}
 use self::worker::Worker;
 use crate::counters::{CounterTable as _, PublishedCounters};
 use crate::descriptors;
-use crate::io_threads::{IoThreads, Service, ThreadPlace, cpu_of};
+use crate::io_threads::{IoThreads, ThreadPlace, cpu_of};
 use crate::mailbox::{Mailbox, lock};
 use crate::stop::StopLimit;
 
@@ -238,6 +238,7 @@ impl Observer {
         let mut total = ServerStats::default();
         self.0.published.iter().for_each(|thread| total.add(thread.read()));
         total.buffer_bytes = self.0.budget.mapped_bytes() as u64;
+        total.memory_waiting = self.0.budget.waiting_for_memory() as u64;
         total
     }
 
@@ -284,24 +285,4 @@ fn share(
         changes: AtomicU64::new(0),
         ending: ShutdownState::default(),
     })
-}
-
-impl Service for Worker {
-    type Report = StopReport;
-
-    fn fallback_reason(&mut self) -> Option<String> {
-        self.core.ctx.reactor().fallback_reason().map(str::to_owned)
-    }
-
-    fn serve(&mut self) -> Result<(), Error> {
-        Worker::serve(self)
-    }
-
-    fn finish(&mut self, served: Result<(), Error>) -> (StopReport, u64) {
-        Worker::finish(self, served)
-    }
-
-    fn let_go(self, left_ns: u64) {
-        Worker::let_go(self, left_ns);
-    }
 }

@@ -35,13 +35,10 @@ const SILENT_NS: u64 = FLUSH_NS / 2;
 #[derive(Debug)]
 pub(crate) struct Progress {
     least: Unwritten,
-    /// Failure counts of each drive at the start.
     before: Vec<Failures>,
     /// For each drive, its completed I/Os and the time when the last one was seen to complete.
     completed: Vec<(u64, u64)>,
-    /// Status of the flush that failed last.
     last: Option<Status>,
-    /// Time of the last check.
     looked_ns: u64,
     /// Deadline that follows from the progress at the last check.
     limit: Deadline<Native>,
@@ -100,7 +97,6 @@ impl Progress {
         is_worth_it.then(|| Native::now().saturating_add(LOOK_NS))
     }
 
-    /// Describes how the flush of a volume failed.
     pub(crate) fn failure(&self, volume: &Volume<Native>) -> String {
         // A drive that has completed an I/O recently does answer, even with requests in flight.
         let now_ns = Native::now();
@@ -177,7 +173,6 @@ pub(crate) struct StopLimit {
 }
 
 impl StopLimit {
-    /// Creates the limit of a stop whose requests in flight have `time` to complete.
     pub(crate) fn new(
         volumes: impl Iterator<Item = Arc<Volume<Native>>>,
         time: Duration,
@@ -199,24 +194,20 @@ impl StopLimit {
     }
 }
 
-/// Returns true if the comma-separated `names` contain `name`.
 fn has(names: &str, name: &str) -> bool {
     names.split(", ").any(|other| other == name)
 }
 
-/// Failure counts of a drive.
 #[derive(Debug, Clone, Copy)]
 struct Failures {
     writes: u64,
     flushes: u64,
 }
 
-/// Returns the number of completed I/Os of each drive.
 fn completed(volume: &Volume<Native>) -> impl Iterator<Item = u64> {
     volume.drives().iter().map(|disk| disk.stats().ios())
 }
 
-/// Returns the failure counts of each drive.
 fn failures(volume: &Volume<Native>) -> impl Iterator<Item = Failures> {
     volume.drives().iter().map(|disk| {
         let ops = disk.stats().ops;
@@ -230,8 +221,7 @@ fn failures(volume: &Volume<Native>) -> impl Iterator<Item = Failures> {
 pub(crate) struct StopOrder(OnceLock<Duration>);
 
 impl StopOrder {
-    /// Gives the order. Requests that are still in flight after `time` are abandoned. Only the
-    /// first call has an effect.
+    /// Gives the order. Only the first call has an effect.
     pub(crate) fn give(&self, time: Duration) {
         let _ = self.0.set(time);
     }

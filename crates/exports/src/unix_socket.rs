@@ -1,16 +1,14 @@
 //! Unix sockets: bound before any thread starts, removed when their server ends.
 //!
-//! Either server calls this when it starts, and the program for its control socket. A socket file
-//! that a dead server left is replaced: connections to it are refused, because no process accepts
-//! there. A file whose server answers is not touched.
+//! A socket file that a dead server left is replaced: connections to it are refused, because no
+//! process accepts there. A file whose server answers is not touched.
 //!
 //! Invariants: only a socket file that this process created is removed, and only while the path
 //! still leads to it. A process that checks, removes or binds `PATH` holds a lock on `PATH.lock`
 //! during this time, and leaves its process mark in that file while it listens, which needs no open
-//! descriptor. Marks of running processes are respected, marks of dead ones are not. After locking,
-//! a process checks that the path still leads to the locked file, and otherwise tries again with
-//! the new file. So the lock file can be removed, and two servers never own a path at the same
-//! time.
+//! descriptor. Marks of dead processes are ignored. After locking, a process checks that the path
+//! still leads to the locked file, and otherwise tries again with the new file. So the lock file
+//! can be removed, and two servers never own a path at the same time.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
@@ -62,7 +60,6 @@ impl OwnFileId {
     }
 }
 
-/// A socket file or mark file. Dropping it removes the file.
 #[derive(Debug)]
 struct OwnFile {
     path: PathBuf,
@@ -90,7 +87,6 @@ impl Drop for OwnFile {
 
 /// Upper limit of a mark's length in bytes.
 const MARK_BYTES_MAX: u64 = 100;
-/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// A listening Unix socket. Dropping it removes its file.
@@ -192,7 +188,6 @@ pub fn socket_refusal(path: &Path) -> Option<String> {
     Some(why_not_at(path, &refused))
 }
 
-/// Describes the file or server at a path at which no socket can be created.
 fn who_is_at(path: &Path) -> String {
     let kind = std::fs::symlink_metadata(path).map(|meta| meta.file_type());
     if let Some(kind) = kind.ok().filter(|kind| !kind.is_socket()) {
@@ -208,7 +203,6 @@ fn who_is_at(path: &Path) -> String {
     }
 }
 
-/// Explains why no file can be created at a path, and what to do about it.
 fn why_not_at(path: &Path, error: &io::Error) -> String {
     let shown = folder_of(path).display();
     match error.kind() {
@@ -270,7 +264,6 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((meta.dev(), meta.ino()))
 }
 
-/// Returns the path of the lock file for a socket's path.
 fn beside(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lock");
@@ -318,16 +311,12 @@ fn lock(path: &Path) -> io::Result<LockFile> {
     }
 }
 
-/// Returns true if the file is a socket on which no process accepts.
 fn is_stale(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     is_socket && refuses(path)
 }
 
 /// Takes the lock of an open file without waiting. The lock lasts until the file is closed.
-///
-/// # Errors
-/// `WouldBlock` if another open file has it.
 fn lock_file(file: &File) -> io::Result<()> {
     Ok(flock(file, FlockOperation::NonBlockingLockExclusive)?)
 }

@@ -35,12 +35,11 @@ use millrace_reactor::{Backend, Config};
 
 use self::device::Device;
 use self::device::control::{Endpoint, FrontendLink};
-use self::io_thread::thread_signal::SignalTarget;
 use self::io_thread::{ExportContext, IoThread, ThreadConfig, ThreadState};
 use self::log::ExportLog;
 use self::queue::DeviceFlags;
 use crate::SocketAccess;
-use crate::io_threads::{FailedFlag, IoThreads, Service, ThreadPlace, cpu_of};
+use crate::io_threads::{FailedFlag, IoThreads, ThreadPlace, cpu_of};
 use crate::stop::{Progress, REPORT_NS};
 use crate::virtio::ID_BYTES;
 use crate::{ClientGroup, ExportErrors, GroupMembership, UnixSocket, descriptors};
@@ -52,7 +51,6 @@ pub use self::queue::blk;
 pub use self::stats::{QueueStats, ThreadStats, VhostStats};
 pub use self::thread_count::{QUEUES_MAX, Threads};
 
-/// Longest thread name in Linux, in bytes.
 const THREAD_NAME_BYTES: usize = 15;
 
 /// Returns a thread's name as shown by `ps -T` and `top -H`: `role` and the end of the export's
@@ -219,7 +217,6 @@ impl VhostServer {
         end_exports(self.exports.extract_if(.., is_removed).collect(), drain_timeout)
     }
 
-    /// Starts the I/O threads of an export and waits until they serve.
     fn start_threads(&mut self, export: &VhostExport) -> Result<(), Error> {
         let log = ExportLog::new(&export.name, &self.say);
         let count = export.thread_count();
@@ -241,7 +238,7 @@ impl VhostServer {
             let number = export.first_thread + index;
             let name = thread_name(&format!("vm{index}-"), &export.name);
             let place = ThreadPlace { name, cpu: cpu_of(&export.cpus, index.into()) };
-            (place, move || SignalledThread::new(&common, state, number, count))
+            (place, move || IoThread::new(&common, &state, number))
         });
         let (threads, notes) = IoThreads::start(&self.failed, places);
         let name = export.name.clone();
@@ -296,7 +293,6 @@ impl VhostServer {
     }
 }
 
-/// Stops exports, all at the same time. Returns texts about everything that failed.
 fn end_exports(exports: Vec<RunningExport>, drain_timeout: Duration) -> Vec<String> {
     let mut limit = Deadline::after(drain_timeout);
     for export in &exports {
@@ -335,7 +331,6 @@ impl Drop for VhostServer {
 #[derive(Clone)]
 pub struct VhostObserver(Vec<ExportObserver>);
 
-/// The parts of one export that an observer reads.
 #[derive(Clone)]
 struct ExportObserver {
     name: String,
@@ -414,48 +409,6 @@ fn bind(socket: &VhostSocket) -> Result<Endpoint, Error> {
     })
 }
 
-/// An I/O thread that can be signalled, one of `count` of its export.
-struct SignalledThread {
-    thread: IoThread,
-    count: u16,
-    _target: SignalTarget,
-}
-
-impl SignalledThread {
-    /// Makes the calling thread I/O thread `number` of the threads with hardware queues of the
-    /// drives.
-    fn new(
-        common: &Arc<ExportContext>,
-        state: Arc<ThreadState>,
-        number: u16,
-        count: u16,
-    ) -> Result<SignalledThread, Error> {
-        let thread = IoThread::new(common, &state, number)?;
-        thread.set_bell();
-        Ok(SignalledThread { thread, count, _target: state.signal.attach() })
-    }
-}
-
-impl Service for SignalledThread {
-    type Report = Vec<String>;
-
-    fn fallback_reason(&mut self) -> Option<String> {
-        self.thread.fallback_reason()
-    }
-
-    fn serve(&mut self) -> Result<(), Error> {
-        self.thread.serve()
-    }
-
-    fn finish(&mut self, served: Result<(), Error>) -> (Vec<String>, u64) {
-        self.thread.finish(served, self.count)
-    }
-
-    fn let_go(self, left_ns: u64) {
-        self.thread.let_go(left_ns);
-    }
-}
-
 impl RunningExport {
     /// Waits until all I/O threads have ended: [`REPORT_NS`] after the deadline at most, or after
     /// the time limit of a cache's flush. Signals threads that hang.
@@ -473,9 +426,6 @@ impl RunningExport {
     }
 
     /// Starts the control thread.
-    ///
-    /// # Errors
-    /// `System` if the kernel refuses the thread.
     fn start_control(&mut self, export: &VhostExport, endpoint: Endpoint) -> Result<(), Error> {
         let (common, thread_states) = (Arc::clone(&self.common), Arc::clone(&self.thread_states));
         let (link, log) = (Arc::clone(&self.link), self.common.log.clone());

@@ -1,7 +1,4 @@
-//! The client's side: server addresses, negotiation, and replies.
-//!
-//! This module owns no connection. The drive that is an NBD client and the measuring client use it;
-//! it calls the modules for the wire formats.
+//! The client's side: server addresses, negotiation, and replies. Owns no connection.
 
 pub mod answers;
 pub mod handshake;

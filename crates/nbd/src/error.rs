@@ -19,111 +19,44 @@ use crate::wire::{
 };
 
 /// Reason why a connection cannot continue; the caller closes it.
+#[allow(missing_docs)] // The messages describe the variants.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// A message does not start with its magic number.
     #[error("bad magic of {what}: found {found:#x}, expected {expected:#x}")]
-    BadMagic {
-        /// Kind of message.
-        what: &'static str,
-        /// Number found at the start of the message.
-        found: u64,
-        /// Magic number that such a message must start with.
-        expected: u64,
-    },
-    /// The client set flags that the server did not offer.
-    #[error("unknown client flags in {flags:#x}")]
-    ClientFlags {
-        /// All 32 bits of the client's flags as received.
-        flags: u32,
-    },
-    /// The server does not support fixed newstyle.
-    #[error("the server does not offer fixed newstyle negotiation (handshake flags {flags:#x})")]
-    NotFixedNewstyle {
-        /// All 16 bits of the server's handshake flags as received.
-        flags: u16,
-    },
-    /// The client sent an option other than `OPT_EXPORT_NAME` although it did not negotiate fixed
-    /// newstyle.
-    #[error("option {option} needs fixed newstyle negotiation, which the client did not request")]
-    OptionWithoutFixedNewstyle {
-        /// Number of the option.
-        option: u32,
-    },
-    /// The data of an option or of its reply are too long, even to be skipped.
+    BadMagic { what: &'static str, found: u64, expected: u64 },
+    #[error("unknown client flags in {0:#x}")]
+    ClientFlags(u32),
+    #[error("the server does not offer fixed newstyle negotiation (handshake flags {0:#x})")]
+    NotFixedNewstyle(u16),
+    #[error("option {0} needs fixed newstyle negotiation, which the client did not request")]
+    OptionWithoutFixedNewstyle(u32),
     #[error("option {option} announces {length} bytes of data, more than {max}")]
-    OptionTooLong {
-        /// Number of the option.
-        option: u32,
-        /// Length in the header, in bytes.
-        length: u32,
-        /// Largest accepted length, in bytes.
-        max: u32,
-    },
-    /// The client sent more options than any negotiation needs.
-    #[error("the client sent more than {max} options in one negotiation")]
-    TooManyOptions {
-        /// Maximum number of options in a negotiation.
-        max: u32,
-    },
-    /// The client requested more reply bytes than any negotiation needs.
-    #[error("the client caused more than {max} bytes of replies in one negotiation")]
-    TooManyReplyBytes {
-        /// Limit of the replies in bytes.
-        max: usize,
-    },
+    OptionTooLong { option: u32, length: u32, max: u32 },
+    #[error("the client sent more than {0} options in one negotiation")]
+    TooManyOptions(u32),
+    #[error("the client caused more than {0} bytes of replies in one negotiation")]
+    TooManyReplyBytes(usize),
     /// The server refused `OPT_EXPORT_NAME`. The protocol has no reply for a refusal, so the
     /// connection ends.
-    #[error("OPT_EXPORT_NAME refused: {why}")]
-    ExportName {
-        /// The reason.
-        why: &'static str,
-    },
-    /// The client sent data after its TLS request without waiting for the reply. An attacker may
-    /// have inserted these bytes.
-    #[error("{bytes} bytes arrived between the client's TLS request and the server's reply")]
-    BytesAfterStartTls {
-        /// Number of bytes.
-        bytes: usize,
-    },
-    /// The server refused an option.
+    #[error("OPT_EXPORT_NAME refused: {0}")]
+    ExportName(&'static str),
+    #[error("{0} bytes arrived between the client's TLS request and the server's reply")]
+    BytesAfterStartTls(usize),
     #[error("{}{}", refusal(*option, *code), said(message))]
-    Refused {
-        /// Number of the option.
-        option: u32,
-        /// Type of the reply, one of `REP_ERR_*`.
-        code: u32,
-        /// Error message of the server; it may be empty.
-        message: String,
-    },
-    /// The server has no export of the requested name.
+    Refused { option: u32, code: u32, message: String },
     #[error("there is no export {name:?}; {}", exports(known))]
     NoExport {
-        /// Name that was requested.
         name: String,
         /// Names of the server's exports, if it lists them. Of a long list, only the first ones.
         known: Vec<String>,
     },
-    /// A reply belongs to an option other than the one that was sent.
     #[error("the server replied to option {found}, but option {expected} was sent")]
-    WrongOption {
-        /// Number of the option in the reply.
-        found: u32,
-        /// Number of the option that was sent.
-        expected: u32,
-    },
-    /// A field has a value that the protocol does not allow there.
+    WrongOption { found: u32, expected: u32 },
     #[error("bad {what}: {value:#x}")]
-    BadField {
-        /// Name of the field and of its message.
-        what: &'static str,
-        /// Value that was found in the field.
-        value: u64,
-    },
+    BadField { what: &'static str, value: u64 },
 }
 
-/// Describes the refusal of an option.
 fn refusal(option: u32, code: u32) -> String {
     if code == REP_ERR_TLS_REQD {
         return "the server accepts only clients with TLS".to_owned();
@@ -166,24 +99,19 @@ fn exports(known: &[String]) -> String {
 }
 
 /// Error numbers of replies, as on the wire.
+#[allow(missing_docs)] // Linux names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Errno {
-    /// Not permitted: a write to a read-only export.
     Eperm = 1,
-    /// I/O error of the medium.
     Eio = 5,
-    /// Out of memory.
     Enomem = 12,
-    /// Invalid request.
     Einval = 22,
-    /// Beyond the end of the export, or no space left.
     Enospc = 28,
     /// Result too long for one chunk.
     Eoverflow = 75,
     /// Not supported, or cannot be done without writing slowly (fast zero).
     Enotsup = 95,
-    /// The server is shutting down.
     Eshutdown = 108,
 }
 

@@ -113,7 +113,6 @@ impl ExportInfo {
     /// Checks the limits of the specification.
     ///
     /// # Errors
-    ///
     /// [`ProtocolError::BadField`] naming the first invalid field.
     pub fn validate(&self) -> Result<(), ProtocolError> {
         for (what, text) in [("export name", &self.name), ("description", &self.description)] {
@@ -230,25 +229,12 @@ pub enum ReplyStyle {
 pub struct Session {
     /// Index of the export in the catalog.
     pub export: usize,
-    /// True if structured replies were negotiated.
-    pub structured: bool,
+    /// Header format of requests and replies.
+    pub style: ReplyStyle,
     /// ID of `base:allocation`, if the client selected it for this export.
     pub base_allocation: Option<u32>,
     /// True if the client wants no zeroes after `OPT_EXPORT_NAME`.
     pub no_zeroes: bool,
-    /// True if extended headers were negotiated. They take precedence over structured replies.
-    pub extended: bool,
     /// True if the client requested block sizes. Otherwise it may use any offset.
     pub block_sizes: bool,
-}
-
-impl Session {
-    /// Returns the header format of this session.
-    pub const fn style(&self) -> ReplyStyle {
-        match (self.extended, self.structured) {
-            (true, _) => ReplyStyle::Extended,
-            (false, true) => ReplyStyle::Structured,
-            (false, false) => ReplyStyle::Simple,
-        }
-    }
 }

@@ -81,7 +81,6 @@ pub enum TlsMode {
     Required,
 }
 
-/// State of TLS in a negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TlsState {
     Plain(TlsMode),
@@ -98,15 +97,11 @@ enum HandshakeState {
     Over,
 }
 
-enum HandshakeStep {
-    NeedMore,
-    Unsent,
-    Pending,
-    Took(usize),
-    Ready(usize, Session),
-    StartTls(usize),
-    Closed(usize),
-}
+/// Number of bytes consumed by a step, and the progress to return; `None` continues with the next
+/// step.
+type HandshakeStep = (usize, Option<Progress>);
+
+const NEED_MORE: HandshakeStep = (0, Some(Progress::NeedMore));
 
 /// Returns the limit of all answers of a negotiation over these exports, in bytes.
 fn answer_bytes_max(catalog: &dyn Catalog) -> usize {
@@ -126,8 +121,7 @@ pub struct Handshake {
     no_zeroes: bool,
     /// True if the client requested block sizes.
     block_sizes: bool,
-    structured: bool,
-    extended: bool,
+    style: ReplyStyle,
     /// Export for which `base:allocation` is selected.
     context_export: Option<usize>,
     /// Index of the export at which the answer to a list continues.
@@ -159,8 +153,7 @@ impl Handshake {
             fixed_newstyle: false,
             no_zeroes: false,
             block_sizes: false,
-            structured: false,
-            extended: false,
+            style: ReplyStyle::Simple,
             context_export: None,
             list_from: 0,
             listed: (0, 0),
@@ -180,7 +173,6 @@ impl Handshake {
     /// again, except that the client's flags stay.
     ///
     /// # Panics
-    ///
     /// If the last progress was not [`Progress::StartTls`].
     pub const fn secured(&mut self) {
         assert!(
@@ -189,8 +181,7 @@ impl Handshake {
         );
         self.tls = TlsState::Active;
         self.block_sizes = false;
-        self.structured = false;
-        self.extended = false;
+        self.style = ReplyStyle::Simple;
         self.context_export = None;
     }
 
@@ -200,7 +191,6 @@ impl Handshake {
     /// again, together with bytes received since, in a buffer of [`INPUT_BYTES_MAX`].
     ///
     /// # Errors
-    ///
     /// A violation after which the connection must be closed; answers already in `out` may be sent.
     pub fn feed(
         &mut self,
@@ -211,19 +201,21 @@ impl Handshake {
         let mut used = 0;
         loop {
             let step = self.step(catalog, &input[used..], out);
-            match step.inspect_err(|_| self.state = HandshakeState::Over)? {
-                HandshakeStep::Took(bytes) => used += bytes,
-                HandshakeStep::NeedMore => return Ok((used, Progress::NeedMore)),
-                HandshakeStep::Unsent => return Ok((used, Progress::Unsent)),
-                HandshakeStep::Pending => return Ok((used, Progress::Pending)),
-                HandshakeStep::Ready(bytes, session) => {
+            let (bytes, progress) = step.inspect_err(|_| self.state = HandshakeState::Over)?;
+            used += bytes;
+            match progress {
+                None => {}
+                Some(Progress::StartTls) if used < input.len() => {
                     self.state = HandshakeState::Over;
-                    return Ok((used + bytes, Progress::Ready(session)));
+                    return Err(ProtocolError::BytesAfterStartTls(input.len() - used));
                 }
-                HandshakeStep::StartTls(bytes) => return self.start_tls(used + bytes, input.len()),
-                HandshakeStep::Closed(bytes) => {
-                    self.state = HandshakeState::Over;
-                    return Ok((used + bytes, Progress::Closed));
+                Some(progress) => {
+                    match progress {
+                        Progress::StartTls => self.tls = TlsState::Upgrading,
+                        Progress::Ready(_) | Progress::Closed => self.state = HandshakeState::Over,
+                        Progress::NeedMore | Progress::Unsent | Progress::Pending => {}
+                    }
+                    return Ok((used, progress));
                 }
             }
         }
@@ -237,19 +229,6 @@ impl Handshake {
         wanted(option, reader.bytes(length as usize)?)
     }
 
-    fn start_tls(
-        &mut self,
-        used: usize,
-        received: usize,
-    ) -> Result<(usize, Progress), ProtocolError> {
-        if used < received {
-            self.state = HandshakeState::Over;
-            return Err(ProtocolError::BytesAfterStartTls { bytes: received - used });
-        }
-        self.tls = TlsState::Upgrading;
-        Ok((used, Progress::StartTls))
-    }
-
     fn step(
         &mut self,
         catalog: &dyn Catalog,
@@ -257,18 +236,18 @@ impl Handshake {
         out: &mut Vec<u8>,
     ) -> Result<HandshakeStep, ProtocolError> {
         match self.state {
-            HandshakeState::Over => Ok(HandshakeStep::Closed(0)),
-            _ if self.tls == TlsState::Upgrading => Ok(HandshakeStep::StartTls(0)),
+            HandshakeState::Over => Ok((0, Some(Progress::Closed))),
+            _ if self.tls == TlsState::Upgrading => Ok((0, Some(Progress::StartTls))),
             HandshakeState::ClientFlags => self.client_flags(input),
             HandshakeState::Skip { left: 0 } => {
                 self.state = HandshakeState::Options;
-                Ok(HandshakeStep::Took(0))
+                Ok((0, None))
             }
-            HandshakeState::Skip { .. } if input.is_empty() => Ok(HandshakeStep::NeedMore),
+            HandshakeState::Skip { .. } if input.is_empty() => Ok(NEED_MORE),
             HandshakeState::Skip { left } => {
                 let bytes = left.min(input.len());
                 self.state = HandshakeState::Skip { left: left - bytes };
-                Ok(HandshakeStep::Took(bytes))
+                Ok((bytes, None))
             }
             HandshakeState::Options => {
                 let before = out.len();
@@ -277,7 +256,7 @@ impl Handshake {
                 if self.answer_bytes > ANSWER_BYTES_MAX {
                     let max = answer_bytes_max(catalog).max(self.listed.1);
                     if self.answer_bytes > max {
-                        return Err(ProtocolError::TooManyReplyBytes { max });
+                        return Err(ProtocolError::TooManyReplyBytes(max));
                     }
                 }
                 Ok(step)
@@ -286,14 +265,14 @@ impl Handshake {
     }
 
     fn client_flags(&mut self, input: &[u8]) -> Result<HandshakeStep, ProtocolError> {
-        let Some(flags) = Reader::new(input).u32() else { return Ok(HandshakeStep::NeedMore) };
+        let Some(flags) = Reader::new(input).u32() else { return Ok(NEED_MORE) };
         if flags & !(FLAG_C_FIXED_NEWSTYLE | FLAG_C_NO_ZEROES) != 0 {
-            return Err(ProtocolError::ClientFlags { flags });
+            return Err(ProtocolError::ClientFlags(flags));
         }
         self.fixed_newstyle = flags & FLAG_C_FIXED_NEWSTYLE != 0;
         self.no_zeroes = flags & FLAG_C_NO_ZEROES != 0;
         self.state = HandshakeState::Options;
-        Ok(HandshakeStep::Took(4))
+        Ok((4, None))
     }
 
     fn option(
@@ -303,25 +282,25 @@ impl Handshake {
         out: &mut Vec<u8>,
     ) -> Result<HandshakeStep, ProtocolError> {
         let mut reader = Reader::new(input);
-        let Some(magic) = reader.u64() else { return Ok(HandshakeStep::NeedMore) };
+        let Some(magic) = reader.u64() else { return Ok(NEED_MORE) };
         if magic != OPTION_MAGIC {
             let (what, found, expected) = ("an option", magic, OPTION_MAGIC);
             return Err(ProtocolError::BadMagic { what, found, expected });
         }
         let (Some(option), Some(length)) = (reader.u32(), reader.u32()) else {
-            return Ok(HandshakeStep::NeedMore);
+            return Ok(NEED_MORE);
         };
         if !self.fixed_newstyle && option != OPT_EXPORT_NAME {
-            return Err(ProtocolError::OptionWithoutFixedNewstyle { option });
+            return Err(ProtocolError::OptionWithoutFixedNewstyle(option));
         }
         if length > OPTION_BYTES_MAX {
             self.count_option(catalog)?;
             return self.too_long(option, length, out);
         }
-        let Some(data) = reader.bytes(length as usize) else { return Ok(HandshakeStep::NeedMore) };
+        let Some(data) = reader.bytes(length as usize) else { return Ok(NEED_MORE) };
         let wanted = if self.needs_tls(option).is_none() { wanted(option, data) } else { None };
         if wanted.is_some_and(|wanted| catalog.is_pending(wanted)) {
-            return Ok(HandshakeStep::Pending);
+            return Ok((0, Some(Progress::Pending)));
         }
         if self.list_from == 0 {
             self.count_option(catalog)?;
@@ -336,7 +315,7 @@ impl Handshake {
             let exports = u32::try_from(exports).unwrap_or(u32::MAX);
             let max = OPTIONS_MAX.saturating_add(exports.saturating_mul(OPTIONS_PER_EXPORT));
             if self.options > max {
-                return Err(ProtocolError::TooManyOptions { max });
+                return Err(ProtocolError::TooManyOptions(max));
             }
         }
         Ok(())
@@ -349,7 +328,7 @@ impl Handshake {
         out: &mut Vec<u8>,
     ) -> Result<HandshakeStep, ProtocolError> {
         if option == OPT_EXPORT_NAME {
-            return Err(ProtocolError::ExportName { why: "the name is longer than 4096 bytes" });
+            return Err(ProtocolError::ExportName("the name is longer than 4096 bytes"));
         }
         if length > OPTION_SKIP_BYTES_MAX {
             let max = OPTION_SKIP_BYTES_MAX;
@@ -362,7 +341,7 @@ impl Handshake {
         let too_big = Refusal { code: REP_ERR_TOO_BIG, why };
         OptionReply::new(out, option).error(self.needs_tls(option).unwrap_or(too_big));
         self.state = HandshakeState::Skip { left: length as usize };
-        Ok(HandshakeStep::Took(OPTION_HEADER_BYTES))
+        Ok((OPTION_HEADER_BYTES, None))
     }
 
     fn dispatch(
@@ -374,22 +353,23 @@ impl Handshake {
     ) -> Result<HandshakeStep, ProtocolError> {
         let used = OPTION_HEADER_BYTES + data.len();
         if option == OPT_EXPORT_NAME {
-            return Ok(HandshakeStep::Ready(used, self.export_name(catalog, data, out)?));
+            let session = self.export_name(catalog, data, out)?;
+            return Ok((used, Some(Progress::Ready(session))));
         }
         let reply = &mut OptionReply::new(out, option);
         if option == OPT_ABORT {
             reply.ack();
-            return Ok(HandshakeStep::Closed(used));
+            return Ok((used, Some(Progress::Closed)));
         }
         if let Some(refusal) = self.needs_tls(option) {
             reply.error(refusal);
-            return Ok(HandshakeStep::Took(used));
+            return Ok((used, None));
         }
         let answer = match option {
             OPT_STARTTLS => match self.may_start_tls(data) {
                 Ok(()) => {
                     reply.ack();
-                    return Ok(HandshakeStep::StartTls(used));
+                    return Ok((used, Some(Progress::StartTls)));
                 }
                 Err(refusal) => Err(refusal),
             },
@@ -397,7 +377,7 @@ impl Handshake {
                 Ok(()) => match list(catalog, self.list_from, reply) {
                     Some(next) => {
                         self.list_from = next;
-                        return Ok(HandshakeStep::Unsent);
+                        return Ok((0, Some(Progress::Unsent)));
                     }
                     None => {
                         self.list_from = 0;
@@ -412,7 +392,7 @@ impl Handshake {
             OPT_INFO | OPT_GO => match self.info(catalog, data, reply) {
                 Ok(export) if option == OPT_GO => {
                     reply.ack();
-                    return Ok(HandshakeStep::Ready(used, self.session(export)));
+                    return Ok((used, Some(Progress::Ready(self.session(export)))));
                 }
                 other => other.map(|_| ()),
             },
@@ -434,10 +414,9 @@ impl Handshake {
                 _ => reply.error(refusal),
             },
         }
-        Ok(HandshakeStep::Took(used))
+        Ok((used, None))
     }
 
-    /// Returns the refusal of an option if TLS must be started first.
     fn needs_tls(&self, option: u32) -> Option<Refusal> {
         let waits = self.tls == TlsState::Plain(TlsMode::Required) && option != OPT_STARTTLS;
         waits.then_some(Refusal { code: REP_ERR_TLS_REQD, why: "this server requires TLS" })
@@ -454,10 +433,6 @@ impl Handshake {
         }
     }
 
-    const fn style(&self) -> ReplyStyle {
-        self.session(0).style()
-    }
-
     const fn session(&self, export: usize) -> Session {
         let base_allocation = match self.context_export {
             Some(selected) if selected == export => Some(BASE_ALLOCATION_ID),
@@ -465,10 +440,9 @@ impl Handshake {
         };
         Session {
             export,
-            structured: self.structured,
+            style: self.style,
             base_allocation,
             no_zeroes: self.no_zeroes,
-            extended: self.extended,
             block_sizes: self.block_sizes,
         }
     }
@@ -479,13 +453,13 @@ impl Handshake {
         data: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Session, ProtocolError> {
-        let refuse = |why| ProtocolError::ExportName { why };
+        let refuse = |why| ProtocolError::ExportName(why);
         if self.needs_tls(OPT_EXPORT_NAME).is_some() {
             return Err(refuse(
                 "this server requires TLS, but the client requested an export without it",
             ));
         }
-        if self.extended {
+        if self.style == ReplyStyle::Extended {
             return Err(refuse("extended headers need OPT_GO"));
         }
         if data.len() > STRING_BYTES_MAX {
@@ -494,7 +468,7 @@ impl Handshake {
         let name = string(data).ok_or(refuse("the name is not UTF-8, or contains a NUL"))?;
         let (index, export) = find(catalog, name).ok_or(refuse("no such export"))?;
         out.extend_from_slice(&catalog.size_bytes(index).to_be_bytes());
-        out.extend_from_slice(&export.flags.negotiated(self.style()).bits().to_be_bytes());
+        out.extend_from_slice(&export.flags.negotiated(self.style).bits().to_be_bytes());
         if !self.no_zeroes {
             out.extend_from_slice(&[0; EXPORT_NAME_ZEROES]);
         }
@@ -510,7 +484,7 @@ impl Handshake {
         let request = InfoRequest::parse(data)?;
         self.block_sizes |= request.wants_block_size;
         let (index, export) = find(catalog, request.name).ok_or(UNKNOWN_EXPORT)?;
-        reply.info_export(catalog.size_bytes(index), export.flags.negotiated(self.style()).bits());
+        reply.info_export(catalog.size_bytes(index), export.flags.negotiated(self.style).bits());
         reply.info_block_size(export);
         if request.wants_name {
             reply.info_name(export);
@@ -523,23 +497,25 @@ impl Handshake {
 
     fn structured_reply(&mut self, data: &[u8]) -> Result<(), Refusal> {
         no_data(data)?;
-        if self.extended {
-            let why = "extended headers are in use already";
-            return Err(Refusal { code: REP_ERR_EXT_HEADER_REQD, why });
+        match self.style {
+            ReplyStyle::Simple => self.style = ReplyStyle::Structured,
+            ReplyStyle::Structured => {
+                return Err(Refusal::invalid("structured replies are in use already"));
+            }
+            ReplyStyle::Extended => {
+                let why = "extended headers are in use already";
+                return Err(Refusal { code: REP_ERR_EXT_HEADER_REQD, why });
+            }
         }
-        if self.structured {
-            return Err(Refusal::invalid("structured replies are in use already"));
-        }
-        self.structured = true;
         Ok(())
     }
 
     fn extended_headers(&mut self, data: &[u8]) -> Result<(), Refusal> {
         no_data(data)?;
-        if self.extended {
+        if self.style == ReplyStyle::Extended {
             return Err(Refusal::invalid("extended headers are in use already"));
         }
-        self.extended = true;
+        self.style = ReplyStyle::Extended;
         Ok(())
     }
 
@@ -548,7 +524,7 @@ impl Handshake {
         catalog: &dyn Catalog,
         data: &'a [u8],
     ) -> Result<(usize, ContextRequest<'a>), Refusal> {
-        if self.style() == ReplyStyle::Simple {
+        if self.style == ReplyStyle::Simple {
             return Err(Refusal::invalid("negotiate structured replies before metadata contexts"));
         }
         let request = ContextRequest::parse(data)?;

@@ -19,6 +19,7 @@ pub mod client;
 pub mod error;
 pub mod export;
 pub mod handshake;
+#[doc(hidden)] // Public for tests only.
 pub mod option;
 pub mod reply;
 pub mod status;

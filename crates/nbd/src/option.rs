@@ -29,7 +29,6 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Refuses malformed data.
     pub const fn invalid(why: &'static str) -> Self {
         Refusal { code: REP_ERR_INVALID, why }
     }
@@ -47,20 +46,12 @@ fn name_of(bytes: &[u8]) -> Result<&str, Refusal> {
 pub struct InfoRequest<'a> {
     /// Name of the export, empty for the default one.
     pub name: &'a str,
-    /// True if the client requests the export's name.
     pub wants_name: bool,
-    /// True if the client requests the block sizes.
     pub wants_block_size: bool,
-    /// True if the client requests the description.
     pub wants_description: bool,
 }
 
 impl<'a> InfoRequest<'a> {
-    /// Parses the data of the option. Requests for unknown information are ignored.
-    ///
-    /// # Errors
-    ///
-    /// `REP_ERR_INVALID` if the lengths are inconsistent or the name is invalid.
     pub fn parse(data: &'a [u8]) -> Result<Self, Refusal> {
         let mut reader = Reader::new(data);
         let short =
@@ -93,9 +84,7 @@ impl<'a> InfoRequest<'a> {
 pub struct ContextRequest<'a> {
     /// Name of the export, empty for the default one.
     pub name: &'a str,
-    /// Number of queries.
     pub queries: u32,
-    /// True if one of the queries is `base:allocation`.
     pub exact: bool,
     /// True if one of the queries is `base:`, a wildcard that is valid in lists only.
     pub wildcard: bool,
@@ -104,10 +93,6 @@ pub struct ContextRequest<'a> {
 impl<'a> ContextRequest<'a> {
     /// Parses the data of `OPT_LIST_META_CONTEXT` or `OPT_SET_META_CONTEXT`. Queries of unknown
     /// contexts and namespaces are ignored.
-    ///
-    /// # Errors
-    ///
-    /// `REP_ERR_INVALID` if the lengths are inconsistent or a string is invalid.
     pub fn parse(data: &'a [u8]) -> Result<Self, Refusal> {
         let mut reader = Reader::new(data);
         let short = Refusal::invalid("the name or the queries exceed the option's data");
@@ -135,7 +120,6 @@ pub struct OptionReply<'a> {
 }
 
 impl<'a> OptionReply<'a> {
-    /// Creates a writer of replies to `option`, which appends to `out`.
     pub const fn new(out: &'a mut Vec<u8>, option: u32) -> Self {
         OptionReply { out, option }
     }
@@ -153,56 +137,43 @@ impl<'a> OptionReply<'a> {
         }
     }
 
-    /// Acknowledges the option.
     pub fn ack(&mut self) {
         self.packet(REP_ACK, &[]);
     }
 
-    /// Refuses the option.
     pub fn error(&mut self, refusal: Refusal) {
         self.error_saying(refusal.code, refusal.why);
     }
 
-    /// Refuses the option with a text from the caller.
     pub fn error_saying(&mut self, code: u32, why: &str) {
         self.packet(code, &[why.as_bytes()]);
     }
 
-    /// Adds one export of a list: its name and description.
-    ///
-    /// # Panics
-    ///
-    /// If a name has 4 GiB or more.
     pub fn server(&mut self, name: &str, description: &str) {
         let name_len = u32::try_from(name.len()).expect("names are at most 4096 bytes");
         let (name, text) = (name.as_bytes(), description.as_bytes());
         self.packet(REP_SERVER, &[&name_len.to_be_bytes(), name, text]);
     }
 
-    /// Adds the size and the negotiated flags of an export.
     pub fn info_export(&mut self, size_bytes: u64, flags: u16) {
         let kind = INFO_EXPORT.to_be_bytes();
         self.packet(REP_INFO, &[&kind, &size_bytes.to_be_bytes(), &flags.to_be_bytes()]);
     }
 
-    /// Adds the block sizes of an export.
     pub fn info_block_size(&mut self, export: &ExportInfo) {
         let (min, preferred) = (export.block_min.to_be_bytes(), export.block_preferred);
         let (preferred, max) = (preferred.to_be_bytes(), export.block_max.to_be_bytes());
         self.packet(REP_INFO, &[&INFO_BLOCK_SIZE.to_be_bytes(), &min, &preferred, &max]);
     }
 
-    /// Adds the name of an export.
     pub fn info_name(&mut self, export: &ExportInfo) {
         self.packet(REP_INFO, &[&INFO_NAME.to_be_bytes(), export.name.as_bytes()]);
     }
 
-    /// Adds the description of an export.
     pub fn info_description(&mut self, export: &ExportInfo) {
         self.packet(REP_INFO, &[&INFO_DESCRIPTION.to_be_bytes(), export.description.as_bytes()]);
     }
 
-    /// Adds the context `base:allocation` with this ID.
     pub fn base_allocation(&mut self, id: u32) {
         self.packet(REP_META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()]);
     }
@@ -222,20 +193,16 @@ pub(super) fn wanted(option: u32, data: &[u8]) -> Option<Wanted<'_>> {
     }
 }
 
-/// Refusal of an export name that the server does not have.
 pub(super) const UNKNOWN_EXPORT: Refusal = Refusal { code: REP_ERR_UNKNOWN, why: "no such export" };
 
-/// Refuses an option that this server does not support.
 pub(super) const fn unsupported(why: &'static str) -> Refusal {
     Refusal { code: REP_ERR_UNSUP, why }
 }
 
-/// Refuses an option that has data although it takes none.
 pub(super) const fn no_data(data: &[u8]) -> Result<(), Refusal> {
     if data.is_empty() { Ok(()) } else { Err(Refusal::invalid("the option takes no data")) }
 }
 
-/// Returns the export `name` and its index.
 pub(super) fn find<'a>(catalog: &'a dyn Catalog, name: &str) -> Option<(usize, &'a ExportInfo)> {
     let index = catalog.find(name)?;
     Some((index, catalog.get(index)?))

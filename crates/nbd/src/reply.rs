@@ -46,7 +46,7 @@ pub struct Reply {
 impl Reply {
     /// Prepares the reply to `request`.
     pub const fn new(request: &Request, session: &Session) -> Self {
-        Reply { style: session.style(), cookie: request.cookie, offset: request.offset }
+        Reply { style: session.style, cookie: request.cookie, offset: request.offset }
     }
 
     /// Returns the header format of this reply.
@@ -83,7 +83,6 @@ impl Reply {
     /// Encodes a simple reply of 16 bytes.
     ///
     /// # Panics
-    ///
     /// If extended headers were negotiated, which have no simple replies.
     pub fn simple(&self, buffer: &mut ReplyBuffer, errno: Option<Errno>) -> usize {
         assert!(self.style != ReplyStyle::Extended, "extended headers have no simple replies");
@@ -135,7 +134,6 @@ impl Reply {
         out.u32(errno.to_wire()).u16(len).bytes(message.as_bytes()).len()
     }
 
-    /// Returns the length of a chunk header in bytes, without payload.
     pub(super) const fn chunk_bytes(&self) -> usize {
         match self.style {
             ReplyStyle::Extended => EXTENDED_REPLY_BYTES,

@@ -64,19 +64,14 @@ impl DescriptorWidth {
 }
 
 /// Reason why no status chunk can be encoded.
+#[allow(missing_docs)] // The messages describe the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StatusError {
-    /// The session uses simple replies, which have no chunks.
     #[error("block status needs structured replies or extended headers")]
     NoChunks,
-    /// The buffer has no room for one descriptor.
-    #[error("a buffer of {len_bytes} bytes has no room for one descriptor")]
-    NoRoom {
-        /// Length of the buffer in bytes.
-        len_bytes: usize,
-    },
-    /// The extents ended before the first byte of the range.
+    #[error("a buffer of {0} bytes has no room for one descriptor")]
+    NoRoom(usize),
     #[error("no extent for the first byte of the range")]
     NoExtent,
 }
@@ -106,7 +101,6 @@ impl StatusQuery {
     /// length 0 are skipped.
     ///
     /// # Errors
-    ///
     /// [`StatusError`] if the chunk cannot be encoded; the contents of `out` are then undefined.
     pub fn encode(
         &self,
@@ -124,10 +118,10 @@ impl StatusQuery {
         let len_bytes = out.len();
         let (header, descriptors) = out
             .split_at_mut_checked(reply.chunk_bytes() + head)
-            .ok_or(StatusError::NoRoom { len_bytes })?;
+            .ok_or(StatusError::NoRoom(len_bytes))?;
         let room = (descriptors.len() / each).min(self.descriptors_max).min(DESCRIPTORS_MAX);
         if room == 0 {
-            return Err(StatusError::NoRoom { len_bytes });
+            return Err(StatusError::NoRoom(len_bytes));
         }
         let count = merge(extents, limit, room, |index, len, flags| {
             put(&mut descriptors[index * each..], width, len, flags);

@@ -1,7 +1,6 @@
 //! Requests of the transmission phase: parsing and validation.
 //!
-//! This module owns the layout of requests and every rule that a request must obey before the block
-//! layer sees it. The connection calls it once for each request; it allocates nothing.
+//! Every rule that a request must obey before the block layer sees it is here.
 //!
 //! Invariants: [`parse`] accepts only the negotiated header. After [`Verdict::Accept`] the range is
 //! inside the export and aligned to its blocks, the flags are valid for the command, and a payload
@@ -24,25 +23,17 @@ pub const PAYLOAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 pub const DRAIN_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Command of a request.
+#[allow(missing_docs)] // The specification's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// Read data.
     Read,
-    /// Write the data that follow the header.
     Write,
-    /// End the session; there is no reply.
     Disc,
-    /// Make all answered writes durable.
     Flush,
-    /// Discard the range.
     Trim,
-    /// Prefetch the range.
     Cache,
-    /// Write zeroes.
     WriteZeroes,
-    /// Query the allocation of the range.
     BlockStatus,
-    /// Command number that the protocol does not define.
     Unknown(u16),
 }
 
@@ -110,13 +101,11 @@ impl Request {
 }
 
 /// Result of [`parse`].
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parsed {
-    /// The header is not complete yet.
     NeedMore,
-    /// A complete header. If the request has a payload, the payload follows.
     Request {
-        /// The request.
         request: Request,
         /// Length of the header in bytes: 28, or 32 if extended.
         header_bytes: usize,
@@ -126,11 +115,10 @@ pub enum Parsed {
 /// Parses the request header at the front of `input`.
 ///
 /// # Errors
-///
 /// [`ProtocolError::BadMagic`] if the next bytes are not a request; the connection must then be
 /// closed.
 pub fn parse(input: &[u8], session: &Session) -> Result<Parsed, ProtocolError> {
-    let (expected, header_bytes) = match session.style() {
+    let (expected, header_bytes) = match session.style {
         ReplyStyle::Extended => (EXTENDED_REQUEST_MAGIC, EXTENDED_REQUEST_BYTES),
         _ => (REQUEST_MAGIC, REQUEST_BYTES),
     };
@@ -140,7 +128,7 @@ pub fn parse(input: &[u8], session: &Session) -> Result<Parsed, ProtocolError> {
         let (found, expected) = (found.into(), expected.into());
         return Err(ProtocolError::BadMagic { what: "a request", found, expected });
     }
-    let request = read_request(&mut reader, session.style());
+    let request = read_request(&mut reader, session.style);
     Ok(request.map_or(Parsed::NeedMore, |request| Parsed::Request { request, header_bytes }))
 }
 
@@ -177,7 +165,7 @@ impl RequestLimits {
     pub fn new(export: &ExportInfo, session: &Session) -> Self {
         RequestLimits {
             size_bytes: export.size_bytes,
-            flags: export.flags.negotiated(session.style()),
+            flags: export.flags.negotiated(session.style),
             block_min: if session.block_sizes { export.block_min } else { 1 },
             payload_bytes_max: PAYLOAD_BYTES_MAX.min(export.block_max.into()),
             drain_bytes_max: DRAIN_BYTES_MAX,
@@ -209,7 +197,7 @@ pub fn check(request: &Request, rules: &RequestLimits, session: &Session) -> Ver
     if request.command == Command::Disc {
         return Verdict::Accept;
     }
-    let drain_bytes = request.payload_bytes(session.style());
+    let drain_bytes = request.payload_bytes(session.style);
     if drain_bytes > rules.drain_bytes_max {
         return Verdict::Disconnect("the payload of a request is too long to discard");
     }
@@ -233,11 +221,11 @@ fn einval(conditions: &[(bool, &'static str)]) -> CheckResult {
 }
 
 fn check_flags(request: &Request, rules: &RequestLimits, session: &Session) -> CheckResult {
-    let chunks = session.style() != ReplyStyle::Simple;
+    let chunks = session.style != ReplyStyle::Simple;
     let offers = |flag| rules.flags.contains(flag);
     let mut known = match request.command {
         Command::Read if chunks && offers(TransmissionFlags::DF) => CMD_FLAG_DF,
-        Command::Write if session.extended => CMD_FLAG_PAYLOAD_LEN,
+        Command::Write if session.style == ReplyStyle::Extended => CMD_FLAG_PAYLOAD_LEN,
         Command::WriteZeroes if offers(TransmissionFlags::FAST_ZERO) => {
             CMD_FLAG_NO_HOLE | CMD_FLAG_FAST_ZERO
         }
@@ -248,8 +236,9 @@ fn check_flags(request: &Request, rules: &RequestLimits, session: &Session) -> C
     if offers(TransmissionFlags::FUA) {
         known |= CMD_FLAG_FUA;
     }
-    let no_payload =
-        session.extended && request.command == Command::Write && !request.has(CMD_FLAG_PAYLOAD_LEN);
+    let no_payload = session.style == ReplyStyle::Extended
+        && request.command == Command::Write
+        && !request.has(CMD_FLAG_PAYLOAD_LEN);
     einval(&[
         (request.flags & !known != 0, "a flag is not valid for the command"),
         (no_payload, "a write with an extended header has no payload"),
@@ -304,7 +293,6 @@ fn check_range(request: &Request, rules: &RequestLimits) -> CheckResult {
 /// payload of a write follows it; the payload flag of an extended header is set here.
 ///
 /// # Panics
-///
 /// If the length does not fit 32 bits and headers are not extended.
 pub fn encode_request(
     request: &Request,

@@ -1,30 +1,20 @@
 //! Constants of the NBD wire format, and a reader and a writer of its big-endian integers.
 //!
-//! This module owns every magic number, option, reply type, flag and limit, so that no other file
-//! contains a number of the protocol. All other modules use it.
-//!
-//! Invariant: [`Reader`] never reads past its slice; if the slice is too short, it returns `None`
-//! and does not panic. Specification: "Values", and the magic numbers in "Handshake" and
-//! "Transmission".
+//! No other file contains a number of the protocol. Specification: "Values", and the magic numbers
+//! in "Handshake" and "Transmission".
+#![allow(missing_docs)] // Names of the specification; a comment says what a name does not.
 
 /// First 8 bytes that a server sends: the letters `NBDMAGIC`.
 pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Next 8 bytes of a newstyle server, and the start of each option: `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Start of each option reply.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Start of a compact request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Start of an extended request.
 pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
-/// Start of a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Start of a structured reply chunk.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
-/// Start of an extended reply chunk.
 pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
-/// The TCP port registered for NBD.
 pub const PORT_DEFAULT: u16 = 10809;
 
 /// Handshake flag: the server supports fixed newstyle.
@@ -38,52 +28,32 @@ pub const FLAG_C_NO_ZEROES: u32 = 1 << 1;
 
 /// Option: choose an export and start transmission; errors cannot be reported.
 pub const OPT_EXPORT_NAME: u32 = 1;
-/// Option: end the session.
 pub const OPT_ABORT: u32 = 2;
-/// Option: list the exports.
 pub const OPT_LIST: u32 = 3;
-/// Option: upgrade the connection to TLS.
 pub const OPT_STARTTLS: u32 = 5;
-/// Option: describe an export.
 pub const OPT_INFO: u32 = 6;
-/// Option: describe an export and start transmission.
 pub const OPT_GO: u32 = 7;
-/// Option: use structured replies.
 pub const OPT_STRUCTURED_REPLY: u32 = 8;
-/// Option: list the metadata contexts of an export.
 pub const OPT_LIST_META_CONTEXT: u32 = 9;
-/// Option: select metadata contexts of an export.
 pub const OPT_SET_META_CONTEXT: u32 = 10;
-/// Option: use the 32-byte headers with 64-bit lengths.
 pub const OPT_EXTENDED_HEADERS: u32 = 11;
 
-/// Option reply: done, no data.
 pub const REP_ACK: u32 = 1;
-/// Option reply: one export of a list.
 pub const REP_SERVER: u32 = 2;
-/// Option reply: one piece of information on an export.
 pub const REP_INFO: u32 = 3;
-/// Option reply: one metadata context.
 pub const REP_META_CONTEXT: u32 = 4;
 /// Bit that marks an option reply as an error.
 pub const REP_ERROR_BIT: u32 = 1 << 31;
-/// Option error: the server does not support the option.
 pub const REP_ERR_UNSUP: u32 = REP_ERROR_BIT + 1;
-/// Option error: forbidden by the server's policy.
 pub const REP_ERR_POLICY: u32 = REP_ERROR_BIT + 2;
 /// Option error: the data are malformed, or invalid in this state.
 pub const REP_ERR_INVALID: u32 = REP_ERROR_BIT + 3;
-/// Option error: not possible on the platform of the server.
 pub const REP_ERR_PLATFORM: u32 = REP_ERROR_BIT + 4;
-/// Option error: TLS is needed first.
 pub const REP_ERR_TLS_REQD: u32 = REP_ERROR_BIT + 5;
-/// Option error: no such export.
 pub const REP_ERR_UNKNOWN: u32 = REP_ERROR_BIT + 6;
-/// Option error: the server is shutting down.
 pub const REP_ERR_SHUTDOWN: u32 = REP_ERROR_BIT + 7;
 /// Option error: the client must ask for the block sizes first.
 pub const REP_ERR_BLOCK_SIZE_REQD: u32 = REP_ERROR_BIT + 8;
-/// Option error: the option or its reply is too large.
 pub const REP_ERR_TOO_BIG: u32 = REP_ERROR_BIT + 9;
 /// Option error: extended headers are needed, or are in use already.
 pub const REP_ERR_EXT_HEADER_REQD: u32 = REP_ERROR_BIT + 10;
@@ -92,26 +62,18 @@ pub const REP_ERR_EXT_HEADER_REQD: u32 = REP_ERROR_BIT + 10;
 pub const INFO_EXPORT: u16 = 0;
 /// Information: the name the server uses for the export.
 pub const INFO_NAME: u16 = 1;
-/// Information: text for people.
 pub const INFO_DESCRIPTION: u16 = 2;
 /// Information: smallest, preferred and largest request size.
 pub const INFO_BLOCK_SIZE: u16 = 3;
 
-/// Command: read.
 pub const CMD_READ: u16 = 0;
-/// Command: write.
 pub const CMD_WRITE: u16 = 1;
-/// Command: disconnect.
 pub const CMD_DISC: u16 = 2;
-/// Command: flush.
 pub const CMD_FLUSH: u16 = 3;
-/// Command: discard.
 pub const CMD_TRIM: u16 = 4;
 /// Command: prefetch.
 pub const CMD_CACHE: u16 = 5;
-/// Command: write zeroes.
 pub const CMD_WRITE_ZEROES: u16 = 6;
-/// Command: query a metadata context.
 pub const CMD_BLOCK_STATUS: u16 = 7;
 
 /// Command flag: answer only once the data are on stable storage.
@@ -129,11 +91,8 @@ pub const CMD_FLAG_PAYLOAD_LEN: u16 = 1 << 5;
 
 /// Chunk flag: the last chunk of its reply.
 pub const REPLY_FLAG_DONE: u16 = 1 << 0;
-/// Chunk: no content.
 pub const REPLY_TYPE_NONE: u16 = 0;
-/// Chunk: an offset and data.
 pub const REPLY_TYPE_OFFSET_DATA: u16 = 1;
-/// Chunk: an offset and a number of zeroes.
 pub const REPLY_TYPE_OFFSET_HOLE: u16 = 2;
 /// Chunk: 32-bit extents of a metadata context.
 pub const REPLY_TYPE_BLOCK_STATUS: u16 = 5;
@@ -141,9 +100,7 @@ pub const REPLY_TYPE_BLOCK_STATUS: u16 = 5;
 pub const REPLY_TYPE_BLOCK_STATUS_EXT: u16 = 6;
 /// Bit that marks a chunk as an error.
 pub const REPLY_TYPE_ERROR_BIT: u16 = 1 << 15;
-/// Chunk: an error of the whole request.
 pub const REPLY_TYPE_ERROR: u16 = REPLY_TYPE_ERROR_BIT + 1;
-/// Chunk: an error at an offset.
 pub const REPLY_TYPE_ERROR_OFFSET: u16 = REPLY_TYPE_ERROR_BIT + 2;
 
 /// Flag of `base:allocation`: the range is not allocated.
@@ -156,21 +113,14 @@ pub const BASE_ALLOCATION: &str = "base:allocation";
 
 /// Longest string of the protocol, in bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
-/// Length of an option header in bytes.
 pub const OPTION_HEADER_BYTES: usize = 16;
-/// Length of an option reply's header in bytes.
 pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
 /// Number of reserved bytes after the answer to `OPT_EXPORT_NAME`.
 pub const EXPORT_NAME_ZEROES: usize = 124;
-/// Length of a compact request header in bytes.
 pub const REQUEST_BYTES: usize = 28;
 /// Length of an extended request header in bytes, the longer of the two.
 pub const EXTENDED_REQUEST_BYTES: usize = 32;
-/// Length of a simple reply in bytes.
-pub const SIMPLE_REPLY_BYTES: usize = 16;
-/// Length of a structured chunk's header in bytes.
 pub const STRUCTURED_REPLY_BYTES: usize = 20;
-/// Length of an extended chunk's header in bytes.
 pub const EXTENDED_REPLY_BYTES: usize = 32;
 
 /// Reads big-endian integers from the beginning of a slice.
@@ -180,7 +130,6 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a reader of `bytes`.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Reader { rest: bytes }
     }
@@ -198,17 +147,14 @@ impl<'a> Reader<'a> {
         Some(*head)
     }
 
-    /// Takes a 2-byte integer.
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// Takes a 4-byte integer.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// Takes an 8-byte integer.
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_be_bytes)
     }
@@ -219,12 +165,10 @@ impl<'a> Reader<'a> {
         self.bytes(usize::try_from(len).ok()?)
     }
 
-    /// Returns true if all bytes were taken.
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Returns the bytes not taken yet.
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -233,7 +177,6 @@ impl<'a> Reader<'a> {
 /// Writes big-endian integers into a slice, from its beginning.
 ///
 /// # Panics
-///
 /// Each write panics if the slice is full, because the encoder computes all sizes itself and a peer
 /// cannot influence them.
 #[derive(Debug)]
@@ -243,39 +186,32 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Creates a writer that starts at the front of `out`.
     pub const fn new(out: &'a mut [u8]) -> Self {
         Writer { out, len: 0 }
     }
 
-    /// Appends bytes.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.out[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
         self
     }
 
-    /// Appends a 2-byte integer.
     pub fn u16(&mut self, value: u16) -> &mut Self {
         self.bytes(&value.to_be_bytes())
     }
 
-    /// Appends a 4-byte integer.
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes(&value.to_be_bytes())
     }
 
-    /// Appends an 8-byte integer.
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes(&value.to_be_bytes())
     }
 
-    /// Returns the number of bytes written so far.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns true if nothing was written yet.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -293,7 +229,6 @@ pub fn string(bytes: &[u8]) -> Option<&str> {
 /// Appends a complete option, as a client sends it.
 ///
 /// # Panics
-///
 /// If `data` has 4 GiB or more.
 pub fn put_option(out: &mut Vec<u8>, option: u32, data: &[u8]) {
     let len = u32::try_from(data.len()).expect("an option's data is shorter than 4 GiB");

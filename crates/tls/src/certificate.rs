@@ -108,11 +108,8 @@ pub(crate) fn unusable(der: &[u8], what: Purpose) -> Option<String> {
     None
 }
 
-/// Purpose that a certificate in a file must serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The certificate identifies the local side.
     Own,
-    /// The certificate is a CA that signs certificates of peers.
     Authority,
 }

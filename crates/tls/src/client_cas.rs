@@ -1,10 +1,9 @@
 //! `ClientCas`: the CAs that a server accepts for its clients, each only until its own certificate
 //! expires.
 //!
-//! This type owns the CAs of a `client-ca` file. rustls treats a CA as a trusted key and never
-//! checks its dates. So if a CA of the file has expired, a client that rustls accepts is verified a
-//! second time, against the CAs that are still valid. The configuration of a server creates it;
-//! rustls calls it in each handshake with a client certificate.
+//! rustls treats a CA as a trusted key and never checks its dates. So if a CA of the file has
+//! expired, a client that rustls accepts is verified a second time, against the CAs that are still
+//! valid.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -27,7 +26,6 @@ use crate::lifetime::{Expiry, Lifetime};
 use crate::names::PeerNames;
 use crate::reasons::ExpiredCa;
 
-/// A CA of a `client-ca` file.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientCa {
     anchor: TrustAnchor<'static>,
@@ -37,7 +35,6 @@ pub(crate) struct ClientCa {
     pub(crate) lifetime: Option<Lifetime>,
 }
 
-/// The CAs of a `client-ca` file.
 #[derive(Debug)]
 pub(crate) struct ClientCas {
     cas: Arc<[ClientCa]>,
@@ -83,10 +80,6 @@ impl ClientCa {
 }
 
 impl ClientCas {
-    /// Creates a verifier of client certificates.
-    ///
-    /// # Errors
-    /// `File` if rustls accepts none of the CAs.
     pub(crate) fn new(
         cas: Arc<[ClientCa]>,
         provider: Arc<CryptoProvider>,

@@ -1,43 +1,34 @@
 //! TLS configuration of a server or a client: its certificate and key, and the CAs of its peers.
 //!
-//! This module owns the contents of the files in the form that rustls needs, and reloads a server's
-//! files when they change. It is called at start-up and, for a server, by the thread that watches
-//! its files.
-//!
 //! Invariants: the configuration in use was complete and valid when it was read. If new files
 //! cannot be used (for example because the key was not replaced yet), the old configuration stays
-//! in use until the files change again. A session never waits for a file: it takes the
-//! configuration in use, under a lock that is held only for that.
+//! in use until the files change again. A session never waits for a file.
 //!
 //! Lock order: `seen` before `in_use`.
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
-use rustls::{CipherSuite, RootCertStore};
 
 use crate::certificate::{Purpose, lifetime_of, unusable};
 use crate::client_cas::{ClientCa, ClientCas, cas_of};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::files::{
     CertificateLifetime, CertificateRole, ClientFiles, Identity, Refreshed, ServerFiles,
 };
 use crate::lifetime::Lifetime;
 use crate::names::PeerNames;
 use crate::reasons::what_is_wrong;
-
-mod metadata;
-
-use metadata::MetadataSnapshot;
 
 impl Identity {
     /// Reads the names in the certificate file. Returns `None` if the file cannot be read.
@@ -59,7 +50,6 @@ pub struct ServerConfig {
     seen: Mutex<MetadataSnapshot>,
 }
 
-/// Configuration that new sessions of a server use.
 #[derive(Debug)]
 struct ActiveConfig {
     config: Arc<rustls::ServerConfig>,
@@ -71,10 +61,9 @@ impl ServerConfig {
     /// Reads the files of a server.
     ///
     /// # Errors
-    ///
     /// `File`, naming the file and the error in it.
     pub fn load(files: ServerFiles) -> Result<ServerConfig, Error> {
-        let seen = MetadataSnapshot::of(files.paths());
+        let seen = files.metadata();
         let config = read_server(&files)?;
         let (in_use, seen) = (Mutex::new(config), Mutex::new(seen));
         Ok(ServerConfig { files: Some(files), in_use, seen })
@@ -83,7 +72,6 @@ impl ServerConfig {
     /// Creates a configuration from PEM texts, which is never reloaded.
     ///
     /// # Errors
-    ///
     /// `File` with the name of the text at fault: "certificate", "key" or "client CA".
     pub fn from_pem(
         certificate: &[u8],
@@ -108,13 +96,12 @@ impl ServerConfig {
     /// system calls. Existing sessions keep their configuration, and new sessions do not wait. A
     /// file system that does not answer blocks the caller.
     /// # Errors
-    ///
     /// `File` if the files changed and cannot be used. It is returned once for each change; the
     /// previous configuration stays in use.
     pub fn refresh(&self) -> Result<Refreshed, Error> {
         let Some(files) = &self.files else { return Ok(Refreshed::Same) };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = MetadataSnapshot::of(files.paths());
+        let now = files.metadata();
         if *seen == now {
             return Ok(Refreshed::Same);
         }
@@ -175,7 +162,6 @@ impl ClientConfig {
     /// Reads the files of a client.
     ///
     /// # Errors
-    ///
     /// `File`, naming the file and the error in it.
     pub fn load(files: &ClientFiles) -> Result<ClientConfig, Error> {
         ClientConfig::make(files, &contents(&files.ca)?)
@@ -184,7 +170,6 @@ impl ClientConfig {
     /// Creates a client without a certificate of its own, which trusts the CAs in a PEM text.
     ///
     /// # Errors
-    ///
     /// `File` with the name "CA" of the text.
     pub fn from_pem(ca: &[u8]) -> Result<ClientConfig, Error> {
         ClientConfig::make(&ClientFiles { ca: "CA".into(), identity: None }, ca)
@@ -199,7 +184,7 @@ impl ClientConfig {
             .map_err(|error| Error::file(&files.ca, error))?;
         let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| internal(&error))?
+            .map_err(|error| Error::of_set_up(&error))?
             .with_webpki_verifier(verifier);
         let mut config = match &files.identity {
             None => builder.with_no_client_auth(),
@@ -207,7 +192,7 @@ impl ClientConfig {
                 let (chain, key) = read_identity(identity)?;
                 builder
                     .with_client_auth_cert(chain, key)
-                    .map_err(|error| unfit_key(identity, &error))?
+                    .map_err(|error| Error::file(&identity.key, key_text(&error)))?
             }
         };
         config.resumption = rustls::client::Resumption::disabled();
@@ -216,10 +201,20 @@ impl ClientConfig {
     }
 }
 
+/// Device, inode, length, mtime and ctime of each file that can be read. Two snapshots differ if a
+/// file was replaced, written or removed in between.
+type MetadataSnapshot = Vec<Option<(u64, u64, u64, [i64; 4])>>;
+
 impl ServerFiles {
-    fn paths(&self) -> impl Iterator<Item = &Path> {
+    /// Reads the current metadata, with one system call for each file.
+    fn metadata(&self) -> MetadataSnapshot {
         let identity = [&self.identity.certificate, &self.identity.key];
-        identity.into_iter().chain(&self.client_ca).map(PathBuf::as_path)
+        let read = |path: &PathBuf| {
+            let file = std::fs::metadata(path).ok()?;
+            let times = [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()];
+            Some((file.dev(), file.ino(), file.len(), times))
+        };
+        identity.into_iter().chain(&self.client_ca).map(read).collect()
     }
 }
 
@@ -231,16 +226,9 @@ fn provider() -> Arc<CryptoProvider> {
 /// time, and 2^128 keys cannot be searched either. Most clients offer the longer keys first.
 fn with_cheap_ciphers_first() -> CryptoProvider {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
-    provider.cipher_suites.sort_by_key(|suite| !is_aes_128(suite.suite()));
+    let is_aes_128 = |name: &str| name.contains("AES_128_GCM");
+    provider.cipher_suites.sort_by_key(|suite| !suite.suite().as_str().is_some_and(is_aes_128));
     provider
-}
-
-fn is_aes_128(suite: CipherSuite) -> bool {
-    suite.as_str().is_some_and(|name| name.contains("AES_128_GCM"))
-}
-
-fn internal(error: &rustls::Error) -> Error {
-    Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
 }
 
 fn read_server(files: &ServerFiles) -> Result<ActiveConfig, Error> {
@@ -262,7 +250,7 @@ fn make_server(
     let provider = Arc::new(with_cheap_ciphers_first());
     let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| internal(&error))?;
+        .map_err(|error| Error::of_set_up(&error))?;
     let asks_clients = client_cas.is_some();
     let client_cas: Arc<[ClientCa]> = client_cas.unwrap_or_default().into();
     let builder = if asks_clients {
@@ -315,10 +303,6 @@ fn check_order(
     }
 }
 
-fn unfit_key(identity: &Identity, error: &rustls::Error) -> Error {
-    Error::file(&identity.key, key_text(error))
-}
-
 fn key_text(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(_) => {
@@ -336,7 +320,6 @@ fn key_text(error: &rustls::Error) -> String {
     }
 }
 
-/// Describes a syntax error of a PEM file.
 fn pem_text(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {

@@ -1,9 +1,5 @@
 //! TLS as a sans-I/O session for clients and servers: ciphertext in, plaintext out, and vice versa.
 //!
-//! The crate has sessions with their buffers, configurations read from PEM files, the names of a
-//! peer, and error texts. It opens no socket and starts no thread. The NBD server
-//! (`millrace-exports`) and the drive that is an NBD client use it; it calls rustls and aws-lc-rs.
-//!
 //! Order of use: [`ServerConfig::load`] or [`ClientConfig::load`], then [`Session::server`] or
 //! [`Session::client`]. The caller receives into [`Session::room`], reports the length
 //! ([`Session::received`]), takes plaintext with [`Session::read`], and sends [`Session::output`].
@@ -14,11 +10,10 @@
 //!
 //! rustls does the handshake, and all of TLS 1.2. After the handshake of TLS 1.3, this crate
 //! decrypts and encrypts the records itself, with the ciphers of aws-lc-rs, directly to and from
-//! the memory of the plaintext: rustls would decrypt in place, copy each record again, and allocate
-//! memory for it.
+//! the memory of the plaintext: rustls would copy each record again, and allocate memory for it.
 //!
-//! Without the feature `rustls`, which is on by default, there is no TLS: files cannot be loaded,
-//! and the other types have no values. Crates that use this crate need no conditional code.
+//! Without the feature `rustls`, files cannot be loaded, and the other types have no values, so
+//! that crates that use this one need no conditional code.
 
 #[cfg(feature = "rustls")]
 mod certificate;

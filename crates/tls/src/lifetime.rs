@@ -25,24 +25,12 @@ pub struct Lifetime {
 
 /// Expiry state of a certificate. Changes daily near the end, so that each state can be logged
 /// once.
+#[allow(missing_docs)] // `days` are whole days until or since the expiry, `end` is its date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expiry {
-    /// The expiry is far away, and no warning is due.
     Far,
-    /// The certificate expires soon.
-    Soon {
-        /// Whole days until the certificate expires.
-        days: u64,
-        /// End of the validity as a readable date.
-        end: String,
-    },
-    /// The certificate has expired.
-    Over {
-        /// Whole days since the certificate expired.
-        days: u64,
-        /// End of the validity as a readable date.
-        end: String,
-    },
+    Soon { days: u64, end: String },
+    Over { days: u64, end: String },
 }
 
 impl Lifetime {

@@ -13,6 +13,10 @@ impl Error {
         Error::new(ErrorKind::File, format!("{}: {what}", path.display()))
     }
 
+    pub(crate) fn of_set_up(error: &rustls::Error) -> Error {
+        Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
+    }
+
     /// Converts an error of rustls. `first` contains the first bytes that the peer sent.
     pub(crate) fn of_session(error: &rustls::Error, first: &[u8]) -> Error {
         use rustls::Error as Tls;
@@ -51,7 +55,6 @@ impl Error {
      the CA's certificate"
 )]
 pub(crate) struct ExpiredCa {
-    /// Name of the CA.
     pub(crate) ca: String,
     /// Text that follows the CA's name.
     pub(crate) expiry: String,

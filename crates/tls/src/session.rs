@@ -50,7 +50,6 @@ pub struct Session {
     first: Vec<u8>,
 }
 
-/// State of a session.
 #[derive(Debug, Clone, Default)]
 struct Progress {
     established: bool,
@@ -70,7 +69,6 @@ impl Session {
     /// Starts a server's session.
     ///
     /// # Errors
-    ///
     /// `Internal` if rustls refuses the configuration.
     pub fn server(config: &ServerConfig) -> Result<Session, Error> {
         Engine::server(config.current()).map(Session::new)
@@ -80,7 +78,6 @@ impl Session {
     /// must contain `host`, a name or an IP address.
     ///
     /// # Errors
-    ///
     /// `Certificate` if `host` is neither.
     pub fn client(config: &ClientConfig, host: &str) -> Result<Session, Error> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
@@ -116,7 +113,6 @@ impl Session {
     /// Records that `bytes` of ciphertext were received into the room.
     ///
     /// # Panics
-    ///
     /// If `bytes` is more than the room.
     pub fn received(&mut self, bytes: usize) {
         let came = self.incoming.received(bytes);
@@ -131,7 +127,6 @@ impl Session {
     /// after an error.
     ///
     /// # Errors
-    ///
     /// The error that ended the session, on every call. Plaintext before the error was already
     /// returned.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
@@ -150,7 +145,6 @@ impl Session {
     /// needed, or if `into` is empty.
     ///
     /// # Errors
-    ///
     /// The error that ended the session, on every call.
     pub fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let mut filled = self.take_plain(into);
@@ -172,7 +166,6 @@ impl Session {
     /// record is full, or when [`Session::finish`] is called.
     ///
     /// # Errors
-    ///
     /// The error that ended the session.
     pub fn write(&mut self, plain: &[u8]) -> Result<usize, Error> {
         if let Some(error) = &self.progress.failed {
@@ -201,7 +194,6 @@ impl Session {
     /// Encrypts the plaintext taken so far as a record, even if the record is not full.
     ///
     /// # Errors
-    ///
     /// The error that ended the session.
     pub fn finish(&mut self) -> Result<(), Error> {
         if self.open.is_empty() {
@@ -231,7 +223,6 @@ impl Session {
     /// Records that `bytes` of the output were sent.
     ///
     /// # Panics
-    ///
     /// If `bytes` is more than the output.
     pub fn sent(&mut self, bytes: usize) {
         self.outgoing.sent(bytes);
@@ -317,7 +308,6 @@ impl Session {
         self.absorb(turn)
     }
 
-    /// Applies the results of a turn to the session.
     fn absorb(&mut self, turn: TurnResult) -> Result<(TurnOutcome, Option<usize>), Error> {
         self.outgoing.add_control(turn.control);
         self.progress.peer_closed |= turn.peer_closed;
@@ -342,7 +332,6 @@ impl Session {
         Ok((step, turn.written))
     }
 
-    /// Ends the session with an error, and adds rustls's alert to the output.
     fn fail(&mut self, error: Error) -> Error {
         self.outgoing.add_control(self.engine.last_words(&mut self.incoming));
         self.outgoing.settle();

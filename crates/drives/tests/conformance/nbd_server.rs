@@ -266,7 +266,7 @@ impl Connection {
             std::thread::sleep(Duration::from_millis(50));
             return None;
         }
-        let payload = request.payload_bytes(self.session.style()) as usize;
+        let payload = request.payload_bytes(self.session.style) as usize;
         while self.input.len() < header_bytes + payload {
             more(&mut self.stream, &mut self.input)?;
         }
@@ -370,7 +370,7 @@ fn carry_out(
 /// A read's answer: in chunks a hole for each page of zeroes, and the second half first.
 fn read(reply: &Reply, data: &[u8], request: &Request, session: &Session) -> Vec<u8> {
     let mut header = [0; REPLY_BYTES_MAX];
-    if session.style() == ReplyStyle::Simple {
+    if session.style == ReplyStyle::Simple {
         let len = reply.read(&mut header, data.len() as u32);
         return [&header[..len], data].concat();
     }

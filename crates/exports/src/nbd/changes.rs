@@ -1,10 +1,8 @@
 //! Replaces the exports and listeners of a running server without disturbing other clients.
 //!
 //! [`Server::prepare`] does everything that can fail: it validates the new lists and binds new
-//! sockets. [`Server::apply`] cannot fail: the I/O threads take the new list when they are woken,
-//! thread 0 accepts on the new sockets and no longer on removed ones, and clients of removed
-//! exports are disconnected once their requests are answered. Dropping a prepared change closes its
-//! sockets and changes nothing. Called by the owner of the server, one change at a time.
+//! sockets. [`Server::apply`] cannot fail. Clients of removed exports are disconnected once their
+//! requests are answered. Dropping a prepared change closes its sockets and changes nothing.
 
 use std::collections::HashSet;
 use std::fmt;

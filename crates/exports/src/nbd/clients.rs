@@ -1,7 +1,7 @@
 //! Reports of the clients for operators, and disconnection of a client on request.
 //!
 //! Each I/O thread reports its own clients between two turns of its loop, so a report does not slow
-//! requests down. Called by the owner of the server.
+//! requests down.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -38,7 +38,6 @@ impl Observer {
         self.ask(|to| ThreadMessage::Disconnect(number, to)).pop()
     }
 
-    /// Sends a message to all threads and collects their answers.
     fn ask(&self, message: impl Fn(Sender<ClientReport>) -> ThreadMessage) -> Vec<ClientReport> {
         let (to, from): (_, Receiver<ClientReport>) = channel();
         self.0.mailboxes.iter().for_each(|mailbox| mailbox.put(message(to.clone())));
@@ -52,7 +51,6 @@ impl Observer {
     }
 }
 
-/// Sends a report of each client of this thread.
 pub(crate) fn report(worker: &Worker, to: &Sender<ClientReport>) {
     for conn in worker.conns.iter().flatten().filter(|conn| conn.phase != ConnectionPhase::Dead) {
         // An error means that the caller has stopped waiting for reports.
@@ -98,8 +96,7 @@ fn report_of(thread: usize, conn: &Connection) -> ClientReport {
     }
 }
 
-/// Returns the reason why the server takes no further request from a client at present, or an empty
-/// string if it does.
+/// Returns why the server takes no further request now, or an empty string if it does.
 fn waits_for(conn: &Connection) -> &'static str {
     match conn.memory_wait {
         _ if conn.phase == ConnectionPhase::Draining => "its last replies to leave",

@@ -126,7 +126,6 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Returns the reactor's settings for busy polling.
     pub(crate) fn spin_config(&self) -> Config {
         let (spin_ns, spin_rule) = match self.spin {
             Some(spin) => (nanoseconds(spin), SpinRule::Always),

@@ -63,9 +63,7 @@ const WAITS_MAX: u64 = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
-    /// The client negotiates options.
     Handshake,
-    /// Requests are served.
     Transmission,
     /// No more requests are taken. The connection ends when the requests in flight are answered.
     Draining,
@@ -73,7 +71,6 @@ pub(crate) enum ConnectionPhase {
     Dead,
 }
 
-/// State of a connection during its negotiation.
 #[derive(Debug)]
 pub(crate) struct Negotiation {
     /// Index of the listener that accepted the connection, which determines the exports it may get.
@@ -81,9 +78,7 @@ pub(crate) struct Negotiation {
     pub(crate) handshake: Handshake,
     pub(crate) out: Vec<u8>,
     pub(crate) sent: usize,
-    /// The client was told to start TLS.
     pub(crate) starts_tls: bool,
-    /// Export or list of exports that the client asked for on demand.
     pub(crate) demand: OnDemandState,
     /// Time, in nanoseconds, of the last request for an export on demand, or of the answer to that
     /// request.
@@ -91,7 +86,6 @@ pub(crate) struct Negotiation {
     /// Outcome of the negotiation, used once the last answers are sent: a session with its export,
     /// or an inner `None` if the client ended the negotiation.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
-    /// Counts the connection among the negotiating ones until dropped.
     pub(crate) counted: Option<NegotiationCount>,
 }
 
@@ -112,7 +106,6 @@ impl Negotiation {
     }
 }
 
-/// State of a write's payload while it is received.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IncomingPayload {
     /// Ticket of the write; `None` for the payload of a refused request.
@@ -120,9 +113,7 @@ pub(crate) struct IncomingPayload {
     /// Reply to send once the whole payload was received. It cannot be sent earlier, since a client
     /// may know a request only after it has sent all of it.
     pub(crate) refused: Option<RefusedRequest>,
-    /// Bytes of the payload received so far.
     pub(crate) filled: u64,
-    /// Total length of the payload in bytes.
     pub(crate) total: u64,
     /// If true, the payload is received into the ticket's buffer; otherwise it is discarded.
     pub(crate) kept: bool,
@@ -138,7 +129,6 @@ pub(crate) struct RefusedRequest {
 /// Requests that one connection has used of its share of the present turn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TurnUsage {
-    /// Bytes of reads that the connection started in this turn.
     read_bytes: usize,
     /// True if more requests are already received, which the next turn will take.
     pub(crate) has_more: bool,
@@ -153,8 +143,7 @@ impl TurnUsage {
         self.read_bytes += len_bytes;
     }
 
-    /// Returns true if the connection used up its share of the turn; the rest waits for the next
-    /// turn.
+    /// Returns true if the remaining requests wait for the next turn.
     #[inline]
     pub(crate) fn is_full(&mut self) -> bool {
         self.has_more = self.read_bytes >= TURN_BYTES;
@@ -180,7 +169,6 @@ pub(crate) struct ExportSession {
     pub(crate) no_payload: bool,
     /// Logical block size of the volume in bytes.
     pub(crate) block_bytes: u32,
-    /// I/O group of the client.
     pub(crate) group: GroupId,
 }
 
@@ -193,7 +181,6 @@ impl ExportSession {
     }
 }
 
-/// Membership of the lists of connections that an I/O thread keeps.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ListMembership {
     /// True if the connection is in the list of those to check before the next turn.
@@ -203,22 +190,17 @@ pub(crate) struct ListMembership {
     pub(crate) unwatched: bool,
 }
 
-/// History of a client, kept while it is connected.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHistory {
-    /// Decides which of the client's reads are checked for holes.
     pub(crate) holes: HoleSearch,
-    /// Detects that the client has stalled.
     pub(crate) progress: Progress,
     /// Time, in nanoseconds, at which the server stopped taking requests that it had received; 0
     /// while it takes requests.
     pub(crate) stopped_ns: u64,
     pub(crate) lists: ListMembership,
-    /// Time of the connect, in nanoseconds.
     pub(crate) connected_ns: u64,
-    /// Number of requests that the server has taken from the client.
     pub(crate) requests: u64,
-    /// Number of bytes that these requests read and wrote.
+    /// Bytes that the client's requests read and wrote.
     pub(crate) bytes: u64,
     /// The export, and the client's membership of its group, which ends with the connection.
     pub(crate) export: Option<(Arc<Export>, GroupMembership)>,
@@ -240,9 +222,7 @@ pub(crate) struct Connection {
     pub(crate) out: ReplyQueue,
     /// Requests in the block layer plus unsent replies.
     pub(crate) in_flight: u32,
-    /// Reason why the next request waits for memory.
     pub(crate) memory_wait: MemoryWait,
-    /// Bytes of pool buffers that the connection holds.
     pub(crate) held_bytes: usize,
     pub(crate) turn: TurnUsage,
     pub(crate) history: ClientHistory,
@@ -340,7 +320,6 @@ impl Connection {
         listens && !self.turn.reads_late && self.out.unsent_bytes() >= UNSENT_BYTES
     }
 
-    /// Records that `bytes` of replies were sent.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: usize) {
         self.history.progress.moved(bytes);
@@ -379,7 +358,7 @@ impl Connection {
     }
 
     /// Discards received bytes, unless a receive into them is outstanding.
-    fn abandon_input(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
+    pub(crate) fn abandon_input(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         self.stop_waiting(pool);
         if self.input.busy {
             return;
@@ -399,7 +378,6 @@ impl Connection {
         }
     }
 
-    /// Ends the connection's wait for memory.
     pub(crate) fn stop_waiting(&mut self, pool: &mut BufferPool) {
         if std::mem::replace(&mut self.memory_wait, MemoryWait::None) == MemoryWait::Queued {
             let thread = pool.thread();
@@ -407,7 +385,6 @@ impl Connection {
         }
     }
 
-    /// Counts a drive's failure against the client's export.
     #[cold]
     pub(crate) fn note_fault(&self, status: Status) {
         if let Some((export, _)) = &self.history.export {
@@ -415,7 +392,6 @@ impl Connection {
         }
     }
 
-    /// Accounts for replies that were sent and the buffers that were freed with them.
     #[inline]
     pub(crate) fn freed(&mut self, freed: SentReplies) {
         self.in_flight -= freed.replies;
@@ -437,11 +413,6 @@ impl Connection {
             && self.out.busy
             && !has_input
             && self.in_flight == replies
-    }
-
-    /// Handles the end of a receive when no more requests are taken.
-    pub(crate) fn receive_ended(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
-        self.abandon_input(tickets, pool);
     }
 
     /// Starts the send and the receive that the connection needs now.
@@ -528,7 +499,6 @@ impl Connection {
         ring.receive(self.index, self.fd, self.input.room());
     }
 
-    /// Sends the reply to a refused request.
     pub(crate) fn refuse(&mut self, refusal: &RefusedRequest) {
         self.in_flight += 1;
         let RefusedRequest { reply, errno, why } = *refusal;
@@ -542,7 +512,6 @@ impl Connection {
         !self.input.busy && !self.out.busy && self.phase != ConnectionPhase::Dead
     }
 
-    /// Returns true if the connection can be freed.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == ConnectionPhase::Dead && !self.input.busy && !self.out.busy
     }

@@ -1,8 +1,6 @@
 //! Turns checked requests into tickets, and completed tickets into replies.
 //!
-//! [`WorkerContext`] is the state that all connections of an I/O thread share: submitter, buffers,
-//! counters. receive.rs calls it with requests and the worker with completed tickets; it passes
-//! tickets to the submitter (submit.rs).
+//! [`WorkerContext`] is the state that all connections of an I/O thread share.
 //!
 //! Invariants: an accepted request is answered exactly once, or its connection is dead. A read's
 //! payload is sent only if the drive reported success. Buffers stay in the ticket until the
@@ -14,6 +12,7 @@ pub(crate) mod receive;
 pub(crate) mod tls;
 pub(crate) mod unaligned;
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use self::tls::TlsTurnLimits;
@@ -31,30 +30,23 @@ use millrace_nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD
 use millrace_nbd::{Command, Errno, Reply, Request, StatusQuery};
 use millrace_runtime::IoContext;
 
-/// Maximum number of extents in a block status reply.
 const EXTENTS_MAX: usize = 1024;
 /// Size in bytes of the buffer for extents: 16 for each extent, and the chunk's header.
 const STATUS_BYTES: usize = 32 * 1024;
-/// Error text for requests to drives that do not answer any more.
 const STUCK: &str = "the drive does not answer";
 
-/// State that the connections of an I/O thread share.
 pub(crate) struct WorkerContext {
     pub(crate) ctx: IoContext,
     pub(crate) exports: Arc<Exports>,
-    /// Requests of the connections in the block layer.
     pub(crate) submitter: Submitter,
     pub(crate) pool: BufferPool,
     pub(crate) zeroes: Arc<Zeroes>,
     pub(crate) counts: ServerStats,
-    /// Number of the server's I/O threads.
     pub(crate) threads: usize,
     pub(crate) shared: Arc<ServerState>,
-    /// Time that TLS handshakes may take in this turn.
     pub(crate) secure: TlsTurnLimits,
 }
 
-/// Outcome of taking a request from the receive buffer.
 pub(crate) enum TakeResult {
     /// The request is answered or in flight.
     Done,
@@ -64,6 +56,29 @@ pub(crate) enum TakeResult {
     Refused(RefusedRequest),
     /// No memory is free, and the connection waits for some. The request must be presented again.
     NoMemory,
+}
+
+/// A request that was checked, with the session of its client.
+#[derive(Clone, Copy)]
+pub(crate) struct ClientRequest<'a> {
+    pub(crate) granted: &'a ExportSession,
+    pub(crate) request: &'a Request,
+}
+
+impl Deref for ClientRequest<'_> {
+    type Target = Request;
+
+    #[inline]
+    fn deref(&self) -> &Request {
+        self.request
+    }
+}
+
+impl ClientRequest<'_> {
+    #[inline]
+    pub(crate) fn reply(&self) -> Reply {
+        Reply::new(self.request, &self.granted.session)
+    }
 }
 
 /// Maps the block layer's status to the protocol's error. Returns `None` for success.
@@ -82,67 +97,50 @@ fn errno_of(status: Status) -> Option<Errno> {
 }
 
 impl WorkerContext {
-    /// Executes a request that was checked.
     #[inline]
     pub(crate) fn execute(
         &mut self,
         conn: &mut Connection,
-        granted: &ExportSession,
-        request: &Request,
+        request: ClientRequest<'_>,
     ) -> TakeResult {
         match request.command {
-            Command::Read | Command::Write => self.transfer(conn, granted, request),
+            Command::Read | Command::Write => self.transfer(conn, request),
             Command::Disc => {
                 conn.drain(&mut self.submitter.tickets, &mut self.pool);
                 TakeResult::Done
             }
-            Command::Cache | Command::Unknown(_) => {
-                let reply = Reply::new(request, &granted.session);
-                conn.in_flight += 1;
-                conn.out.push(|buffer| reply.success(buffer));
-                TakeResult::Done
-            }
-            Command::BlockStatus => self.block_status(conn, granted, request),
-            Command::Flush | Command::Trim | Command::WriteZeroes => {
-                self.command(conn, granted, request)
-            }
+            Command::Cache | Command::Unknown(_) => self.succeed(conn, request),
+            Command::BlockStatus => self.block_status(conn, request),
+            Command::Flush | Command::Trim | Command::WriteZeroes => self.command(conn, request),
         }
     }
 
-    /// Refuses a request with an error.
     pub(crate) fn refuse(
         &mut self,
         conn: &mut Connection,
-        granted: &ExportSession,
-        request: &Request,
+        request: ClientRequest<'_>,
         (errno, why): (Errno, &'static str),
     ) -> TakeResult {
         self.counts.errors += 1;
-        let refusal = RefusedRequest { reply: Reply::new(request, &granted.session), errno, why };
-        if request.payload_bytes(granted.session.style()) > 0 {
+        let refusal = RefusedRequest { reply: request.reply(), errno, why };
+        if request.payload_bytes(request.granted.session.style) > 0 {
             return TakeResult::Refused(refusal);
         }
         conn.refuse(&refusal);
         TakeResult::Done
     }
 
-    pub(crate) fn ticket(
-        &self,
-        conn: &Connection,
-        granted: &ExportSession,
-        request: &Request,
-        op: Op,
-    ) -> Ticket {
+    pub(crate) fn ticket(&self, conn: &Connection, request: ClientRequest<'_>, op: Op) -> Ticket {
         let fua = request.has(CMD_FLAG_FUA) && op.is_write();
         Ticket {
             owner: TicketOwner {
                 conn: conn.index as u32,
                 serial: conn.serial,
-                group: granted.group,
+                group: request.granted.group,
             },
             state: TicketState::Filling,
-            lane: granted.lane,
-            reply: Reply::new(request, &granted.session),
+            lane: request.granted.lane,
+            reply: request.reply(),
             op,
             flags: if fua { OpFlags::FUA } else { OpFlags::NONE },
             then_flush: false,
@@ -157,58 +155,58 @@ impl WorkerContext {
         }
     }
 
-    /// Executes a read or a write.
     #[inline]
-    fn transfer(
-        &mut self,
-        conn: &mut Connection,
-        granted: &ExportSession,
-        request: &Request,
-    ) -> TakeResult {
-        let lane = granted.lane;
+    fn transfer(&mut self, conn: &mut Connection, request: ClientRequest<'_>) -> TakeResult {
+        let lane = request.granted.lane;
         let volume = &self.submitter.lanes[lane as usize];
         if volume.overdue > 0 && (volume.is_stuck() || self.pool.budget().is_much_stuck()) {
-            return self.refuse_stuck(conn, granted, request);
+            return self.refuse_stuck(conn, request);
         }
-        if request.length >= HOLE_BYTES_MIN && self.answer_hole(conn, granted, request) {
+        if request.length >= HOLE_BYTES_MIN && self.answer_hole(conn, request) {
             return TakeResult::Done;
         }
-        if granted.is_unaligned(request) {
-            return self.transfer_unaligned(conn, granted, request);
+        if request.granted.is_unaligned(&request) {
+            return self.transfer_unaligned(conn, request);
         }
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
-        let memory = if granted.no_payload {
+        let memory = if request.granted.no_payload {
             TicketMemory::Zeroes
         } else {
-            match self.buffer(conn, granted, request, request.length as usize) {
+            match self.buffer(conn, request, request.length as usize) {
                 Ok(buffer) => TicketMemory::Buffer(buffer),
                 Err(taken) => return taken,
             }
         };
-        let ticket = self.ticket(conn, granted, request, op);
+        let ticket = self.ticket(conn, request, op);
         let len_bytes = request.length as u32;
-        let id = self.submitter.tickets.insert(Ticket {
-            len_bytes,
-            bio_bytes: len_bytes,
-            memory,
-            ..ticket
-        });
+        if op == Op::Read {
+            conn.turn.note_read(len_bytes as usize);
+        }
+        self.start(conn, Ticket { len_bytes, bio_bytes: len_bytes, memory, ..ticket })
+    }
+
+    /// Submits a ticket, or lets it wait for its payload.
+    #[inline]
+    fn start(&mut self, conn: &mut Connection, ticket: Ticket) -> TakeResult {
+        let op = ticket.op;
+        let id = self.submitter.tickets.insert(ticket);
         conn.in_flight += 1;
         if op == Op::Write {
             return TakeResult::Awaits(id);
         }
-        conn.turn.note_read(len_bytes as usize);
         self.submitter.submit(id);
         TakeResult::Done
     }
 
-    /// Executes a flush, a discard or a zeroing.
-    fn command(
-        &mut self,
-        conn: &mut Connection,
-        granted: &ExportSession,
-        request: &Request,
-    ) -> TakeResult {
+    /// Sends a success reply to a request that needs no work.
+    fn succeed(&mut self, conn: &mut Connection, request: ClientRequest<'_>) -> TakeResult {
+        let reply = request.reply();
+        conn.in_flight += 1;
+        conn.out.push(|buffer| reply.success(buffer));
+        TakeResult::Done
+    }
+
+    fn command(&mut self, conn: &mut Connection, request: ClientRequest<'_>) -> TakeResult {
         let op = match request.command {
             Command::Trim => Op::Discard,
             Command::WriteZeroes => Op::WriteZeroes,
@@ -217,13 +215,13 @@ impl WorkerContext {
         let no_hole = op == Op::WriteZeroes && request.has(CMD_FLAG_NO_HOLE);
         if no_hole && request.has(CMD_FLAG_FAST_ZERO) {
             let why = "zeroes that stay allocated are not faster than a write";
-            return self.refuse(conn, granted, request, (Errno::Enotsup, why));
+            return self.refuse(conn, request, (Errno::Enotsup, why));
         }
-        let lane = granted.lane as usize;
+        let lane = request.granted.lane as usize;
         if self.submitter.lanes[lane].is_stuck() {
-            return self.refuse_stuck(conn, granted, request);
+            return self.refuse_stuck(conn, request);
         }
-        let mut ticket = self.ticket(conn, granted, request, op);
+        let mut ticket = self.ticket(conn, request, op);
         ticket.left_sectors = request.length >> 9;
         if no_hole {
             ticket.flags = ticket.flags.with(OpFlags::NOUNMAP);
@@ -231,44 +229,36 @@ impl WorkerContext {
         if op == Op::Discard && ticket.flags.has(OpFlags::FUA) {
             (ticket.then_flush, ticket.flags) = (true, OpFlags::NONE);
         }
-        if granted.is_unaligned(request) {
-            return self.command_unaligned(conn, granted, request, ticket);
+        if request.granted.is_unaligned(&request) {
+            return self.command_unaligned(conn, request, ticket);
         }
-        conn.in_flight += 1;
-        let id = self.submitter.tickets.insert(ticket);
-        self.submitter.submit(id);
-        TakeResult::Done
+        self.start(conn, ticket)
     }
 
-    fn block_status(
-        &mut self,
-        conn: &mut Connection,
-        granted: &ExportSession,
-        req: &Request,
-    ) -> TakeResult {
-        let Some(context_id) = granted.session.base_allocation else {
-            return self.refuse(conn, granted, req, (Errno::Einval, "no context was selected"));
+    fn block_status(&mut self, conn: &mut Connection, request: ClientRequest<'_>) -> TakeResult {
+        let Some(context_id) = request.granted.session.base_allocation else {
+            return self.refuse(conn, request, (Errno::Einval, "no context was selected"));
         };
-        let mut buffer = match self.buffer(conn, granted, req, STATUS_BYTES) {
+        let mut buffer = match self.buffer(conn, request, STATUS_BYTES) {
             Ok(buffer) => buffer,
             Err(taken) => return taken,
         };
-        let most = if req.has(CMD_FLAG_REQ_ONE) { 1 } else { EXTENTS_MAX };
-        let (sector, end) = (req.offset >> 9, (req.offset + req.length).div_ceil(512));
-        let extents = self.submitter.lanes[granted.lane as usize].served.volume.extents(
+        let most = if request.has(CMD_FLAG_REQ_ONE) { 1 } else { EXTENTS_MAX };
+        let (sector, end) = (request.offset >> 9, (request.offset + request.length).div_ceil(512));
+        let extents = self.submitter.lanes[request.granted.lane as usize].served.volume.extents(
             sector,
             end - sector,
             most,
         );
         // The request may begin in the middle of the first sector.
-        let mut before = req.offset & 511;
+        let mut before = request.offset & 511;
         let extents = extents.into_iter().map(|extent| Extent {
             len: (extent.nr_sectors << 9) - std::mem::take(&mut before),
             hole: extent.hole,
             zero: extent.zero,
         });
-        let reply = Reply::new(req, &granted.session);
-        let query = StatusQuery::new(req, context_id);
+        let reply = request.reply();
+        let query = StatusQuery::new(&request, context_id);
         match query.encode(&reply, extents, buffer.bytes_mut()) {
             Ok(len_bytes) => {
                 conn.in_flight += 1;
@@ -277,25 +267,22 @@ impl WorkerContext {
             }
             Err(_) => {
                 conn.give_back(TicketMemory::Buffer(buffer), &mut self.pool);
-                return self.refuse(conn, granted, req, (Errno::Eio, "the drive does not say"));
+                return self.refuse(conn, request, (Errno::Eio, "the drive does not say"));
             }
         }
         TakeResult::Done
     }
 
-    /// Refuses a request to drives that do not answer any more.
     #[cold]
     pub(crate) fn refuse_stuck(
         &mut self,
         conn: &mut Connection,
-        granted: &ExportSession,
-        request: &Request,
+        request: ClientRequest<'_>,
     ) -> TakeResult {
         conn.note_fault(Status::TimedOut);
-        self.refuse(conn, granted, request, (Errno::Eio, STUCK))
+        self.refuse(conn, request, (Errno::Eio, STUCK))
     }
 
-    /// Sends an error reply to a request that a drive failed.
     #[cold]
     pub(crate) fn fail(&mut self, conn: &mut Connection, reply: &Reply, status: Status) {
         self.counts.errors += 1;
@@ -304,7 +291,6 @@ impl WorkerContext {
         conn.out.push(|buffer| reply.failure(buffer, errno, status.text()));
     }
 
-    /// Sends the reply to a completed request.
     #[inline]
     pub(crate) fn answer(&mut self, conn: &mut Connection, ticket: Ticket, status: Status) {
         let Ticket { reply, mut memory, op, len_bytes, head_bytes, .. } = ticket;

@@ -1,10 +1,8 @@
 //! The exports of a server: the properties that clients are told, and the volume of each.
 //!
-//! [`Exports`] is the state of one moment, made from the configuration, shared by all threads, and
-//! replaced as a whole when exports or listeners change. A connection keeps its own [`Export`], so
-//! a replacement affects new connections only. Volumes may grow; each negotiation tells the current
-//! size. Exports of the same volume share a [`ServedVolume`]. Called by start-up and the request
-//! path.
+//! [`Exports`] is the state of one moment, shared by all threads, and replaced as a whole when
+//! exports or listeners change. A connection keeps its own [`Export`], so a replacement affects new
+//! connections only. Volumes may grow; each negotiation tells the current size.
 //!
 //! Invariant: every `ExportInfo` here was validated. A listener's catalog names existing exports,
 //! the default one first.
@@ -34,7 +32,6 @@ const BLOCK_PREFERRED_MIN: u32 = 4096;
 /// Size limit of an export in sectors: clients use its size in bytes as a file offset.
 const SECTORS_MAX: u64 = i64::MAX as u64 >> 9;
 
-/// An exported volume, shared by all I/O threads.
 pub(crate) struct ServedVolume {
     pub(crate) volume: Arc<Volume<Native>>,
     /// Lock table of ranges being written, used only if clients write partial blocks.
@@ -49,33 +46,27 @@ pub(crate) struct ServedVolume {
 }
 
 impl ServedVolume {
-    /// Records that a client may use the volume.
     pub(crate) fn note_used(&self) {
         // Relaxed: read when the threads stop; each thread knows about its own lanes.
         self.was_used.store(true, Ordering::Relaxed);
     }
 
-    /// Counts a lane that a thread is about to open.
     pub(crate) fn enter_lane(&self) {
         self.lanes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts a lane that a thread has closed, with its channel.
     pub(crate) fn leave_lane(&self) {
         self.lanes.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns true if some thread has a lane of the volume.
     pub(crate) fn has_lanes(&self) -> bool {
         self.lanes.load(Ordering::SeqCst) > 0
     }
 
-    /// Counts a client that is about to get an export of the volume.
     pub(crate) fn enter_grant(&self) {
         self.grants.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Ends a grant, because the client has a lane now or has disconnected.
     pub(crate) fn leave_grant(&self) {
         self.grants.fetch_sub(1, Ordering::SeqCst);
     }
@@ -86,7 +77,6 @@ impl ServedVolume {
         self.grants.load(Ordering::SeqCst) > 0 || self.has_lanes()
     }
 
-    /// Returns true if clients may have left something to flush.
     pub(crate) fn was_used(&self) -> bool {
         // Relaxed: read when the threads stop; each thread knows about its own lanes.
         self.was_used.load(Ordering::Relaxed)
@@ -94,7 +84,6 @@ impl ServedVolume {
 }
 
 pub(crate) struct Export {
-    /// Name of the export in reports and logs.
     pub(crate) name: String,
     pub(crate) info: ExportInfo,
     pub(crate) served: Arc<ServedVolume>,
@@ -103,7 +92,6 @@ pub(crate) struct Export {
     /// Number of failed requests at the volume's drives; the counter survives changes of the
     /// export's other settings.
     pub(crate) faults: Arc<IoErrorCounter>,
-    /// I/O group of the export's clients.
     pub(crate) group: ClientGroup,
     /// Names in client certificates that may use the export. `None` admits all clients.
     pub(super) tls_allow: Option<Vec<String>>,
@@ -140,7 +128,6 @@ struct ExportKey {
     read_only: bool,
 }
 
-/// All exports of a server at one moment.
 #[derive(Default)]
 pub(crate) struct Exports {
     pub(crate) list: Vec<Arc<Export>>,
@@ -156,11 +143,8 @@ pub(crate) struct ListenerCatalog {
     /// Address of the listener for log lines.
     pub(crate) address: String,
     pub(super) exports: Vec<Arc<Export>>,
-    /// Mode and owner of the socket's file, and the users that may connect.
     pub(crate) access: SocketAccess,
-    /// TLS settings, or `None` for plain NBD only.
     pub(crate) tls: Option<ListenTls>,
-    /// If true, clients may ask for exports that are opened on demand.
     pub(super) on_demand: bool,
 }
 
@@ -179,10 +163,8 @@ impl Catalog for ListenerCatalog {
 }
 
 impl Exports {
-    /// Builds the exports of a configuration.
-    ///
-    /// `InvalidSetting` for a bad name, a volume too large for the protocol, or a listener that
-    /// names no export or one that is not there.
+    /// Builds the exports of a configuration. Fails for a bad name, a volume too large for the
+    /// protocol, or a listener without an export.
     pub(crate) fn new(
         configs: Vec<ExportConfig>,
         listeners: &[ListenConfig],
@@ -191,11 +173,8 @@ impl Exports {
         Exports::default().followed_by(configs, listeners, threads)
     }
 
-    /// Builds the exports of another configuration, sharing what is unchanged. Listeners with the
+    /// Builds the exports of another configuration. Shares what is unchanged; listeners with the
     /// same address keep their numbers.
-    ///
-    /// # Errors
-    /// As [`Exports::new`].
     pub(crate) fn followed_by(
         &self,
         configs: Vec<ExportConfig>,
@@ -238,10 +217,7 @@ impl Exports {
         Ok(Exports { list, volumes: volumes.list, catalogs, places })
     }
 
-    /// Returns these exports plus one that no listener lists.
-    ///
-    /// # Errors
-    /// As [`Exports::new`], for this export.
+    /// Adds an export that no listener lists.
     pub(crate) fn with(&self, config: ExportConfig, threads: u16) -> Result<Exports, Error> {
         let one = Exports::default().followed_by(vec![config], &[], threads)?;
         let mut all = self.cloned();
@@ -251,7 +227,6 @@ impl Exports {
         Ok(all)
     }
 
-    /// Returns these exports without the on-demand export `name`.
     pub(crate) fn without(&self, name: &str) -> Exports {
         let mut all = self.cloned();
         let is_it = |export: &Arc<Export>| export.is_on_demand && export.name == name;
@@ -302,14 +277,12 @@ impl Exports {
         self.catalogs.get(listener)?.as_deref()
     }
 
-    /// Returns the numbers of all listeners.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = usize> {
         let catalogs = self.catalogs.iter().enumerate();
         catalogs.filter(|(_, catalog)| catalog.is_some()).map(|(number, _)| number)
     }
 
-    /// Counts a drive's failure whose client has disconnected. The failure is counted at the first
-    /// export of the volume.
+    /// Counts a failure whose client has disconnected, at the volume's first export.
     #[cold]
     pub(crate) fn note_fault(&self, served: &Arc<ServedVolume>, status: Status) {
         let mut exports = self.list.iter();
@@ -327,7 +300,6 @@ struct VolumeTable {
 }
 
 impl VolumeTable {
-    /// Creates an empty table that reuses entries of `before` for the same volumes.
     fn new(before: &[Arc<ServedVolume>], threads: u16) -> VolumeTable {
         let known =
             before.iter().map(|one| (Arc::as_ptr(&one.volume), (Arc::clone(one), false))).collect();
@@ -385,10 +357,7 @@ enum ExportAccess {
     ReadWrite,
 }
 
-/// Returns the properties of an export that the server tells its clients.
-///
-/// # Errors
-/// `InvalidSetting` for a volume whose size in bytes is too large for a client's file offset.
+/// Describes an export to clients. Fails if the volume's size exceeds a client's file offset.
 fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
     let limits = config.volume.limits();
     let block_min = limits.logical_block_size;

@@ -1,8 +1,5 @@
 //! Listening sockets that the service manager (systemd) passes to this process.
 //!
-//! Owns the descriptors from the first query on. Called when a listener is bound to such a socket
-//! by name; uses sd-notify to read systemd's environment variables.
-//!
 //! Invariant: each descriptor is handed out once, and is a listening socket.
 #![allow(unsafe_code)]
 
@@ -21,15 +18,10 @@ use crate::mailbox::lock;
 
 /// Sockets that were passed and are not in use yet, by name.
 static SOCKETS: OnceLock<Mutex<Vec<(String, OwnedFd)>>> = OnceLock::new();
-/// Addresses of all passed sockets, by name.
 static ADDRESSES: OnceLock<Vec<(String, Listen)>> = OnceLock::new();
 
-/// Takes the inherited socket `name`, as set by `FileDescriptorName=` in the unit; the default is
-/// the name of the socket unit.
-///
-/// # Errors
-/// `InvalidSetting` if there is no such socket, or it does not listen. The message lists the
-/// sockets that were passed.
+/// Takes the inherited socket `name`, as set by `FileDescriptorName=` in the unit. An error lists
+/// the sockets that were passed.
 pub(crate) fn take(name: &str) -> Result<OwnedFd, Error> {
     take_from(&mut lock(SOCKETS.get_or_init(|| Mutex::new(handed_over()))), name)
 }
@@ -48,7 +40,6 @@ pub fn handed_over_address(name: &str) -> Option<&'static Listen> {
     ADDRESSES.get()?.iter().find(|(known, _)| known == name).map(|(_, address)| address)
 }
 
-/// Returns the address of a socket if it is a file or a TCP port.
 fn address_of(socket: &OwnedFd) -> Option<Listen> {
     let address = rustix::net::getsockname(socket).ok()?;
     match SocketAddr::try_from(address.clone()) {

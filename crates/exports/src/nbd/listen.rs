@@ -40,7 +40,6 @@ impl fmt::Display for Listen {
     }
 }
 
-/// A bound socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Unix(UnixSocket),
@@ -49,11 +48,7 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Binds a socket.
-    ///
-    /// # Errors
-    /// `Busy` if the address is in use, `System` if the kernel refuses, `InvalidSetting` if this
-    /// kind of socket cannot have such access rules. The message names the address.
+    /// Binds a socket. An error names the address.
     pub(crate) fn bind(listen: &Listen, access: &SocketAccess) -> Result<Listener, Error> {
         let wrong = |text: &str| Error::new(ErrorKind::InvalidSetting, format!("{listen}: {text}"));
         if access.is_of_a_file() && !matches!(listen, Listen::Unix(_)) {
@@ -80,7 +75,6 @@ impl Listener {
         }
     }
 
-    /// Returns the bound address, with the port that the kernel chose.
     pub(crate) fn address(&self) -> Listen {
         match self {
             Listener::Unix(unix) => Listen::Unix(unix.path().to_owned()),
@@ -96,7 +90,6 @@ impl Listener {
     }
 }
 
-/// Converts a bind error to an error for the operator.
 fn cannot_listen(listen: &Listen, error: &io::Error) -> Error {
     if error.kind() == io::ErrorKind::AddrInUse {
         let what = if matches!(listen, Listen::Tcp(_)) { "port" } else { "name" };

@@ -1,9 +1,7 @@
 //! Payload memory: a buffer pool for each I/O thread, and a shared area of zeroes.
 //!
-//! A [`BufferPool`] belongs to one I/O thread and hands out buffers of its arenas. One
-//! [`MemoryBudget`] counts the memory that all pools have mapped. A region without a buffer in use
-//! is unmapped after it was unused for a while, or when a connection waits for memory. Called by
-//! the request path; calls the arenas and the reactor's table of registered buffers.
+//! One [`MemoryBudget`] counts the memory that all pools have mapped. A region without a buffer in
+//! use is unmapped after it was unused for a while, or when a connection waits for memory.
 //!
 //! Invariants: a buffer has one owner (it is not `Clone`), and its region stays mapped until
 //! [`BufferPool::give`] gets it back. Fresh memory is zeroed by the kernel. A buffer's bytes are
@@ -47,7 +45,6 @@ impl Zeroes {
         Ok(Arc::new(Zeroes(Region::map_sparse(ZERO_AREA_BYTES)?)))
     }
 
-    /// Returns the address of the zeroes, for sends only.
     pub(crate) fn start(&self) -> *mut u8 {
         self.0.start().as_ptr()
     }
@@ -61,7 +58,6 @@ impl Zeroes {
     }
 }
 
-/// A payload buffer of an I/O thread's pool.
 #[derive(Debug)]
 pub(crate) struct PoolBuffer {
     memory: ArenaBuffer,
@@ -80,7 +76,6 @@ impl PoolBuffer {
         self.memory.len_bytes()
     }
 
-    /// Copies `bytes` to an offset of the buffer.
     pub(crate) fn fill(&mut self, offset: usize, bytes: &[u8]) {
         self.bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
@@ -99,7 +94,6 @@ impl PoolBuffer {
         self.bio_at(0, op, sector, len_bytes)
     }
 
-    /// Returns a bio on `len_bytes` bytes from `offset` on.
     #[inline]
     pub(crate) fn bio_at(&self, offset: usize, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(offset + len_bytes as usize <= self.len());
@@ -109,7 +103,6 @@ impl PoolBuffer {
     }
 }
 
-/// State of a region that the pool keeps with it.
 #[derive(Debug)]
 struct RegionNote {
     registered: Option<u16>,
@@ -117,7 +110,6 @@ struct RegionNote {
     stuck: u16,
 }
 
-/// Payload buffers of one I/O thread.
 pub(crate) struct BufferPool {
     budget: Arc<MemoryBudget>,
     handle: Handle,
@@ -131,7 +123,6 @@ pub(crate) struct BufferPool {
 }
 
 impl BufferPool {
-    /// Creates the pool of I/O thread `thread`, which keeps at most `idle_bytes_max` bytes unused.
     pub(crate) fn new(
         budget: Arc<MemoryBudget>,
         handle: Handle,
@@ -148,12 +139,10 @@ impl BufferPool {
         }
     }
 
-    /// Returns the number of buffers in use.
     pub(crate) fn in_use(&self) -> usize {
         self.arenas.iter().map(BufferArena::in_use).sum()
     }
 
-    /// Returns the budget shared by all pools.
     #[inline]
     pub(crate) fn budget(&self) -> &Arc<MemoryBudget> {
         &self.budget
@@ -255,7 +244,6 @@ impl BufferPool {
         }
     }
 
-    /// Unmaps all regions without a buffer in use.
     pub(crate) fn trim(&mut self) {
         self.unmap_idle(usize::MAX, 0);
     }

@@ -1,9 +1,9 @@
 //! Exports that are opened when a client asks for them.
 //!
-//! A listener may offer exports that are not open. An I/O thread that finds such a name in a
-//! negotiation puts an [`ExportRequest`] into the queue and lets the client wait. The owner of the
-//! server takes it from [`ExportRequests`] on another thread, since opening a file may take long,
-//! adds the export and answers. Requests for the list of export names are answered in the same way.
+//! An I/O thread that finds the name of such an export in a negotiation puts an [`ExportRequest`]
+//! into the queue and lets the client wait. The owner of the server takes it from
+//! [`ExportRequests`] on another thread, since opening a file may take long, adds the export and
+//! answers. Requests for the list of export names are answered in the same way.
 //!
 //! Invariants: a request is answered exactly once, at the latest when it is dropped. A granted
 //! export counts as used until its client has a lane of the volume, or is gone.
@@ -40,7 +40,6 @@ impl ExportRequests {
         next.unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 
-    /// Refuses all waiting clients.
     pub(crate) fn clear(&self) {
         let refused = std::mem::take(&mut *lock(&self.0.waiting));
         drop(refused);
@@ -78,7 +77,6 @@ pub struct ExportRequest {
     pub(crate) client: WaitingClient,
 }
 
-/// The connection that waits for an answer.
 pub(crate) struct WaitingClient {
     pub(crate) shared: Arc<ServerState>,
     pub(crate) thread: usize,
@@ -88,21 +86,19 @@ pub(crate) struct WaitingClient {
     pub(crate) is_answered: bool,
 }
 
-/// State of a connection's request for an export on demand.
 #[derive(Debug, Default)]
 pub(crate) enum OnDemandState {
-    /// The client has not asked for an export on demand.
     #[default]
     None,
     /// The request is unanswered. The request checks this reference to see whether its client still
     /// waits.
-    Waiting { _alive: Arc<()> },
-    /// The client gets the export of this name.
+    Waiting {
+        _alive: Arc<()>,
+    },
     ExportSession(String, GrantedExport),
     /// The client does not get the export of this name, for the reason given; without a reason,
     /// there is no such export.
     Refused(String, Option<String>),
-    /// The names of all exports that can be opened on demand.
     Listed(Arc<Vec<String>>),
 }
 

@@ -1,8 +1,7 @@
 //! Certificate reload: a thread that checks certificate files and expiry dates once a second.
 //!
-//! The thread starts with the server if a listener has TLS from files. It calls `millrace-tls`. I/O
-//! threads never read these files, since a file system may hang: each client gets the certificates
-//! loaded last.
+//! I/O threads never read these files, since a file system may hang: each client gets the
+//! certificates loaded last.
 //!
 //! Invariant: no other thread waits for this thread, which may hang with the file system. The
 //! thread ends at its next check after the server stopped, and holds no reference to the server's
@@ -18,7 +17,6 @@ use millrace_tls::{CertificateLifetime, CertificateRole, Expiry, Refreshed, Serv
 
 use super::config::ListenConfig;
 
-/// Interval between two checks of the files.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Handle of the thread that checks the files. Dropping it tells the thread to end.
@@ -35,10 +33,7 @@ struct WatchedCertificates {
 }
 
 impl CertificateWatcher {
-    /// Starts checking the certificates of these listeners. Returns `None` if none come from files.
-    ///
-    /// # Errors
-    /// `System` if the thread cannot be started.
+    /// Returns `None` if no listener has certificates from files.
     pub(crate) fn start(listeners: &[ListenConfig]) -> Result<Option<CertificateWatcher>, Error> {
         let watched = watched(listeners);
         if watched.is_empty() {
@@ -124,7 +119,6 @@ impl WatchedCertificates {
         }
     }
 
-    /// Checks the files once, and logs the result of a change.
     fn look(&self) {
         let address = &self.address;
         match self.config.refresh() {

@@ -1,44 +1,38 @@
 //! Socket operations of an I/O thread: accept, receive, send, cancel, close.
 //!
-//! Owns the reactor's source for the thread's sockets; all their operations are pushed here. Called
-//! by the worker and its connections; calls the reactor.
-//!
 //! Invariant (the reactor's contract): the memory that an operation names is in a boxed
 //! [`Connection`](super::connection::Connection) or in a pool buffer that the connection holds. A
 //! connection is freed only when neither its receive nor its send is outstanding. A thread that
 //! ends while the reactor still holds operations leaks its connections and its pool.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use millrace_reactor::{Completion, Handle, Op, Source};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::net::{self, AddressFamily, SendFlags, Shutdown, sockopt};
 
-/// Completed socket operation, decoded from its user data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SocketEvent {
-    /// An accept on the listener of this number.
     Accepted(usize),
-    /// A receive of the connection of this index.
     Received(usize),
-    /// A send of the connection of this index.
     Sent(usize),
     /// The peer of the connection of this index has read most of the bytes sent to it, or has
     /// disconnected.
     Caught(usize),
-    /// A cancel or a close, which needs no handling.
     Other,
 }
 
 /// Size, in bytes, of the send buffer that is requested for a Unix socket. The kernel doubles this
 /// value.
-const SEND_BUFFER_BYTES: i32 = 256 * 1024;
+const SEND_BUFFER_BYTES: usize = 256 * 1024;
 
 const KIND_ACCEPT: u64 = 0;
 const KIND_RECEIVE: u64 = 1;
 const KIND_SEND: u64 = 2;
 const KIND_CAUGHT: u64 = 3;
 const KIND_OTHER: u64 = 4;
-/// Bits of the user data that hold the kind of operation.
 const KIND_BITS: u32 = 3;
 
 impl SocketEvent {
@@ -54,7 +48,6 @@ impl SocketEvent {
     }
 }
 
-/// Socket operations of one I/O thread.
 pub(crate) struct SocketRing {
     handle: Handle,
     source: Source,
@@ -66,12 +59,10 @@ impl SocketRing {
         SocketRing { handle, source }
     }
 
-    /// Appends completed operations to `into`.
     pub(crate) fn take(&self, into: &mut Vec<Completion>) {
         self.handle.take(self.source, into);
     }
 
-    /// Returns the number of outstanding operations.
     pub(crate) fn pending(&self) -> usize {
         self.handle.pending(self.source)
     }
@@ -97,8 +88,7 @@ impl SocketRing {
         self.push(index, KIND_RECEIVE, Op::Recv { fd, buf, len });
     }
 
-    /// Starts a receive into the pieces of a message of connection `index`, which must stay valid
-    /// until the event `Received`.
+    /// Starts a receive like [`SocketRing::receive`], into the pieces of a message.
     pub(crate) fn receive_message(&self, index: usize, fd: RawFd, msg: *mut libc::msghdr) {
         self.push(index, KIND_RECEIVE, Op::RecvMsg { fd, msg, flags: 0 });
     }
@@ -109,8 +99,7 @@ impl SocketRing {
         self.push(index, KIND_SEND, Op::Send { fd, buf, len, flags: 0 });
     }
 
-    /// Starts a send of the pieces of a message of connection `index`, which must stay valid until
-    /// the event `Sent`.
+    /// Starts a send like [`SocketRing::send`], of the pieces of a message.
     pub(crate) fn send_message(&self, index: usize, fd: RawFd, msg: *const libc::msghdr) {
         self.push(index, KIND_SEND, Op::SendMsg { fd, msg, flags: 0 });
     }
@@ -144,50 +133,43 @@ pub(crate) struct SendBacklog(OwnedFd);
 
 impl SendBacklog {
     pub(crate) fn new(socket: RawFd) -> Option<SendBacklog> {
-        // SAFETY: touches no memory.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return None;
-        }
-        // SAFETY: the descriptor is new and known to nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let mut event = libc::epoll_event { events: libc::EPOLLOUT as u32, u64: 0 };
-        // SAFETY: the event is a live local, which the kernel copies.
-        let added =
-            unsafe { libc::epoll_ctl(fd.as_raw_fd(), libc::EPOLL_CTL_ADD, socket, &mut event) };
-        (added == 0).then_some(SendBacklog(fd))
+        let fd = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+        let (data, events) = (epoll::EventData::new_u64(0), epoll::EventFlags::OUT);
+        epoll::add(&fd, borrowed(socket), data, events).ok()?;
+        Some(SendBacklog(fd))
     }
 }
 
-/// Returns a message without pieces.
 pub(crate) fn empty_message() -> libc::msghdr {
     // SAFETY: all-zero bytes are a message without address, pieces and control data.
     unsafe { std::mem::zeroed() }
 }
 
+/// Returns a descriptor that the caller keeps open during a call.
+fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: the functions below use the descriptor for one call, during which its connection has
+    // it open.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
 /// Returns true if the peer of a socket has closed it completely; on TCP, only if the peer sent a
 /// reset.
 pub(crate) fn is_gone(fd: RawFd) -> bool {
-    let mut poll = libc::pollfd { fd, events: 0, revents: 0 };
-    // SAFETY: one entry, a live local; it does not wait.
-    let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    found > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
+    let mut fds = [PollFd::from_borrowed_fd(borrowed(fd), PollFlags::empty())];
+    let found = poll(&mut fds, Some(&Timespec::default()));
+    found == Ok(1) && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 /// Returns the client's address on a TCP socket, or `None` if the client has disconnected or the
 /// socket is no TCP socket.
 #[cold]
 pub(crate) fn peer_of(fd: RawFd) -> Option<std::net::SocketAddr> {
-    // SAFETY: the caller's descriptor, open for the call.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-    rustix::net::getpeername(socket).ok()??.try_into().ok()
+    net::getpeername(borrowed(fd)).ok()??.try_into().ok()
 }
 
 /// Returns process ID and user ID of a Unix socket's peer.
 pub(crate) fn process_of(fd: RawFd) -> Option<(i32, u32)> {
-    // SAFETY: the caller's descriptor, open for the call.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-    let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
+    let peer = sockopt::socket_peercred(borrowed(fd)).ok()?;
     Some((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
 }
 
@@ -201,62 +183,36 @@ pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
 
 /// Sends as many of the bytes as the socket takes without waiting, and drops the rest.
 pub(crate) fn send_now(fd: RawFd, bytes: &[u8]) {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the bytes are live for the call, which does not wait.
-    unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) };
+    let _ = net::send(borrowed(fd), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 /// Shuts down both directions of a connection, so that outstanding operations complete.
 pub(crate) fn shut_down(fd: RawFd) {
-    // SAFETY: touches no memory; the descriptor is the caller's.
-    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+    let _ = net::shutdown(borrowed(fd), Shutdown::Both);
 }
 
-/// Shuts down the receiving direction of a connection.
 pub(crate) fn shut_down_input(fd: RawFd) {
-    // SAFETY: touches no memory; the descriptor is the caller's.
-    unsafe { libc::shutdown(fd, libc::SHUT_RD) };
+    let _ = net::shutdown(borrowed(fd), Shutdown::Read);
 }
 
 /// Sends small replies at once, and makes a connection fail two minutes after the client's machine
 /// vanished. Has no effect on other sockets than TCP.
 pub(crate) fn set_tcp_options(fd: RawFd) {
-    let tcp = libc::IPPROTO_TCP;
-    let options = [
-        (tcp, libc::TCP_NODELAY, 1),
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
-        (tcp, libc::TCP_KEEPIDLE, 60),
-        (tcp, libc::TCP_KEEPINTVL, 10),
-        (tcp, libc::TCP_KEEPCNT, 6),
-    ];
-    for (level, name, value) in options {
-        let value: i32 = value;
-        let (place, len) = ((&raw const value).cast(), size_of::<i32>() as u32);
-        // SAFETY: the option's value is a live local of the length given.
-        unsafe { libc::setsockopt(fd, level, name, place, len) };
-    }
+    let fd = borrowed(fd);
+    let _ = sockopt::set_tcp_nodelay(fd, true);
+    let _ = sockopt::set_socket_keepalive(fd, true);
+    let _ = sockopt::set_tcp_keepidle(fd, Duration::from_secs(60));
+    let _ = sockopt::set_tcp_keepintvl(fd, Duration::from_secs(10));
+    let _ = sockopt::set_tcp_keepcnt(fd, 6);
 }
 
 /// Enlarges the send buffer of a Unix socket, as far as the kernel allows. Client and server are
 /// then woken once for several long replies, and not in the middle of each. TCP sizes its own
 /// buffer.
 pub(crate) fn set_send_buffer(fd: RawFd) {
-    if option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Some(libc::AF_UNIX) {
-        return;
+    if sockopt::socket_domain(borrowed(fd)) == Ok(AddressFamily::UNIX) {
+        let _ = sockopt::set_socket_send_buffer_size(borrowed(fd), SEND_BUFFER_BYTES);
     }
-    let value: i32 = SEND_BUFFER_BYTES;
-    let (place, len) = ((&raw const value).cast(), size_of::<i32>() as u32);
-    // SAFETY: the option's value is a live local of the length given.
-    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, place, len) };
-}
-
-/// Returns the value of a socket option, or `None` if the socket has no such option.
-fn option(fd: RawFd, level: i32, name: i32) -> Option<i32> {
-    let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
-    // SAFETY: value and length are live locals, which the kernel fills.
-    let result =
-        unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
-    (result == 0).then_some(value)
 }
 
 /// Closes a descriptor that never became a connection.
@@ -279,11 +235,11 @@ mod tests {
         let (socket, _) = listener.accept().unwrap();
         let fd = socket.as_raw_fd();
         set_tcp_options(fd);
-        assert_ne!(option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE), Some(0));
-        let tcp = |name| option(fd, libc::IPPROTO_TCP, name);
-        assert_ne!(tcp(libc::TCP_NODELAY), Some(0));
-        let times = [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT].map(tcp);
-        assert_eq!(times, [60, 10, 6].map(Some));
+        assert_eq!(sockopt::socket_keepalive(&socket), Ok(true));
+        assert_eq!(sockopt::tcp_nodelay(&socket), Ok(true));
+        let times = [sockopt::tcp_keepidle(&socket), sockopt::tcp_keepintvl(&socket)];
+        assert_eq!(times, [60, 10].map(|seconds| Ok(Duration::from_secs(seconds))));
+        assert_eq!(sockopt::tcp_keepcnt(&socket), Ok(6));
     }
 
     #[test]
@@ -291,7 +247,7 @@ mod tests {
         let (unix, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let room = |fd| option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap();
+        let room = |fd| sockopt::socket_send_buffer_size(borrowed(fd)).unwrap();
         let before = room(tcp.as_raw_fd());
         [unix.as_raw_fd(), tcp.as_raw_fd()].into_iter().for_each(set_send_buffer);
         // The system may grant less than was requested, and always doubles the size that it grants.
@@ -339,14 +295,5 @@ mod tests {
         let (ours, mut theirs) = pair();
         close_now(std::os::fd::IntoRawFd::into_raw_fd(ours));
         assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
-    }
-
-    #[test]
-    fn options_are_read_where_there_are_some() {
-        let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
-        let domain = |fd| option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
-        assert_eq!(domain(socket.as_raw_fd()), Some(libc::AF_UNIX));
-        assert_eq!(domain(std::fs::File::open("/dev/null").unwrap().as_raw_fd()), None);
-        assert_eq!(SEND_BUFFER_BYTES, 1 << 18);
     }
 }

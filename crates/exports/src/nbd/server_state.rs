@@ -1,9 +1,5 @@
 //! State shared by the I/O threads of a server: limits, mailboxes, counters, the stop order.
 //!
-//! Made by start-up; read by all threads. Thread 0 puts a connection that it accepted for another
-//! thread into that thread's mailbox and rings its doorbell. The list of exports is replaced as a
-//! whole (changes.rs); each thread takes the new list when it is rung.
-//!
 //! Lock order: all locks are taken alone and briefly. Invariant: a connection counts against the
 //! limit from [`ServerState::admit`] to [`ServerState::dismiss`].
 
@@ -25,7 +21,6 @@ use crate::io_threads::FailedFlag;
 use crate::mailbox::{Mailbox, lock};
 use crate::stop::StopOrder;
 
-/// Progress of the server's shutdown.
 #[derive(Default)]
 pub(crate) struct ShutdownState {
     pub(crate) stop: StopOrder,
@@ -44,9 +39,7 @@ impl Drop for FlushPart {
     }
 }
 
-/// Counts of connections.
 pub(crate) struct Connections {
-    /// Limit of open connections.
     pub(crate) max: u32,
     pub(crate) open: AtomicU32,
     /// Number of open connections that have no export yet.
@@ -54,7 +47,6 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Starts counting connections, of which at most `max` may be open.
     pub(crate) fn new(max: u32) -> Connections {
         Connections { max, open: AtomicU32::new(0), negotiating: AtomicU32::new(0) }
     }
@@ -84,10 +76,8 @@ impl fmt::Debug for NegotiationCount {
     }
 }
 
-/// The current exports of a server, and the version that each thread serves.
 pub(crate) struct ServedExports {
     current: Mutex<Arc<Exports>>,
-    /// Number of times that the list of exports was replaced.
     version: AtomicU64,
     /// For each thread, the version of the exports that it serves.
     by_thread: Vec<AtomicU64>,
@@ -122,18 +112,15 @@ impl ServedExports {
         Some((Arc::clone(&current), self.version.load(Ordering::SeqCst)))
     }
 
-    /// Records that a thread has switched to a version completely.
     pub(crate) fn note_served(&self, thread: usize, version: u64) {
         self.by_thread[thread].store(version, Ordering::SeqCst);
     }
 
-    /// Returns true if all threads serve this version or a later one.
     pub(crate) fn is_served(&self, version: u64) -> bool {
         self.by_thread.iter().all(|served| served.load(Ordering::SeqCst) >= version)
     }
 }
 
-/// A message to an I/O thread.
 pub(crate) enum ThreadMessage {
     /// A connection that thread 0 accepted: socket, and number of the listener.
     Connection(RawFd, usize),
@@ -148,7 +135,6 @@ pub(crate) enum ThreadMessage {
     },
 }
 
-/// State that the I/O threads of a server share.
 pub(crate) struct ServerState {
     pub(crate) served: ServedExports,
     pub(crate) requests: ExportRequests,
@@ -206,7 +192,6 @@ impl ServerState {
         self.connections.negotiating.load(Ordering::Relaxed) > self.connections.max / 2
     }
 
-    /// Stops counting a connection that has ended.
     pub(crate) fn dismiss(&self) {
         // Relaxed: a counter that guards no other memory.
         self.connections.open.fetch_sub(1, Ordering::Relaxed);
@@ -218,12 +203,10 @@ impl ServerState {
         self.mailboxes.iter().for_each(Mailbox::ring);
     }
 
-    /// Returns true if all threads have completed their final flush.
     pub(crate) fn all_flushed(&self) -> bool {
         self.ending.flushed.load(Ordering::SeqCst) >= self.mailboxes.len()
     }
 
-    /// Returns the longest time, in nanoseconds, for which a client may make no progress.
     pub(crate) fn stall_timeout(&self) -> u64 {
         // Relaxed: a setting that orders nothing.
         self.stall_timeout_ns.load(Ordering::Relaxed)
@@ -235,13 +218,11 @@ impl ServerState {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns the number of calls of [`ServerState::note_change`].
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Records a listener on which accepting must be retried.
     pub(crate) fn accept_failed(&self, listener: usize) {
         lock(&self.failed_accepts).push(listener);
     }

@@ -29,6 +29,8 @@ pub struct ServerStats {
     connections gauge "connections" "/connections/open" "Connections open now.",
     requests_in_flight gauge "requests_in_flight" "/requests_in_flight" "Requests in flight now.",
     buffers_in_use gauge "buffers_in_use" "/buffers_in_use" "Payload buffers in use now.",
+    memory_waiting gauge "memory_waiting" "/memory_waiting"
+        "Connections that wait for payload memory now.",
     buffer_bytes gauge "buffer_bytes" "/buffer_bytes" "Memory mapped for payload now.",
 }
 }
@@ -46,7 +48,7 @@ mod tests {
         }
         assert_eq!(
             (counts.connections_accepted, counts.copied_bytes, counts.buffer_bytes),
-            (1, 8, 17)
+            (1, 8, 18)
         );
         let published = crate::counters::PublishedCounters::default();
         published.publish(counts);
@@ -55,7 +57,7 @@ mod tests {
         total.add(published.read());
         assert_eq!(
             total.values(),
-            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17].map(|one| 2 * one)
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].map(|one| 2 * one)
         );
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! A ticket (ticket.rs) is an accepted request; a lane (lane.rs) is one thread's access to a
 //! volume. [`Submitter`] turns tickets into bios, part by part, and gathers completions. It knows
-//! no connections: the caller finds the connection by the ticket's owner. execute.rs calls it with
-//! tickets, the worker's loop for completions; calls the block layer.
+//! no connections: the caller finds the connection by the ticket's owner.
 //!
 //! Invariants: a submitted ticket appears in `done` exactly once for each of its parts, and keeps
 //! its buffer until then.
@@ -48,7 +47,6 @@ pub(crate) struct Submitter {
 }
 
 impl Submitter {
-    /// Creates the submitter of I/O thread `thread`, without lanes.
     pub(crate) fn new(zeroes: Arc<Zeroes>, thread: usize) -> Submitter {
         Submitter {
             lanes: VolumeLanes::default(),
@@ -111,38 +109,33 @@ impl Submitter {
     fn submit_waiting(&mut self, lane: usize) -> bool {
         let mut moved = false;
         while let Some(id) = self.lanes[lane].waiting.front().copied() {
-            let ticket = self.tickets.get(id);
-            let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
-            match self.lanes[lane].channel.submit(bio).map_err(|rejected| rejected.reason) {
-                Err(Reject::Full) if self.lanes[lane].channel.is_throttled(ticket.owner.group) => {
-                    self.lanes[lane].held_back.push(ticket.owner.group, id);
+            if !self.submit_waited(id) {
+                let group = self.tickets.get(id).owner.group;
+                if !self.lanes[lane].channel.is_throttled(group) {
+                    return moved;
                 }
-                Err(Reject::Full) => return moved,
-                Err(Reject::Invalid(status)) => self.done.push((id, status)),
-                Ok(()) => self.lanes[lane].has_waited(ticket),
+                self.lanes[lane].held_back.push(group, id);
             }
             self.lanes[lane].waiting.pop_front();
             moved = true;
         }
-        moved | self.submit_held_back(lane)
-    }
-
-    /// Submits requests of throttled groups for which the channel has room again. Returns true if
-    /// any was submitted.
-    fn submit_held_back(&mut self, lane: usize) -> bool {
         let mut held_back = std::mem::take(&mut self.lanes[lane].held_back);
-        let moved = held_back.offer(|id| {
-            let ticket = self.tickets.get(id);
-            let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
-            match self.lanes[lane].channel.submit(bio).map_err(|rejected| rejected.reason) {
-                Err(Reject::Full) => return false,
-                Err(Reject::Invalid(status)) => self.done.push((id, status)),
-                Ok(()) => self.lanes[lane].has_waited(ticket),
-            }
-            true
-        });
+        moved |= held_back.offer(|id| self.submit_waited(id));
         self.lanes[lane].held_back = held_back;
         moved
+    }
+
+    /// Submits a request that waited for the channel. Returns false if there is still no room.
+    fn submit_waited(&mut self, id: u32) -> bool {
+        let ticket = self.tickets.get(id);
+        let lane = &mut self.lanes[ticket.lane as usize];
+        let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
+        match lane.channel.submit(bio).map_err(|rejected| rejected.reason) {
+            Err(Reject::Full) => return false,
+            Err(Reject::Invalid(status)) => self.done.push((id, status)),
+            Ok(()) => lane.has_waited(ticket),
+        }
+        true
     }
 
     /// Polls all channels, gathers completions and submits waiting requests.
@@ -176,12 +169,11 @@ impl Submitter {
             let part = ticket.left_sectors.min(PART_SECTORS);
             ticket.sector += part;
             ticket.left_sectors -= part;
-            if ticket.left_sectors == 0 && ticket.then_flush {
+            let flushes = ticket.left_sectors == 0 && ticket.then_flush;
+            if flushes {
                 (ticket.op, ticket.then_flush) = (Op::Flush, false);
-                self.submit(id);
-                return None;
             }
-            if ticket.left_sectors > 0 {
+            if flushes || ticket.left_sectors > 0 {
                 self.submit(id);
                 return None;
             }
@@ -227,7 +219,6 @@ impl Submitter {
     }
 }
 
-/// Returns the bio of a ticket's next part.
 #[inline]
 fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
     let tenant = tenants.wrapping_add(ticket.owner.conn as u16);

@@ -12,6 +12,8 @@ use millrace_block::{Disk, DiskConfig, GroupId, Op, OpFlags, Volume};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config, Reactor};
 
+use crate::io_threads::Service as _;
+
 use super::connection::Connection;
 use super::execute::WorkerContext;
 use super::exports::Exports;
@@ -57,10 +59,9 @@ pub(crate) fn waiter(thread: usize, serial: u64, bytes: usize) -> Waiter {
 pub(crate) fn session() -> Session {
     Session {
         export: 0,
-        structured: false,
+        style: ReplyStyle::Simple,
         base_allocation: None,
         no_zeroes: true,
-        extended: false,
         block_sizes: false,
     }
 }

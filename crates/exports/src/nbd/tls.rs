@@ -1,8 +1,5 @@
 //! TLS of a listener: its certificates, and the sessions of its clients.
 //!
-//! Called by start-up, the negotiation and the connection's sends and receives; calls
-//! `millrace-tls`.
-//!
 //! Invariants: a session is not read while a receive may be writing to its memory. A receive is
 //! started only when all earlier bytes were decrypted, so that no request stays unseen while its
 //! client waits for the reply.
@@ -42,7 +39,6 @@ impl TlsSession {
         TlsSession { session, drained: true, told: false }
     }
 
-    /// Records that `bytes` of ciphertext were received.
     pub(crate) fn received(&mut self, bytes: usize) {
         self.session.received(bytes);
         self.drained = false;
@@ -56,7 +52,6 @@ impl TlsSession {
         Ok(read)
     }
 
-    /// Decrypts into `into`. Returns the number of bytes.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let read = self.session.read(into)?;
         self.drained = read < into.len();

@@ -13,14 +13,11 @@ use millrace_tls::PeerNames;
 use super::exports::{Export, Exports, ListenerCatalog};
 use super::on_demand::OnDemandState;
 
-/// The exports of a listener that one client may see.
 pub(crate) struct VisibleExports<'a> {
     catalog: &'a ListenerCatalog,
-    /// Names in the client's certificate, if it sent one.
     peer: Option<&'a PeerNames>,
     /// Reason why the export that the client named last was refused.
     refused: RefCell<Option<String>>,
-    /// The client's request for an export that is opened on demand.
     demand: &'a OnDemandState,
 }
 

@@ -2,8 +2,7 @@
 //!
 //! One turn of the loop: submit operations to the ring and reap completions; turn receives into
 //! requests and requests into bios; poll the channels; turn completed bios into replies; start one
-//! send and one receive for each connection concerned. The thread sleeps in the ring when there is
-//! nothing to do. Start-up makes and runs it on its own thread; other threads reach it only through
+//! send and one receive for each connection concerned. Other threads reach it only through
 //! [`ServerState`] and its doorbell.
 //!
 //! Invariant: at the end, channels, ring, connections and pool are dropped in this order. Memory
@@ -43,7 +42,6 @@ use crate::nbd::memory::waiting_line::MemoryWait;
 /// connection is left, the second one otherwise. Each used about 200 KiB of heap.
 const CLOSED_FEW: u32 = 16;
 const CLOSED_MANY: u32 = 256;
-/// Delay before accepting is retried after an error, in nanoseconds.
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
 pub(crate) struct Worker {
@@ -55,7 +53,6 @@ pub(crate) struct Worker {
     free: Vec<usize>,
     /// Connections to look at before the next turn.
     pub(crate) touched: Vec<usize>,
-    /// Connections with received requests left for the next turn.
     unfinished: Vec<usize>,
     completions: Vec<Completion>,
     /// Deadline, index and serial number of negotiating connections, oldest first.
@@ -67,24 +64,18 @@ pub(crate) struct Worker {
     pub(crate) flush_part: Option<FlushPart>,
 }
 
-/// State for accepting and closing connections.
 #[derive(Default)]
 struct Accepting {
     /// Number of connections that ended since the heap was last trimmed.
     closed: u32,
-    /// Serial number of the connection opened last.
     serial: u64,
     /// Thread that gets the next connection, modulo the number of threads.
     next_thread: usize,
-    /// Time to retry accepting on listeners that failed, in nanoseconds.
     again_ns: Option<u64>,
 }
 
 impl Worker {
     /// Makes the calling thread an I/O thread of the server.
-    ///
-    /// # Errors
-    /// If there is no ring or a drive cannot open its queue.
     pub(crate) fn new(shared: &Arc<ServerState>, number: usize) -> Result<Worker, Error> {
         let flush_part = Some(FlushPart(Arc::clone(shared)));
         let config = IoConfig { number: number as u16, reactor: shared.reactor };
@@ -126,22 +117,7 @@ impl Worker {
         })
     }
 
-    /// Serves until the server stops.
-    ///
-    /// # Errors
-    /// `System` if the ring fails.
-    pub(crate) fn serve(&mut self) -> Result<(), Error> {
-        self.accept_all();
-        while !self.shared.ending.stop.is_given() {
-            self.turn(None)?;
-        }
-        Ok(())
-    }
-
     /// Runs one turn of the loop. If there is nothing to do, sleeps until `limit_ns` at most.
-    ///
-    /// # Errors
-    /// `System` if the ring fails.
     pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let deadline_ns = self.deadline(limit_ns);
         self.client_timers.clock.expect(deadline_ns);
@@ -184,7 +160,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the time until which the thread may sleep.
     fn deadline(&mut self, limit_ns: Option<u64>) -> Option<u64> {
         let client_timers = self.client_timer_deadline();
         while let Some((_, index, serial)) = self.handshakes.front().copied() {
@@ -205,7 +180,6 @@ impl Worker {
         channels.chain(others.into_iter().flatten()).min()
     }
 
-    /// Processes received requests that the last turn of the loop left.
     fn take_unfinished(&mut self) {
         for index in self.unfinished.drain(..) {
             let Some(conn) = self.conns[index].as_mut() else { continue };
@@ -436,7 +410,6 @@ impl Worker {
         self.client_timers.forgive(pause_ns);
     }
 
-    /// Handles changes of other threads to the range tables, if there were any.
     pub(crate) fn follow_changes(&mut self) {
         let changes = self.shared.changes();
         if changes != self.seen_changes {
@@ -445,7 +418,6 @@ impl Worker {
         }
     }
 
-    /// Wakes all other threads so that they look for changes.
     pub(crate) fn ring_others(&self) {
         // Counted before the doorbells ring. This thread gets another turn, too: memory that it
         // freed may be for its own connections.
@@ -454,7 +426,6 @@ impl Worker {
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
     }
 
-    /// Turns completed bios into replies.
     fn answer(&mut self) {
         let mut done = std::mem::take(&mut self.core.submitter.done);
         for (id, status) in done.drain(..) {
@@ -482,7 +453,6 @@ impl Worker {
         self.core.submitter.done = done;
     }
 
-    /// Starts sends and receives of all connections that were touched.
     fn pump(&mut self) {
         for at in 0..self.touched.len() {
             let index = self.touched[at];
@@ -554,14 +524,12 @@ impl Worker {
     }
 }
 
-/// Accepts on a listener, unless it is closed.
 fn accept_on(worker: &Worker, listener: usize) {
     if let Some(socket) = worker.shared.socket(listener) {
         worker.ring.accept(listener, socket);
     }
 }
 
-/// Switches to the current exports, if they were replaced.
 fn follow_exports(worker: &mut Worker) {
     let Some((exports, version)) = worker.shared.served.newer(worker.number) else { return };
     let before = std::mem::replace(&mut worker.core.exports, Arc::clone(&exports));

@@ -1,9 +1,7 @@
 //! A vhost-user-blk device: handles the messages of a frontend.
 //!
-//! The control thread of an export (control.rs) passes each message through the crate `vhost`,
-//! which parses it, to the device. The device keeps the negotiated features, memory and rings,
-//! creates queues from them, and passes these to the I/O threads. It waits for their answers where
-//! the protocol demands it.
+//! The device keeps the negotiated features, memory and rings, creates queues from them, and passes
+//! these to the I/O threads. It waits for their answers where the protocol demands it.
 //!
 //! Invariants: a ring is served from its kick to GET_VRING_BASE, which waits until the ring is
 //! empty. Queue `q` is served by thread `q` modulo the number of threads. Memory that a message
@@ -33,14 +31,11 @@ use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use super::ring::{RingAreas, RingFeatures};
 use crate::virtio::feature;
 
-/// Largest part of the configuration space that a frontend may read, in bytes.
 const CONFIG_MAX: usize = 256;
 /// Time limit for requests in removed memory to complete before the removal is answered.
 const REMOVAL_WAIT: Duration = Duration::from_secs(5);
-/// Time after which a wait for requests in flight is logged.
 const REMINDER_AFTER: Duration = Duration::from_secs(5);
 
-/// State of one ring, as the frontend has set it.
 #[derive(Default)]
 struct VringState {
     size: u16,
@@ -55,7 +50,6 @@ struct VringState {
     served: bool,
 }
 
-/// The device of one export, while a frontend is connected.
 pub(crate) struct Device {
     common: Arc<ExportContext>,
     thread_states: Arc<[Arc<ThreadState>]>,
@@ -113,7 +107,6 @@ impl Device {
         std::mem::take(&mut self.whole) && self.answers
     }
 
-    /// Returns the number of requests and bytes of the device's tenant so far.
     pub(crate) fn totals(&self) -> [u64; 2] {
         self.common.totals_of(self.flags.tenant)
     }
@@ -162,19 +155,15 @@ impl Device {
 
     fn vring(&mut self, index: u32) -> Result<&mut VringState> {
         let count = self.vrings.len();
-        match self.vrings.get_mut(index as usize) {
-            Some(_) => Ok(&mut self.vrings[index as usize]),
-            None => {
-                let text = format!(
-                    "queue {index}; there are {count} (queues = in the export); give it as many as \
-                     the guest was started with, or restart the guest"
-                );
-                self.refuse(text)
-            }
+        if index as usize >= count {
+            return self.refuse(format!(
+                "queue {index}; there are {count} (queues = in the export); give it as many as the \
+                 guest was started with, or restart the guest"
+            ));
         }
+        Ok(&mut self.vrings[index as usize])
     }
 
-    /// Sends an order to the I/O thread of a queue.
     fn tell(&self, index: u32, order: ThreadOrder) {
         self.thread_states[index as usize % self.thread_states.len()].orders.put(order);
     }
@@ -207,36 +196,40 @@ impl Device {
         }
     }
 
+    /// Orders an I/O thread to stop a ring. Returns the receiver for the ring's base, or `None` if
+    /// the ring is not served.
+    fn order_stop(&mut self, index: u32) -> Option<Receiver<u16>> {
+        std::mem::take(&mut self.vrings[index as usize].served).then(|| {
+            let (reply, answer) = channel();
+            self.tell(index, ThreadOrder::Stop(index as u16, reply));
+            answer
+        })
+    }
+
+    fn hear_base(&self, index: u32, answer: &Receiver<u16>) -> Option<u16> {
+        self.hear(answer, &format!("queue {index} is stopping"))
+    }
+
     /// Stops serving a ring and returns its base. Returns `None` if the export stops meanwhile: the
     /// base is unknown then and must not be guessed.
     fn stop(&mut self, index: u32) -> Option<u16> {
-        let vring = self.vrings.get_mut(index as usize)?;
-        if std::mem::take(&mut vring.served) {
-            let (reply, answer) = channel();
-            self.tell(index, ThreadOrder::Stop(index as u16, reply));
-            let base = self.hear(&answer, &format!("queue {index} is stopping"))?;
-            self.vrings[index as usize].base = base;
+        self.vrings.get(index as usize)?;
+        if let Some(answer) = self.order_stop(index) {
+            self.vrings[index as usize].base = self.hear_base(index, &answer)?;
         }
         Some(self.vrings[index as usize].base)
     }
 
-    /// Stops serving all rings at the same time.
     pub(crate) fn stop_all(&mut self) {
-        let mut answers = Vec::new();
-        for index in 0..self.vrings.len() {
-            if std::mem::take(&mut self.vrings[index].served) {
-                let (reply, answer) = channel();
-                self.tell(index as u32, ThreadOrder::Stop(index as u16, reply));
-                answers.push((index, answer));
-            }
-        }
+        let all = 0..self.vrings.len() as u32;
+        let answers: Vec<_> = all.map(|index| (index, self.order_stop(index))).collect();
         for (index, answer) in answers {
-            let base = self.hear(&answer, &format!("queue {index} is stopping"));
-            self.vrings[index].base = base.unwrap_or(self.vrings[index].base);
+            if let Some(base) = answer.and_then(|answer| self.hear_base(index, &answer)) {
+                self.vrings[index as usize].base = base;
+            }
         }
     }
 
-    /// Starts serving a ring, which must be described completely.
     fn start(&mut self, index: u32) -> Result<()> {
         let (memory, features) = (Arc::clone(&self.memory), self.features);
         let protocol = features & feature::PROTOCOL_FEATURES != 0;
@@ -250,10 +243,9 @@ impl Device {
             return self.refuse(format!("queue {index} is started without a size"));
         }
         let Some(areas) = RingAreas::find(&memory, size, addresses) else {
-            let text = format!(
+            return self.refuse(format!(
                 "queue {index}: its ring is not in the guest's memory; share the memory (share=on)"
-            );
-            return self.refuse(text);
+            ));
         };
         let ring_features = RingFeatures {
             event_idx: features & feature::EVENT_IDX != 0,
@@ -268,11 +260,10 @@ impl Device {
         };
         let again = recovered.heads;
         if !again.is_empty() {
-            let count = again.len();
-            let text = format!(
-                "queue {index}: resubmitting {count} requests that were in flight when the server ended"
-            );
-            self.common.log.say(text);
+            self.common.log.say(format!(
+                "queue {index}: resubmitting {} requests that were in flight when the server ended",
+                again.len()
+            ));
         }
         let vring = &mut self.vrings[index as usize];
         vring.served = true;
@@ -355,21 +346,17 @@ impl Device {
         }
     }
 
-    /// Returns true if the frontend has set up nothing yet. If it then reads the configuration for
-    /// the first time, it is a new frontend, whose guest has not set the write-back switch.
-    ///
-    /// QEMU reads the configuration when it creates the device. A QEMU that reconnects first sets
-    /// the guest's features, and reads the configuration only when the guest does.
+    /// Returns true if the frontend has set up nothing yet. If it then reads the configuration, it
+    /// is new, and its guest has not set the write-back switch: a QEMU that reconnects first sets
+    /// the guest's features.
     fn is_new(&self) -> bool {
         self.features == 0 && self.inflight.is_none() && self.memory.regions().is_empty()
     }
 
-    /// Begins another session on the same connection and drops the state of the last session, above
-    /// all its memory, which the frontend does not remove. The protocol features and the channel
-    /// back to the frontend were set before the message that begins the session, and are kept.
+    /// Begins another session on the same connection and drops the state of the last session. The
+    /// protocol features and the channel back to the frontend were set before, and are kept.
     ///
-    /// QEMU begins another session if a device is unplugged and a new one uses the same character
-    /// device.
+    /// QEMU does this if a device is unplugged and a new one uses the same character device.
     fn begin_session(&mut self) {
         self.stop_all();
         self.features = 0;
@@ -381,7 +368,6 @@ impl Device {
         self.apply_write_back();
     }
 
-    /// Resets the device to its state before the frontend's first message.
     fn reset(&mut self) {
         self.stop_all();
         // A head that broke its ring is marked in the inflight region, but the guest no longer

@@ -1,7 +1,7 @@
 //! Reports of virtual machines for operators, and disconnection of a frontend on request.
 //!
 //! An export has one frontend at a time. The frontend's number is the tenant of the export's I/Os,
-//! as in traces. The owner of the server calls this.
+//! as in traces.
 
 use millrace_block::SECTOR_SHIFT;
 use millrace_machine::{Machine, Native};
@@ -55,7 +55,6 @@ impl ExportObserver {
 }
 
 impl ExportContext {
-    /// Returns the number of requests and bytes of a tenant of the volume so far.
     pub(super) fn totals_of(&self, tenant: u16) -> [u64; 2] {
         let tenants = self.volume.tenants();
         let ops = tenants.iter().filter(|one| one.0 == tenant).flat_map(|(_, its)| &its.ops);

@@ -4,9 +4,7 @@
 //! publishes completions to the guest, with one interrupt for all of them. With nothing to do, the
 //! thread polls rings and drives for a time that adapts to the hit rate (polling.rs), unless it
 //! shares its CPU with its guests; then it requests kicks and sleeps in its ring. Where submitting
-//! costs a system call the thread may wait for more requests first (pace.rs). vhost.rs creates the
-//! thread; the device's control thread controls it (orders.rs). Sleeping is in waiting.rs, shutdown
-//! in ending.rs.
+//! costs a system call the thread may wait for more requests first (pace.rs).
 //!
 //! Invariant: at the end, channel, ring and queues are dropped in this order. Memory that a drive
 //! may still access at that time is leaked with its queue.
@@ -20,7 +18,7 @@ pub(crate) mod thread_signal;
 mod waiting;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use millrace_block::{Bio, Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
 use millrace_machine::{CpuShare, Lock, Machine, Native};
@@ -30,7 +28,7 @@ use millrace_runtime::{IoConfig, IoContext};
 use self::kicks::KickPoller;
 use self::pace::{BatchPacer, PaceConfig};
 use self::polling::Polling;
-use self::thread_signal::ThreadSignal;
+use self::thread_signal::{SignalTarget, ThreadSignal};
 use super::log::ExportLog;
 use super::memory::sigbus;
 use super::queue::Queue;
@@ -42,7 +40,6 @@ use crate::stop::StopOrder;
 
 pub(crate) use self::orders::ThreadOrder;
 
-/// Maximum number of bios in flight per thread.
 const CHANNEL_DEPTH: u32 = 1024;
 /// Maximum number of requests that are served per queue and round if drives answer immediately: the
 /// guest processes these answers while the next requests are served. If all requests of a guest
@@ -55,13 +52,10 @@ const ROUNDS_MAX: u32 = 64;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ThreadConfig {
     pub(crate) reactor: millrace_reactor::Config,
-    /// Longest poll before a sleep, in nanoseconds.
     pub(crate) poll_max_ns: u64,
-    /// Longest wait for more requests, in nanoseconds.
     pub(crate) wait_max_ns: u64,
 }
 
-/// State that an I/O thread shares with the other parts of its export.
 #[derive(Default)]
 pub(crate) struct ThreadState {
     pub(crate) orders: Mailbox<ThreadOrder>,
@@ -69,20 +63,17 @@ pub(crate) struct ThreadState {
     pub(crate) signal: ThreadSignal,
 }
 
-/// State that all threads of an export share.
 pub(crate) struct ExportContext {
     pub(crate) volume: Arc<Volume<Native>>,
     pub(crate) config: ThreadConfig,
     pub(crate) log: ExportLog,
-    /// I/O errors of the volume's drives.
     pub(crate) faults: IoErrorCounter,
     /// The write-back switch as last set by the frontend, which does not repeat it after a reset or
     /// a reconnect.
     pub(crate) write_back: AtomicBool,
-    /// Tracks answered writes that would be lost with this process.
     pub(crate) unflushed: Arc<UnflushedWrites>,
-    /// While the export stops, number of threads that have no requests in flight.
-    pub(crate) drained: AtomicU16,
+    /// Number of threads that may have requests in flight.
+    pub(crate) serving: AtomicU16,
     /// Lock around all queues. Used only in the design with shared queues.
     pub(crate) lock: Option<<Native as Machine>::Lock<()>>,
     pub(crate) stop: StopOrder,
@@ -96,14 +87,13 @@ impl ExportContext {
         lock: Option<<Native as Machine>::Lock<()>>,
     ) -> ExportContext {
         let (stop, faults) = (StopOrder::default(), IoErrorCounter::default());
-        let (write_back, drained) = (AtomicBool::new(true), AtomicU16::new(0));
+        let (write_back, serving) = (AtomicBool::new(true), AtomicU16::new(0));
         let unflushed = UnflushedWrites::of(volume.limits().features);
         let unflushed = Arc::new(unflushed);
-        ExportContext { volume, config, log, faults, write_back, unflushed, drained, lock, stop }
+        ExportContext { volume, config, log, faults, write_back, unflushed, serving, lock, stop }
     }
 }
 
-/// State for waiting while a thread has nothing to do.
 struct IdleState {
     /// Polling for any work (index 0), and polling for the guests' reaction to answers just
     /// published (index 1).
@@ -134,9 +124,9 @@ pub(crate) struct IoThread {
     stats: ThreadStats,
     /// Value of `sigbus::hits` when guest memory was last checked for damage.
     hits: usize,
+    _target: SignalTarget,
 }
 
-/// A queue and the index of its kick descriptor.
 struct ServedQueue {
     queue: Box<Queue>,
     counters: Arc<QueueCounters>,
@@ -147,7 +137,6 @@ struct ServedQueue {
     reported: bool,
 }
 
-/// State for delaying submissions to form batches.
 struct PaceState {
     /// True if submitting costs system calls and waiting is allowed.
     is_on: bool,
@@ -159,9 +148,6 @@ struct PaceState {
 
 impl IoThread {
     /// Makes the calling thread I/O thread `number` of those with hardware queues of the drives.
-    ///
-    /// # Errors
-    /// Returns an error if there is no ring or a drive cannot open its queue.
     pub(crate) fn new(
         common: &Arc<ExportContext>,
         state: &Arc<ThreadState>,
@@ -173,6 +159,8 @@ impl IoThread {
         let handle = ctx.reactor().handle();
         let disks = common.volume.disks();
         let turns = disks.iter().any(|disk| disk.kind() == QueueKind::OwnerOnly);
+        state.orders.set_bell(Arc::clone(ctx.bell()));
+        common.serving.fetch_add(1, Ordering::SeqCst);
         Ok(IoThread {
             channel,
             ctx,
@@ -197,42 +185,8 @@ impl IoThread {
             },
             stats: ThreadStats::default(),
             hits: 0,
+            _target: state.signal.attach(),
         })
-    }
-
-    /// Lets orders of other threads wake this thread.
-    pub(crate) fn set_bell(&self) {
-        self.state.orders.set_bell(Arc::clone(self.ctx.bell()));
-    }
-
-    /// Returns why the thread does not use io_uring, or `None` if it does.
-    pub(crate) fn fallback_reason(&mut self) -> Option<String> {
-        self.ctx.reactor().fallback_reason().map(str::to_owned)
-    }
-
-    /// Serves until the export stops.
-    ///
-    /// # Errors
-    /// `System` if the ring fails.
-    pub(crate) fn serve(&mut self) -> Result<(), Error> {
-        let mut since = 0;
-        while !self.common.stop.is_given() {
-            self.take_orders();
-            let mut rounds = 0;
-            while rounds < ROUNDS_MAX && self.round()? {
-                rounds += 1;
-            }
-            since += rounds + 1;
-            let busy = rounds == ROUNDS_MAX || self.spin()?;
-            if !busy || since >= ROUNDS_MAX {
-                since = 0;
-                self.look_after();
-            }
-            if !busy {
-                self.sleep(None)?;
-            }
-        }
-        Ok(())
     }
 
     /// Takes, submits and completes requests, and publishes answers. Returns false if there was
@@ -319,7 +273,6 @@ impl IoThread {
         taken
     }
 
-    /// Submits the requests taken and completes finished ones. Returns the number of completions.
     #[inline]
     fn poll(&mut self) -> u32 {
         let (queues, common) = (&mut self.queues, &self.common);
@@ -406,7 +359,6 @@ impl IoThread {
         }
     }
 
-    /// Fails the queues of a guest whose memory was truncated.
     fn find_damage(&mut self) {
         let hits = sigbus::hits();
         if hits == self.hits {

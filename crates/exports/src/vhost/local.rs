@@ -1,9 +1,8 @@
 //! `LocalDevice`: a vhost device whose guest is the calling thread.
 //!
-//! `LocalDevice` runs the rings and requests of a guest without a virtual machine, a frontend or
-//! another CPU. The caller acts as the guest's driver and calls [`LocalDevice::round`] instead of
-//! sending a kick, so that device and driver alternate. It measures the cost of the device
-//! (`millrace-lab bench --virtqueue`) and serves tests; it runs the same code that serves guests.
+//! The caller acts as the guest's driver and calls [`LocalDevice::round`] instead of sending a
+//! kick, so that device and driver alternate. It measures the cost of the device (`millrace-lab
+//! bench --virtqueue`) and serves tests; it runs the same code that serves guests.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

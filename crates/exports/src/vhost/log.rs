@@ -3,7 +3,7 @@
 //! The library does not print: the program passes a function that receives lines. A guest or
 //! frontend that fails repeatedly gets [`LINES_MAX`] lines in [`PERIOD_NS`] nanoseconds, and then a
 //! count. An error that returns every second, because QEMU reconnects so often, is logged once in
-//! [`REPEAT_NS`]. The control thread and the I/O threads of an export call this.
+//! [`REPEAT_NS`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -13,9 +13,7 @@ use millrace_machine::{Machine, Native};
 use crate::mailbox::lock;
 
 const LINES_MAX: u32 = 10;
-/// Period of the line limit: 10 s.
 const PERIOD_NS: u64 = 10_000_000_000;
-/// Time during which the same line is not repeated: 10 min.
 const REPEAT_NS: u64 = 600_000_000_000;
 /// Number of different lines whose repetition is tracked.
 const REPEATS_MAX: usize = 16;
@@ -53,7 +51,6 @@ impl ExportLog {
         ExportLog { export: export.to_owned(), say: Arc::clone(say), rate, repeats }
     }
 
-    /// Logs a line, unless too many lines were logged lately.
     pub(crate) fn say(&self, text: impl AsRef<str>) {
         self.say_at(Native::now(), text.as_ref());
     }

@@ -1,9 +1,8 @@
 //! Guest memory: maps the regions that the frontend shares, and translates their addresses.
 //!
 //! A [`GuestMemory`] is a fixed list of regions. A change of memory creates a new list, which
-//! shares the regions that stay. A region is unmapped when the last list that contains it is
-//! dropped. Each request in flight keeps the list that translated its addresses (io_thread.rs), so
-//! nothing is unmapped while a drive uses it. device.rs creates the lists, and the rings read them.
+//! shares the regions that stay. Each request in flight keeps the list that translated its
+//! addresses (io_thread.rs), so nothing is unmapped while a drive uses it.
 //!
 //! Invariants: regions are not empty, do not wrap and do not overlap in guest addresses. Every
 //! range that `translate` returns lies inside one mapping. If a frontend truncates its file,
@@ -153,7 +152,6 @@ impl Region {
         self.guard.was_hit()
     }
 
-    /// Translates a guest address, if it is in this region.
     #[inline(always)]
     fn find(&self, guest: u64) -> Option<MappedAddress> {
         let offset = guest.wrapping_sub(self.address.guest);
@@ -188,9 +186,6 @@ fn span((offset, len_bytes): (u64, u64), page: u64, file_bytes: u64) -> (u64, u6
 }
 
 /// Creates a file of `len_bytes` zeroes that exists in memory only.
-///
-/// # Errors
-/// `System` if there is no memory for it.
 pub(crate) fn memory_file(name: &str, len_bytes: u64) -> Result<File, Error> {
     let made = memfd_create(name, MemfdFlags::CLOEXEC).and_then(|fd| {
         ftruncate(&fd, len_bytes)?;

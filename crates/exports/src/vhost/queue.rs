@@ -1,9 +1,5 @@
 //! A virtqueue in service: its ring, its requests in flight, and its notifications.
 //!
-//! One I/O thread (io_thread.rs) owns it, makes it take requests into a channel and passes
-//! completions back. The drives access guest memory directly. device.rs creates it from the
-//! frontend's settings.
-//!
 //! Invariants: a head is in flight from `take` to `complete`, and its slot records that, so a guest
 //! that makes a head available twice breaks only its own ring. Memory that translated a request in
 //! flight stays mapped. A broken ring takes no more requests until the guest resets it.
@@ -17,7 +13,6 @@ pub(crate) mod unflushed;
 mod waiting_bio;
 
 use std::collections::VecDeque;
-use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,24 +33,18 @@ use super::ring::{DescriptorChain, RingAreas, RingError, RingFeatures, SplitRing
 use super::stats::QueueStats;
 use crate::virtio::{ID_BYTES, status};
 
-/// State that all queues of a device share.
 #[derive(Debug)]
 pub(crate) struct DeviceFlags {
     /// If true, writes may stay in a cache until a flush; otherwise they are durable when answered.
     pub(crate) write_back: AtomicBool,
     /// If true, writes are refused, even if the guest ignores the read-only feature.
     pub(crate) read_only: bool,
-    /// Serial number of the disk.
     pub(crate) id: [u8; ID_BYTES],
-    /// Tenant to which the device's I/O is accounted.
     pub(crate) tenant: u16,
-    /// I/O group of the device.
     pub(crate) group: GroupId,
-    /// Tracks answered writes that would be lost with this process.
     pub(crate) unflushed: Arc<UnflushedWrites>,
 }
 
-/// A virtqueue in service.
 pub(crate) struct Queue {
     /// Index of the queue in its device.
     pub(crate) number: u16,
@@ -77,7 +66,6 @@ pub(crate) struct Queue {
     parts: Box<[Vec<Segment>]>,
     memory: MemoryVersions,
     tracking: Tracking,
-    /// A bio for which the channel had no room.
     held: Option<WaitingBio>,
     flags: Arc<DeviceFlags>,
 }
@@ -170,7 +158,6 @@ impl Queue {
         lost.then_some("the frontend truncated the file that records requests in flight")
     }
 
-    /// Returns the number of requests taken and not answered.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.stats.in_flight as u32
@@ -181,7 +168,6 @@ impl Queue {
         self.held.is_some()
     }
 
-    /// Returns true if requests may be taken.
     #[inline]
     fn is_open(&self) -> bool {
         self.enabled && self.broken.is_none() && self.stopping.is_none()
@@ -249,7 +235,6 @@ impl Queue {
         (count, has_room)
     }
 
-    /// Takes the next head from the ring.
     #[inline]
     fn next(&mut self) -> Option<u16> {
         let head = match self.ring.take() {
@@ -285,7 +270,6 @@ impl Queue {
         self.start_slowly(head, lane, channel)
     }
 
-    /// Records a request in flight in its slot.
     #[inline(always)]
     fn enter(&mut self, head: u16, status: *mut u8, read_bytes: u32) {
         let state = BUSY | self.memory.epoch;
@@ -377,7 +361,6 @@ impl Queue {
         self.submit(bio, channel)
     }
 
-    /// Passes a bio to the channel. Returns false if the channel is full.
     #[inline(always)]
     fn submit(&mut self, bio: Bio, channel: &mut Channel<Native>) -> bool {
         match channel.submit(bio) {
@@ -402,7 +385,6 @@ impl Queue {
         }
     }
 
-    /// Completes a request.
     #[inline]
     pub(crate) fn complete(&mut self, head: u16, status: Status) {
         if status.is_ok() {
@@ -477,7 +459,6 @@ impl Queue {
         true
     }
 
-    /// Interrupts the guest unconditionally.
     pub(crate) fn interrupt(&self) {
         if let Some(call) = &self.notifiers.call {
             signal(call);
@@ -491,7 +472,6 @@ impl Queue {
             && (!self.tracking.again.is_empty() || (self.is_open() && self.ring.request_kick()))
     }
 
-    /// Tells the guest to send no kicks.
     #[inline]
     pub(crate) fn suppress_kicks(&mut self) {
         if self.is_open() {
@@ -551,13 +531,6 @@ impl Queue {
 #[inline(always)]
 fn user_data(lane: u64, head: u16) -> u64 {
     lane << 16 | u64::from(head)
-}
-
-impl std::fmt::Debug for Queue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kick = self.notifiers.kick.as_ref().map(AsRawFd::as_raw_fd);
-        f.debug_struct("Queue").field("number", &self.number).field("kick", &kick).finish()
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! `SplitRing`: the device's side of a split virtqueue, in memory that a guest may write.
 //!
-//! `SplitRing` takes heads off the avail ring, walks their chains, puts them on the used ring, and
-//! handles notification suppression on both sides (EVENT_IDX or flags). Every descriptor is read
-//! once, checked, and translated, so later writes of the guest do not matter. An error of the guest
-//! is a [`RingError`], after which the ring is not used any more. queue.rs calls this. Indices and
-//! notifications are generic over the location of the ring's words (cells.rs), for model.rs.
+//! Every descriptor is read once, checked, and translated, so later writes of the guest do not
+//! matter. An error of the guest is a [`RingError`], after which the ring is not used any more.
+//! Indices and notifications are generic over the location of the ring's words (cells.rs), for
+//! model.rs.
 //!
 //! Invariants: the three areas are mapped as long as the ring is used, because its queue holds the
 //! memory. At most `size` heads are in flight at a time. Each index read from the guest is checked
@@ -34,12 +33,10 @@ pub const SIZE_MAX: u16 = 1024;
 /// many.
 pub const PARTS_MAX: usize = SIZE_MAX as usize + 16;
 
-/// Number of descriptors that a 16-bit index can reach.
 const INDICES: u32 = 1 << 16;
 /// Size of the indirect table of a plain chain in bytes: header, data, status.
 const PLAIN_TABLE_BYTES: u32 = 3 * DESCRIPTOR_BYTES as u32;
 
-/// A descriptor as the guest wrote it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Descriptor {
@@ -501,7 +498,6 @@ impl SplitRing {
     }
 }
 
-/// Reads a descriptor once.
 #[inline]
 fn read(table: *const u8, index: u16) -> Descriptor {
     let place = table.wrapping_add(DESCRIPTOR_BYTES * usize::from(index));

@@ -256,6 +256,42 @@ fn limited_group_leaves_memory_to_large_requests_of_others() {
 }
 
 #[test]
+fn large_requests_of_a_group_do_not_delay_small_ones_of_another() {
+    let groups = Groups::new();
+    let running = serve_groups(&groups);
+    let other = groups.find("1").unwrap();
+    groups.set(other, crate::server_support::with_bandwidth("1", Some(1_000_000_000))).unwrap();
+    running.scatter("1", 64);
+    thread::scope(|scope| {
+        let mut large = running.unix("0");
+        // The limit of 4 MB a second lets a first request pass, and delays the next one for it.
+        write(&mut large, 0, &vec![7; 32 << 20]);
+        scope.spawn(move || write(&mut large, 0, &vec![7; 32 << 20]));
+        running.until("its payload is there", |r| r.server.stats().buffers_in_use > 0);
+        thread::sleep(Duration::from_millis(500));
+        let mut small = running.unix("1");
+        // Each request is longer than its connection's window, and limits may delay it.
+        for length in [32 << 10, 128 << 10, 256 << 10, 1 << 20, 2 << 20] {
+            let started = Instant::now();
+            assert_eq!(read(&mut small, 32 * MIB, length).len(), length);
+            write(&mut small, 32 * MIB, &vec![1; length]);
+            let took = started.elapsed();
+            assert!(took < Duration::from_secs(1), "{took:?}: {:?}", running.server.stats());
+        }
+        assert_eq!(running.server.stats().memory_waits, 0);
+        let mut second = running.unix("1");
+        let waits = scope.spawn(move || read(&mut second, 0, 32 << 20).len());
+        running.until("a second large one waits", |r| r.server.stats().memory_waiting == 1);
+        assert_eq!(running.server.stats().memory_waits, 1);
+        let group = groups.find("0").unwrap();
+        groups.set(group, crate::server_support::with_bandwidth("0", None)).unwrap();
+        assert_eq!(waits.join().unwrap(), 32 << 20);
+    });
+    assert_eq!(running.server.stats().memory_waiting, 0);
+    running.until_empty();
+}
+
+#[test]
 fn small_requests_of_a_group_go_on_beside_its_large_ones() {
     let groups = Groups::new();
     let running = serve_groups(&groups);

@@ -1,15 +1,13 @@
 //! `Answers`: tracks the requests of a connection and matches the server's replies to them.
 //!
-//! The list has an entry for each request that may be in flight, by index, and holds no payload.
-//! The caller passes received bytes to it. In return it learns where the payload of a read belongs
-//! and when a request has ended; it copies the payload itself. A cookie consists of the index and a
-//! number unique to the request, so that a reply to an earlier request of the same entry is
-//! detected.
+//! The list has an entry for each request that may be in flight, by index, and holds no payload:
+//! the caller learns where the payload of a read belongs, and copies it itself. A cookie consists
+//! of the index and a number unique to the request, so that a reply to an earlier request of the
+//! same entry is detected.
 //!
 //! Invariants: a read succeeds only if each of its bytes arrived exactly once. Bytes outside of the
-//! request, bytes that arrive twice, and replies to no request in flight are errors that end the
-//! connection. Nothing is allocated after [`Answers::new`]. Specification: "Structured replies",
-//! "Structured reply types".
+//! request, bytes that arrive twice, and replies to no request in flight end the connection.
+//! Nothing is allocated after [`Answers::new`]. Specification: "Structured replies".
 
 use thiserror::Error;
 
@@ -21,57 +19,33 @@ use crate::{Command, Errno, ProtocolError, ReplyStyle, Request};
 const PIECES_MAX: usize = 8;
 
 /// Violation of the protocol by the server, after which the caller must close the connection.
+#[allow(missing_docs)] // The messages describe the variants.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AnswerError {
-    /// A message is malformed.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    /// The cookie of a reply does not belong to any request in flight.
-    #[error("the server replied to request {cookie:#x}, which is not in flight")]
-    UnknownCookie {
-        /// Cookie of the reply.
-        cookie: u64,
-    },
-    /// A chunk lies outside the range of its read, or its request is not a read.
+    #[error("the server replied to request {0:#x}, which is not in flight")]
+    UnknownCookie(u64),
     #[error("the server sent {length} bytes at offset {offset} that were not requested")]
-    Outside {
-        /// Offset of the chunk in the export.
-        offset: u64,
-        /// Length of the chunk in bytes.
-        length: u64,
-    },
-    /// A chunk contains bytes of a read that had arrived before.
+    Outside { offset: u64, length: u64 },
     #[error("the server sent {length} bytes at offset {offset} twice")]
-    Twice {
-        /// Offset of the chunk in the export.
-        offset: u64,
-        /// Length of the chunk in bytes.
-        length: u64,
-    },
+    Twice { offset: u64, length: u64 },
     /// The chunks of a read arrive out of order and leave more gaps than the client tracks.
     #[error("the server answered a read with more than 8 separate pieces, out of order")]
     Scattered,
-    /// A read ended without an error before all its bytes arrived.
     #[error("the server answered a read of {asked} bytes with {got} bytes")]
-    Short {
-        /// Length of the read in bytes.
-        asked: u64,
-        /// Number of bytes of the read that arrived.
-        got: u64,
-    },
-    /// A read was answered by a simple reply although structured replies were negotiated.
+    Short { asked: u64, got: u64 },
     #[error("the server sent a simple reply to a read although structured replies were negotiated")]
     NotStructured,
-    /// A block status reply arrived that was not requested.
     #[error("the server sent a block status that was not requested")]
     Status,
 }
 
 /// Meaning of the bytes at the beginning of the input.
+#[allow(missing_docs)] // `at` and `length` are in bytes, `at` from the start of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// More bytes from the server are needed.
     NeedMore,
     /// The chunk needs no action by the caller.
     Nothing,
@@ -79,18 +53,13 @@ pub enum Answer {
     Payload,
     /// A part of a read consists of zeroes.
     Zeroes {
-        /// Index of the request.
         index: u32,
-        /// Start of the zeroes, in bytes from the start of the request.
         at: u64,
-        /// Length of the zeroes in bytes.
         length: u64,
     },
     /// A request has ended, and its entry can be reused.
     Ended {
-        /// Index of the request.
         index: u32,
-        /// Error of the request, or `None` if it succeeded.
         errno: Option<Errno>,
     },
 }
@@ -107,7 +76,6 @@ pub struct Payload {
     last: bool,
 }
 
-/// Header of a chunk that carries data of a read.
 #[derive(Debug, Clone, Copy)]
 struct DataChunk {
     cookie: u64,
@@ -131,7 +99,6 @@ struct ExpectedReply {
 pub struct Answers {
     style: ReplyStyle,
     expected: Box<[Option<ExpectedReply>]>,
-    /// Number of requests so far, modulo 2^32.
     number: u32,
     in_flight: usize,
     newest: u32,
@@ -260,19 +227,17 @@ impl Answers {
         }
     }
 
-    /// Checks a data chunk, and records that its payload comes next.
     fn open(&mut self, chunk: DataChunk) -> Result<Answer, AnswerError> {
         let (index, at) = self.place(chunk)?;
         self.payload = Some(Payload { index, at, left: chunk.length, last: chunk.last });
         Ok(Answer::Payload)
     }
 
-    /// Finds the request that a reply's cookie belongs to.
     fn entry(&mut self, cookie: u64) -> Result<(u32, &mut ExpectedReply), AnswerError> {
         let index = cookie as u32;
         let entry = self.expected.get_mut(index as usize).and_then(Option::as_mut);
         let entry = entry.filter(|entry| entry.cookie == cookie);
-        entry.map(|entry| (index, entry)).ok_or(AnswerError::UnknownCookie { cookie })
+        entry.map(|entry| (index, entry)).ok_or(AnswerError::UnknownCookie(cookie))
     }
 
     /// Records the range of an arriving chunk. Returns the request's index, and the chunk's
@@ -291,7 +256,6 @@ impl Answers {
         }
     }
 
-    /// Ends a request, and checks that all bytes of a read have arrived.
     fn end(&mut self, index: u32) -> Result<Answer, AnswerError> {
         let entry = self.expected[index as usize].take().expect("it was in flight just now");
         self.in_flight -= 1;
@@ -321,7 +285,6 @@ impl ReceivedPieces {
         self.list[..self.len].iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Adds `start..end`, which must not be empty.
     fn add(&mut self, start: u64, end: u64) -> PieceInsert {
         // Finds the first piece that ends after `start`.
         let known = &self.list[..self.len];

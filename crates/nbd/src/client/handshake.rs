@@ -1,8 +1,5 @@
 //! The client's side of the negotiation, as a state machine over bytes.
 //!
-//! The client can negotiate with any NBD server. The caller passes received bytes; bytes to send
-//! are appended to a buffer of the caller.
-//!
 //! The states are: greeting; optionally TLS, which the caller has to start; reply style, where each
 //! refusal falls back to the next simpler one; optionally `OPT_SET_META_CONTEXT` for
 //! `base:allocation`; `OPT_GO`, or `OPT_INFO` and `OPT_ABORT` to query an export only;
@@ -10,8 +7,8 @@
 //! message; end.
 //!
 //! Invariants: one option is outstanding at a time. No bytes are consumed after the last message
-//! that the negotiation needs. Information of unknown types is ignored. Specification: "Fixed
-//! newstyle negotiation", "Option types", "Block size constraints".
+//! that the negotiation needs. Specification: "Fixed newstyle negotiation", "Option types", "Block
+//! size constraints".
 
 use crate::wire::{
     BASE_ALLOCATION, EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES,
@@ -26,7 +23,6 @@ use crate::{ProtocolError, ReplyStyle, TransmissionFlags};
 /// Longest data of an option reply that is accepted, in bytes.
 pub const REPLY_DATA_BYTES_MAX: u32 = 64 * 1024;
 
-/// Maximum number of exports listed in an error.
 const LISTED_MAX: usize = 32;
 
 /// Result of a client's negotiation.
@@ -63,7 +59,6 @@ pub enum ClientProgress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientHandshakeState {
     Greeting,
-    /// `OPT_STARTTLS` was sent.
     StartTls,
     /// The server agreed to TLS, which has not started.
     Securing,
@@ -71,8 +66,7 @@ enum ClientHandshakeState {
     Context,
     Go,
     ExportName,
-    /// The export does not exist. The client has requested the list of exports for its error
-    /// message.
+    /// Waits for the list of exports, which the error message names.
     List,
     Over,
 }
@@ -91,7 +85,6 @@ pub struct ClientHandshake {
     /// True once the size and flags of the export are known.
     described: bool,
     session: ClientSession,
-    /// Exports that the server listed.
     known: Vec<String>,
 }
 
@@ -100,7 +93,6 @@ impl ClientHandshake {
     /// Replies will have the style `want`, or a simpler one if the server does not support `want`.
     ///
     /// # Errors
-    ///
     /// [`ProtocolError::BadField`] if the name is longer than 4096 bytes or contains a NUL.
     pub fn new(name: &str, want: ReplyStyle) -> Result<Self, ProtocolError> {
         if name.len() > STRING_BYTES_MAX || name.contains('\0') {
@@ -148,7 +140,6 @@ impl ClientHandshake {
     /// Continues after TLS has started. Appends the next bytes, which must be sent through TLS.
     ///
     /// # Panics
-    ///
     /// If the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
         assert!(self.state == ClientHandshakeState::Securing, "the server agreed to TLS just now");
@@ -174,7 +165,6 @@ impl ClientHandshake {
         ProtocolError::NoExport { name: self.name.clone(), known: self.known.clone() }
     }
 
-    /// Adds one export of the server's list.
     fn listed(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
         let mut reader = Reader::new(data);
         let name = reader.u32().and_then(|length| reader.bytes(length as usize));
@@ -189,7 +179,6 @@ impl ClientHandshake {
     /// with more.
     ///
     /// # Errors
-    ///
     /// The server violated the protocol, or refused ([`ProtocolError::Refused`]).
     pub fn feed(
         &mut self,
@@ -236,7 +225,7 @@ impl ClientHandshake {
         }
         let Some(flags) = reader.u16() else { return Ok(None) };
         if flags & FLAG_FIXED_NEWSTYLE == 0 {
-            return Err(ProtocolError::NotFixedNewstyle { flags });
+            return Err(ProtocolError::NotFixedNewstyle(flags));
         }
         self.no_zeroes = flags & FLAG_NO_ZEROES != 0;
         let zeroes = if self.no_zeroes { FLAG_C_NO_ZEROES } else { 0 };
@@ -259,7 +248,6 @@ impl ClientHandshake {
         }
     }
 
-    /// Continues after the reply style was negotiated.
     fn styled(&mut self, out: &mut Vec<u8>) {
         if !self.wants_allocation || self.session.style == ReplyStyle::Simple {
             return self.go(out);

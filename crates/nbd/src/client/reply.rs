@@ -1,11 +1,7 @@
-//! Parser of replies for clients: reads headers of replies and chunks.
+//! Parser of replies for clients: reads headers of replies and chunks. The data follow.
 //!
-//! This parser checks all replies that a server sends in the transmission phase. The caller passes
-//! received bytes; data are not copied, and the caller reads them after the header.
-//!
-//! Invariants: never panics, and never reports more header bytes than were passed. Messages are
-//! borrowed, not copied. Lengths are bounded before they are used. Specification: "Simple reply
-//! message", "Structured reply types", and the rules for unknown types.
+//! Invariants: never panics, and never reports more header bytes than were passed. Lengths are
+//! bounded before they are used. Specification: "Simple reply message", "Structured reply types".
 
 use crate::status::DESCRIPTORS_MAX;
 use crate::wire::{
@@ -21,89 +17,63 @@ pub const DATA_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Longest error chunk that a client accepts, in bytes.
 pub const ERROR_BYTES_MAX: u64 = 2 * STRING_BYTES_MAX as u64;
 
-/// A reply, or one chunk of a reply.
+/// A reply, or one chunk of a reply. `cookie` is the request's, offsets are positions in the
+/// export, lengths are at least 1, and `last` is true for the last chunk of a reply.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerReply<'a> {
     /// A complete reply. If it answers a read without an error, the data follow.
     Simple {
-        /// Cookie of the request.
         cookie: u64,
-        /// Error of the request, or `None` if it succeeded.
         errno: Option<Errno>,
     },
     /// Data of a read; `length` bytes follow.
     Data {
-        /// Cookie of the request.
         cookie: u64,
-        /// Offset of the data in the export.
         offset: u64,
-        /// Number of bytes that follow, at least 1.
         length: u64,
-        /// True if this is the last chunk of the reply.
         last: bool,
     },
-    /// A part of a read that consists of zeroes; nothing follows.
     Hole {
-        /// Cookie of the request.
         cookie: u64,
-        /// Offset of the zeroes in the export.
         offset: u64,
-        /// Length of the zeroes in bytes, at least 1.
         length: u64,
-        /// True if this is the last chunk of the reply.
         last: bool,
     },
-    /// End of a reply without further data.
     Done {
-        /// Cookie of the request.
         cookie: u64,
     },
-    /// Failure of a request.
     Error {
-        /// Cookie of the request.
         cookie: u64,
-        /// Error of the request.
         errno: Errno,
         /// Offset in the export at which the request failed, if the server stated it.
         at: Option<u64>,
-        /// Error message of the server; it may be empty.
         message: &'a str,
-        /// True if this is the last chunk of the reply.
         last: bool,
     },
     /// Block status; descriptors follow, see [`crate::status::descriptors`].
     Status {
-        /// Cookie of the request.
         cookie: u64,
         /// ID of the metadata context.
         context_id: u32,
-        /// Size of the descriptors: 32 or 64 bits per field.
         width: DescriptorWidth,
         /// Bytes of descriptors that follow, at least one descriptor.
         descriptor_bytes: u64,
-        /// True if this is the last chunk of the reply.
         last: bool,
     },
 }
 
 /// Result of [`parse_reply`].
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyParsed<'a> {
-    /// The header is not complete yet.
     NeedMore,
-    /// A reply or a chunk.
-    Reply {
-        /// Parsed contents of the reply's header.
-        reply: ServerReply<'a>,
-        /// Length of the header in bytes; data or descriptors follow it.
-        header_bytes: usize,
-    },
+    Reply { reply: ServerReply<'a>, header_bytes: usize },
 }
 
 /// Parses the reply header at the front of `input`.
 ///
 /// # Errors
-///
 /// [`ProtocolError::BadMagic`] or [`ProtocolError::BadField`] if the server violated the protocol;
 /// the connection must be closed.
 pub fn parse_reply(input: &[u8], style: ReplyStyle) -> Result<ReplyParsed<'_>, ProtocolError> {
@@ -131,7 +101,6 @@ pub fn parse_reply(input: &[u8], style: ReplyStyle) -> Result<ReplyParsed<'_>, P
     })
 }
 
-/// Result of parsing a header; `None` if it is not complete.
 type ParsedHeader<'a> = Option<Result<ServerReply<'a>, ProtocolError>>;
 
 fn simple<'a>(reader: &mut Reader<'a>) -> ParsedHeader<'a> {

@@ -1,9 +1,6 @@
-//! NBD URIs: the address of a server, and the name of an export on it.
+//! NBD URIs: `nbd://host[:port]/name` and `nbd+unix:///name?socket=/path`.
 //!
-//! Parses `nbd://host[:port]/name` and `nbd+unix:///name?socket=/path`. The programs call this with
-//! an argument of the command line.
-//!
-//! Invariants: an unknown part is an error that names it; it is never ignored. Name and socket are
+//! An unknown part is an error that names it; it is never ignored. Name and socket are
 //! percent-decoded exactly once. Specification: `doc/uri.md`; generic syntax: RFC 3986.
 
 use std::ffi::OsString;
@@ -15,18 +12,15 @@ use crate::wire::{PORT_DEFAULT, STRING_BYTES_MAX};
 use thiserror::Error;
 
 /// Address of an NBD server.
+#[allow(missing_docs)] // The names say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// TCP address.
     Tcp {
-        /// Host name or address, without the brackets of IPv6.
         host: String,
-        /// Port, 10809 by default.
         port: u16,
     },
     /// Unix socket. A path that begins with a NUL is the name of an abstract socket.
     Unix {
-        /// Path of the socket.
         path: PathBuf,
     },
 }
@@ -51,69 +45,30 @@ pub struct NbdUri {
 }
 
 /// Reason why a text is not a usable NBD URI.
+#[allow(missing_docs)] // The messages describe the variants.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UriError {
-    /// The scheme is not `nbd://` or `nbd+unix://`.
-    #[error("unknown scheme in {uri:?}; write nbd://host/name or nbd+unix:///name?socket=/path")]
-    Scheme {
-        /// The complete text.
-        uri: String,
-    },
-    /// The scheme demands TLS: `nbds://` or `nbds+unix://`.
-    #[error("{uri:?} demands TLS, which this client does not support; use nbd: or nbd+unix:")]
-    Tls {
-        /// The complete text.
-        uri: String,
-    },
-    /// The URI has a user name before an `@`.
-    #[error("the user name {user:?} has a meaning only with TLS; remove it")]
-    User {
-        /// User name, as found before the `@`.
-        user: String,
-    },
-    /// A TCP URI has no host, or a Unix URI has one.
-    #[error("{authority:?} is not a valid host here; nbd: needs a host, nbd+unix: must have none")]
-    Host {
-        /// Host part of the URI as written.
-        authority: String,
-    },
-    /// The port is not 1 to 65535.
-    #[error("{port:?} is not a port from 1 to 65535")]
-    Port {
-        /// Port as written after the colon.
-        port: String,
-    },
-    /// A `%` is not followed by two hexadecimal digits, or the decoded text is not UTF-8.
-    #[error("bad percent-encoding in {text:?}")]
-    Percent {
-        /// Part of the URI that contains the invalid percent encoding.
-        text: String,
-    },
-    /// The export name is too long or contains a NUL.
-    #[error("the export name {name:?} is longer than 4096 bytes or has a NUL")]
-    Name {
-        /// Name after decoding.
-        name: String,
-    },
-    /// A Unix URI has no `socket=`, or an empty one.
-    #[error("{uri:?} has no socket; add ?socket=/path")]
-    NoSocket {
-        /// The complete text.
-        uri: String,
-    },
-    /// A query parameter is unknown, or given twice.
-    #[error("unknown or repeated parameter {parameter:?}; nbd+unix: takes one socket=, nbd: none")]
-    Parameter {
-        /// Name of the parameter.
-        parameter: String,
-    },
-    /// The URI has a fragment after a `#`.
-    #[error("an NBD URI has no fragment, but {fragment:?} follows the #")]
-    Fragment {
-        /// Text after the `#`.
-        fragment: String,
-    },
+    #[error("unknown scheme in {0:?}; write nbd://host/name or nbd+unix:///name?socket=/path")]
+    Scheme(String),
+    #[error("{0:?} demands TLS, which this client does not support; use nbd: or nbd+unix:")]
+    Tls(String),
+    #[error("the user name {0:?} has a meaning only with TLS; remove it")]
+    User(String),
+    #[error("{0:?} is not a valid host here; nbd: needs a host, nbd+unix: must have none")]
+    Host(String),
+    #[error("{0:?} is not a port from 1 to 65535")]
+    Port(String),
+    #[error("bad percent-encoding in {0:?}")]
+    Percent(String),
+    #[error("the export name {0:?} is longer than 4096 bytes or has a NUL")]
+    Name(String),
+    #[error("{0:?} has no socket; add ?socket=/path")]
+    NoSocket(String),
+    #[error("unknown or repeated parameter {0:?}; nbd+unix: takes one socket=, nbd: none")]
+    Parameter(String),
+    #[error("an NBD URI has no fragment, but {0:?} follows the #")]
+    Fragment(String),
 }
 
 impl std::str::FromStr for NbdUri {
@@ -121,9 +76,9 @@ impl std::str::FromStr for NbdUri {
 
     fn from_str(uri: &str) -> Result<Self, UriError> {
         let whole = || uri.to_owned();
-        let (scheme, rest) = uri.split_once("://").ok_or(UriError::Scheme { uri: whole() })?;
+        let (scheme, rest) = uri.split_once("://").ok_or(UriError::Scheme(whole()))?;
         if let Some((_, fragment)) = rest.split_once('#') {
-            return Err(UriError::Fragment { fragment: fragment.to_owned() });
+            return Err(UriError::Fragment(fragment.to_owned()));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -136,30 +91,30 @@ impl std::str::FromStr for NbdUri {
                 tcp(authority)?
             }
             "nbd+unix" if authority.is_empty() => {
-                Address::Unix { path: socket(query)?.ok_or(UriError::NoSocket { uri: whole() })? }
+                Address::Unix { path: socket(query)?.ok_or(UriError::NoSocket(whole()))? }
             }
-            "nbd+unix" => return Err(UriError::Host { authority: authority.to_owned() }),
-            "nbds" | "nbds+unix" => return Err(UriError::Tls { uri: whole() }),
-            _ => return Err(UriError::Scheme { uri: whole() }),
+            "nbd+unix" => return Err(UriError::Host(authority.to_owned())),
+            "nbds" | "nbds+unix" => return Err(UriError::Tls(whole())),
+            _ => return Err(UriError::Scheme(whole())),
         };
         Ok(NbdUri { address, name })
     }
 }
 
 fn export_name(path: &str) -> Result<String, UriError> {
-    let name = String::from_utf8(percent_decode(path)?)
-        .map_err(|_| UriError::Percent { text: path.to_owned() })?;
+    let name =
+        String::from_utf8(percent_decode(path)?).map_err(|_| UriError::Percent(path.to_owned()))?;
     if name.len() > STRING_BYTES_MAX || name.contains('\0') {
-        return Err(UriError::Name { name });
+        return Err(UriError::Name(name));
     }
     Ok(name)
 }
 
 fn tcp(authority: &str) -> Result<Address, UriError> {
     if let Some((user, _)) = authority.rsplit_once('@') {
-        return Err(UriError::User { user: user.to_owned() });
+        return Err(UriError::User(user.to_owned()));
     }
-    let bad_host = || UriError::Host { authority: authority.to_owned() };
+    let bad_host = || UriError::Host(authority.to_owned());
     let (host, rest) = match authority.strip_prefix('[') {
         Some(inside) => inside.split_once(']').ok_or_else(bad_host)?,
         None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
@@ -180,7 +135,7 @@ fn port(digits: &str) -> Result<u16, UriError> {
     let decimal = digits.bytes().all(|byte| byte.is_ascii_digit());
     match digits.parse() {
         Ok(port) if decimal && port != 0 => Ok(port),
-        _ => Err(UriError::Port { port: digits.to_owned() }),
+        _ => Err(UriError::Port(digits.to_owned())),
     }
 }
 
@@ -190,7 +145,7 @@ fn parameters(query: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 fn unknown_parameter(parameter: &str) -> UriError {
-    UriError::Parameter { parameter: parameter.to_owned() }
+    UriError::Parameter(parameter.to_owned())
 }
 
 fn socket(query: &str) -> Result<Option<PathBuf>, UriError> {
@@ -205,7 +160,7 @@ fn socket(query: &str) -> Result<Option<PathBuf>, UriError> {
 }
 
 fn percent_decode(text: &str) -> Result<Vec<u8>, UriError> {
-    let bad = || UriError::Percent { text: text.to_owned() };
+    let bad = || UriError::Percent(text.to_owned());
     let mut bytes = text.bytes();
     let mut out = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {

@@ -132,7 +132,7 @@ fn servers_that_lie_about_reads_are_found_out() {
             AnswerError::Outside { offset: u64::MAX, length: u32::MAX.into() },
         ),
         (|cookie| simple(cookie, 0), AnswerError::NotStructured),
-        (|cookie| done(cookie + 1), AnswerError::UnknownCookie { cookie: 1 << 32 | 1 }),
+        (|cookie| done(cookie + 1), AnswerError::UnknownCookie(1 << 32 | 1)),
         (|cookie| chunk(cookie, (REPLY_TYPE_BLOCK_STATUS, 1), &[0; 12]), AnswerError::Status),
     ];
     for (lie, error) in lies {
@@ -145,7 +145,7 @@ fn servers_that_lie_about_reads_are_found_out() {
 fn second_reply_and_one_to_an_old_user_belong_to_nobody() {
     let (mut answers, cookies) = expecting(ReplyStyle::Simple, &[(Command::Flush, 0, 0)]);
     play(&mut answers, &simple(cookies[0], 0)).unwrap();
-    let unknown = Err(AnswerError::UnknownCookie { cookie: cookies[0] });
+    let unknown = Err(AnswerError::UnknownCookie(cookies[0]));
     assert_eq!(play(&mut answers, &simple(cookies[0], 0)), unknown);
     let mut next = Request { cookie: 0, flags: 0, command: Command::Flush, offset: 0, length: 0 };
     answers.expect(0, &mut next);

@@ -43,7 +43,7 @@ fn client_and_server_agree_on_every_style() {
     for want in STYLES {
         let (_, _, agreed) = converse("disk", want);
         let (client, server) = agreed.unwrap();
-        assert_eq!((client.style, server.style(), server.export), (want, want, 0));
+        assert_eq!((client.style, server.style, server.export), (want, want, 0));
         assert_eq!((client.size_bytes, client.flags), (1 << 30, ALL_FLAGS.negotiated(want)));
         let blocks = (client.block_min, client.block_preferred, client.block_max);
         assert_eq!(blocks, (512, 4096, 1 << 25));
@@ -138,7 +138,7 @@ fn client_refuses_servers_that_break_the_protocol() {
     };
     let greeting = b"NBDMAGICIHAVEOPT\0\x03".to_vec();
     assert!(matches!(end(b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53"), ProtocolError::BadMagic { .. }));
-    assert_eq!(end(b"NBDMAGICIHAVEOPT\0\0"), ProtocolError::NotFixedNewstyle { flags: 0 });
+    assert_eq!(end(b"NBDMAGICIHAVEOPT\0\0"), ProtocolError::NotFixedNewstyle(0));
     let wrong = [greeting.clone(), reply(OPT_LIST, REP_ACK, &[])].concat();
     assert_eq!(end(&wrong), ProtocolError::WrongOption { found: OPT_LIST, expected: OPT_GO });
     let early = [greeting.clone(), reply(OPT_GO, REP_ACK, &[])].concat();

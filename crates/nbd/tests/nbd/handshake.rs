@@ -7,7 +7,9 @@ use millrace_nbd::handshake::{
     BASE_ALLOCATION_ID, OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX, OPTIONS_PER_EXPORT,
 };
 use millrace_nbd::wire::*;
-use millrace_nbd::{Handshake, Progress, ProtocolError, Session, TlsMode, TransmissionFlags};
+use millrace_nbd::{
+    Handshake, Progress, ProtocolError, ReplyStyle, Session, TlsMode, TransmissionFlags,
+};
 
 fn ready(end: Result<Progress, ProtocolError>) -> Session {
     match end {
@@ -33,7 +35,7 @@ fn greeting_is_the_18_bytes_of_fixed_newstyle() {
 #[test]
 fn unknown_client_flags_close_the_connection() {
     let (_, _, end) = play(&[0, 0, 0, 7], &[]);
-    assert_eq!(end, Err(ProtocolError::ClientFlags { flags: 7 }));
+    assert_eq!(end, Err(ProtocolError::ClientFlags(7)));
 }
 
 #[test]
@@ -41,7 +43,7 @@ fn without_fixed_newstyle_only_export_name_is_allowed() {
     let mut bytes = vec![0, 0, 0, 0];
     put_option(&mut bytes, OPT_LIST, &[]);
     let (_, _, end) = play(&bytes, &[]);
-    assert_eq!(end, Err(ProtocolError::OptionWithoutFixedNewstyle { option: OPT_LIST }));
+    assert_eq!(end, Err(ProtocolError::OptionWithoutFixedNewstyle(OPT_LIST)));
     let mut bytes = vec![0, 0, 0, 0];
     put_option(&mut bytes, OPT_EXPORT_NAME, b"disk");
     let (out, used, end) = play(&bytes, &[]);
@@ -53,7 +55,7 @@ fn without_fixed_newstyle_only_export_name_is_allowed() {
 fn export_name_answers_size_and_flags_without_zeroes() {
     let (out, end) = negotiate(&[(OPT_EXPORT_NAME, b"disk".to_vec())]);
     let session = ready(end);
-    assert_eq!((session.export, session.no_zeroes, session.structured), (0, true, false));
+    assert_eq!((session.export, session.no_zeroes, session.style), (0, true, ReplyStyle::Simple));
     // DF (bit 7) is hidden from a client without structured replies.
     assert_eq!(out, [0, 0, 0, 0, 0x40, 0, 0, 0, 0x0d, 0x6d]);
     assert_eq!(ALL_FLAGS.bits(), 0x0ded);
@@ -62,7 +64,7 @@ fn export_name_answers_size_and_flags_without_zeroes() {
 #[test]
 fn export_name_that_cannot_be_granted_closes() {
     let why = |name: &[u8]| match negotiate(&[(OPT_EXPORT_NAME, name.to_vec())]).1 {
-        Err(ProtocolError::ExportName { why }) => why,
+        Err(ProtocolError::ExportName(why)) => why,
         other => panic!("{other:?}"),
     };
     assert_eq!(why(b"none"), "no such export");
@@ -71,7 +73,7 @@ fn export_name_that_cannot_be_granted_closes() {
     assert_eq!(why(&[b'a'; 70_000]), "the name is longer than 4096 bytes");
     let extended = [(OPT_EXTENDED_HEADERS, vec![]), (OPT_EXPORT_NAME, vec![])];
     let why = "extended headers need OPT_GO";
-    assert_eq!(negotiate(&extended).1, Err(ProtocolError::ExportName { why }));
+    assert_eq!(negotiate(&extended).1, Err(ProtocolError::ExportName(why)));
 }
 
 #[test]
@@ -137,14 +139,14 @@ fn go_is_ready_and_leaves_the_first_request_alone() {
     bytes.extend_from_slice(&REQUEST_MAGIC.to_be_bytes());
     let (_, used, end) = play(&bytes, &[]);
     let session = ready(end);
-    assert_eq!((used, session.export, session.structured), (all, 1, true));
+    assert_eq!((used, session.export, session.style), (all, 1, ReplyStyle::Structured));
 }
 
 #[test]
 fn structured_replies_show_df_and_are_negotiated_once() {
     let options = [(OPT_STRUCTURED_REPLY, vec![]), (OPT_EXPORT_NAME, vec![])];
     let (out, end) = negotiate(&options);
-    assert!(ready(end).structured);
+    assert_eq!(ready(end).style, ReplyStyle::Structured);
     assert!(out.ends_with(&[0x0d, 0xed]));
     let once = (OPT_STRUCTURED_REPLY, vec![]);
     assert_eq!(last_kind(std::slice::from_ref(&once)), REP_ACK);
@@ -160,7 +162,7 @@ fn extended_headers_win_over_structured_replies() {
     assert_eq!(last_kind(&[extended.clone(), extended.clone()]), REP_ERR_INVALID);
     assert_eq!(last_kind(&[(OPT_EXTENDED_HEADERS, vec![0])]), REP_ERR_INVALID);
     let go = (OPT_GO, info_data("", &[]));
-    assert!(ready(negotiate(&[extended, go]).1).extended);
+    assert_eq!(ready(negotiate(&[extended, go]).1).style, ReplyStyle::Extended);
 }
 
 #[test]
@@ -249,7 +251,7 @@ fn options_and_answers_are_bounded() {
     let max = OPTIONS_MAX + 2 * OPTIONS_PER_EXPORT;
     let options = vec![(OPT_STARTTLS, vec![]); max as usize + 1];
     let end = negotiate(&options).1;
-    assert_eq!(end, Err(ProtocolError::TooManyOptions { max }));
+    assert_eq!(end, Err(ProtocolError::TooManyOptions(max)));
     let text = "x".repeat(4096);
     let exports: Vec<_> = (0..900)
         .map(|n| super::ExportInfo { name: n.to_string(), description: text.clone(), ..disk() })
@@ -257,7 +259,7 @@ fn options_and_answers_are_bounded() {
     let (mut handshake, mut out) = (Handshake::new(), Vec::new());
     let options = stream(&vec![(OPT_LIST, vec![]); 4]);
     let (_, end) = feed_whole(&mut handshake, &exports, &options, &mut out);
-    assert!(matches!(end, Err(ProtocolError::TooManyReplyBytes { .. })), "{end:?}");
+    assert!(matches!(end, Err(ProtocolError::TooManyReplyBytes(_))), "{end:?}");
     assert_eq!(handshake.feed(&exports, &options, &mut out), Ok((0, Progress::Closed)));
 }
 
@@ -329,7 +331,7 @@ fn without_tls_a_server_that_requires_it_answers_nothing_else() {
     }
     let (_, out, end) = with_tls(TlsMode::Required, &[(OPT_EXPORT_NAME, b"disk".to_vec())]);
     let why = "this server requires TLS, but the client requested an export without it";
-    assert_eq!((out, end), (vec![], Err(ProtocolError::ExportName { why })));
+    assert_eq!((out, end), (vec![], Err(ProtocolError::ExportName(why))));
     let (_, _, end) = with_tls(TlsMode::Required, &[(OPT_ABORT, vec![])]);
     assert_eq!(end, Ok(Progress::Closed));
     let (_, out, _) = with_tls(TlsMode::Offered, &[(OPT_LIST, vec![])]);
@@ -359,7 +361,7 @@ fn tls_forgets_what_was_negotiated_before() {
         let (used, end) = handshake.feed(&catalog, &go, &mut out).unwrap();
         let session = ready(Ok(end));
         assert_eq!(used, go.len());
-        assert!(!session.structured && !session.extended && !session.block_sizes);
+        assert!(session.style == ReplyStyle::Simple && !session.block_sizes);
         assert!(session.base_allocation.is_none() && session.no_zeroes);
         let text = b"TLS is in use already".to_vec();
         assert_eq!(answers(&out)[0], (OPT_STARTTLS, REP_ERR_INVALID, text));
@@ -372,7 +374,7 @@ fn bytes_that_came_along_with_request_for_tls_end_connection() {
         let (mut handshake, _, end) =
             with_tls(TlsMode::Offered, &[(OPT_STARTTLS, vec![]), option.clone()]);
         let bytes = OPTION_HEADER_BYTES + option.1.len();
-        assert_eq!(end, Err(ProtocolError::BytesAfterStartTls { bytes }));
+        assert_eq!(end, Err(ProtocolError::BytesAfterStartTls(bytes)));
         assert_eq!(
             handshake.feed(&super::catalog(), &[], &mut Vec::new()),
             Ok((0, Progress::Closed))

@@ -53,14 +53,7 @@ fn catalog() -> Vec<ExportInfo> {
 }
 
 fn session(style: ReplyStyle) -> Session {
-    Session {
-        export: 0,
-        structured: style == ReplyStyle::Structured,
-        base_allocation: None,
-        no_zeroes: true,
-        block_sizes: true,
-        extended: style == ReplyStyle::Extended,
-    }
+    Session { export: 0, style, base_allocation: None, no_zeroes: true, block_sizes: true }
 }
 
 /// Client flags (fixed newstyle, no zeroes) and then the options.

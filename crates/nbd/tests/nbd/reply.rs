@@ -195,7 +195,7 @@ fn block_status_bounds_the_number_of_descriptors() {
         status(ReplyStyle::Structured, QUERY, &[HOLE, DATA, HOLE, DATA], 24 + 16 + 7).unwrap();
     assert_eq!(descriptors(&got[24..], DescriptorWidth::Bits32).collect::<Vec<_>>(), [HOLE, DATA]);
     let no_room = status(ReplyStyle::Structured, QUERY, &[DATA], 31);
-    assert_eq!(no_room, Err(StatusError::NoRoom { len_bytes: 31 }));
+    assert_eq!(no_room, Err(StatusError::NoRoom(31)));
     let none = status(ReplyStyle::Structured, QUERY, &[], 128);
     assert_eq!(none, Err(StatusError::NoExtent));
     let simple = status(ReplyStyle::Simple, QUERY, &[DATA], 128);

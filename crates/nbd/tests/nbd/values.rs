@@ -1,9 +1,9 @@
 //! The numbers of the specification, spelled out once more, and the sets of bits made of them.
 
-use super::{STYLES, session};
+use super::STYLES;
 use millrace_nbd::status::DESCRIPTORS_MAX;
 use millrace_nbd::wire::*;
-use millrace_nbd::{Command, ReplyStyle, Request, Session, TransmissionFlags};
+use millrace_nbd::{Command, ReplyStyle, Request, TransmissionFlags};
 
 #[test]
 fn flags_and_errors_have_the_values_of_the_specification() {
@@ -82,16 +82,7 @@ fn df_is_shown_with_chunks_and_fast_zero_beside_write_zeroes() {
 }
 
 #[test]
-fn extended_headers_win_and_commands_are_numbers() {
-    for (extended, structured, style) in [
-        (false, false, ReplyStyle::Simple),
-        (false, true, ReplyStyle::Structured),
-        (true, false, ReplyStyle::Extended),
-        (true, true, ReplyStyle::Extended),
-    ] {
-        let session = Session { extended, structured, ..session(ReplyStyle::Simple) };
-        assert_eq!(session.style(), style);
-    }
+fn commands_are_numbers() {
     for number in 0..20 {
         let command = Command::from_wire(number);
         assert_eq!(command.to_wire(), number);

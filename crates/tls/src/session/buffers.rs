@@ -1,7 +1,4 @@
-//! Ciphertext buffers of a session: one for received bytes that are not consumed, one for bytes to
-//! send.
-//!
-//! Only the session calls this module.
+//! Ciphertext buffers of a session: received bytes that are not consumed, and bytes to send.
 //!
 //! Invariants: the output's memory never moves, and its bytes are not overwritten before they were
 //! sent. Messages of rustls for which there is no room wait, and no record overtakes them.
@@ -19,7 +16,6 @@ const RECORD_BYTES_MAX: usize = RECORD_BYTES + 128;
 /// receive.
 const MOVE_BYTES_MAX: usize = 4096;
 
-/// Buffer of received ciphertext.
 pub(super) struct Incoming {
     buffer: Box<[u8]>,
     start: usize,
@@ -66,7 +62,6 @@ impl Incoming {
         &mut self.buffer[self.start..self.end]
     }
 
-    /// Returns the part that is passed to rustls.
     pub(super) fn shown(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start..self.shown]
     }
@@ -87,7 +82,6 @@ impl Incoming {
         self.shown > before
     }
 
-    /// Returns true if the buffer is full and nothing of it was consumed.
     pub(super) fn is_full(&self) -> bool {
         self.end - self.start == self.buffer.len()
     }
@@ -100,7 +94,6 @@ impl Incoming {
     }
 }
 
-/// Buffer of ciphertext to send.
 pub(super) struct Outgoing {
     buffer: Box<[u8]>,
     start: usize,
@@ -153,12 +146,10 @@ impl Outgoing {
         }
     }
 
-    /// Returns true if a record may be added.
     pub(super) fn has_room(&self) -> bool {
         self.control.is_empty() && self.buffer.len() - self.end >= RECORD_BYTES_MAX
     }
 
-    /// Returns the memory for the next record.
     pub(super) fn record_room(&mut self) -> &mut [u8] {
         &mut self.buffer[self.end..]
     }

@@ -1,11 +1,9 @@
 //! Runs rustls's state machine, until TLS 1.3 records are handled without rustls.
 //!
-//! `Engine` owns the rustls connection and interprets its states. The session calls it.
-//!
 //! Invariants: each call passes the unconsumed ciphertext to rustls again, because rustls keeps
 //! positions in it between calls, and then more ciphertext, one record at a time. rustls never sees
-//! bytes after the end of a TLS 1.3 handshake. (Otherwise it would delay its reply to a key update
-//! until its next record.)
+//! bytes after the end of a TLS 1.3 handshake: it would delay its reply to a key update until its
+//! next record.
 
 use std::sync::Arc;
 
@@ -20,12 +18,11 @@ use rustls::unbuffered::{
 use super::buffers::Incoming;
 use super::records::{KeySecrets, RecordLayer};
 use crate::config::ClientConfig;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 
 /// Room for a close notification and a key update before it, in bytes.
 const CLOSE_BYTES_MAX: usize = 1024;
 
-/// The TLS implementation that a session uses at present.
 pub(super) enum Engine {
     Server(Box<UnbufferedServerConnection>),
     Client(Box<UnbufferedClientConnection>),
@@ -35,7 +32,6 @@ pub(super) enum Engine {
     Stopped(rustls::Error),
 }
 
-/// Outcome of one step of the TLS state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TurnOutcome {
     /// This many bytes of plaintext were written to the caller's memory; further bytes are kept.
@@ -46,7 +42,6 @@ pub(super) enum TurnOutcome {
     Blocked,
 }
 
-/// Results of one step of the TLS state machine.
 pub(super) struct TurnResult {
     pub(super) step: Result<TurnOutcome, rustls::Error>,
     /// TLS messages that must be sent to the peer.
@@ -75,7 +70,6 @@ pub(super) enum WriteAction<'a> {
     Nothing,
     /// Encrypt the bytes of the first slice as a record into the second.
     Record(&'a [u8], &'a mut [u8]),
-    /// Write the close notification of this side.
     Close,
 }
 
@@ -94,7 +88,7 @@ impl PlaintextSink<'_> {
         room.get_mut(self.filled..).unwrap_or_default()
     }
 
-    /// Takes plaintext. Returns how many bytes were copied to the caller's memory.
+    /// Returns how many bytes were copied to the caller's memory.
     pub(super) fn take(&mut self, plain: &[u8]) -> usize {
         let room = self.room();
         let (now, later) = plain.split_at(plain.len().min(room.len()));
@@ -108,7 +102,7 @@ impl PlaintextSink<'_> {
 impl Engine {
     pub(super) fn server(config: Arc<rustls::ServerConfig>) -> Result<Engine, Error> {
         let made = UnbufferedServerConnection::new(config);
-        made.map(|one| Engine::Server(Box::new(one))).map_err(|error| cannot_start(&error))
+        made.map(|one| Engine::Server(Box::new(one))).map_err(|error| Error::of_set_up(&error))
     }
 
     pub(super) fn client(
@@ -116,7 +110,7 @@ impl Engine {
         name: ServerName<'static>,
     ) -> Result<Engine, Error> {
         let made = UnbufferedClientConnection::new(Arc::clone(&config.config), name);
-        made.map(|one| Engine::Client(Box::new(one))).map_err(|error| cannot_start(&error))
+        made.map(|one| Engine::Client(Box::new(one))).map_err(|error| Error::of_set_up(&error))
     }
 
     /// Advances by one state. Plaintext is written to `plain.0`, and to `plain.1` if there is no
@@ -205,10 +199,6 @@ impl Engine {
             _ => "TLS".to_owned(),
         }
     }
-}
-
-fn cannot_start(error: &rustls::Error) -> Error {
-    Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
 }
 
 fn handle<Data>(

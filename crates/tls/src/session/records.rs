@@ -1,10 +1,6 @@
 //! Record layer of TLS 1.3 after the handshake (RFC 8446, sections 4.6, 5 and 6). It decrypts
 //! records directly to the destination of the plaintext, and encrypts them from its source.
 //!
-//! `RecordLayer` owns the keys of both directions and handles all messages other than plaintext:
-//! alerts, key updates, tickets. rustls keeps the secrets from which the next keys are derived. The
-//! engine calls it; it calls the ciphers of aws-lc-rs.
-//!
 //! Invariants: a record that cannot be decrypted ends the session, and no byte of it is returned. A
 //! key encrypts no more records than its cipher allows. The number of consecutive records without
 //! plaintext that a peer may send is limited.
@@ -27,19 +23,15 @@ use super::engine::{PlaintextSink, TurnOutcome, TurnResult, WriteAction};
 
 /// Length of a record header in bytes: type, version and length.
 const HEADER_BYTES: usize = 5;
-/// Length of the authentication tag of TLS 1.3's ciphers in bytes.
 const TAG_BYTES: usize = 16;
-/// Longest record without its header, in bytes.
 const BODY_BYTES_MAX: usize = RECORD_BYTES + 256;
 /// Longest handshake message that is assembled from records, in bytes.
 const MESSAGE_BYTES_MAX: usize = 0xffff;
-/// Maximum number of consecutive records without plaintext.
 const IDLE_RECORDS_MAX: u32 = 32;
 
 /// Error caused by the peer, and the alert to send for it.
 type PeerError = (Error, Option<AlertDescription>);
 
-/// Record layer of both directions of a session.
 pub(super) struct RecordLayer {
     secrets: KeySecrets,
     opening: DirectionKeys,
@@ -59,7 +51,6 @@ pub(super) enum KeySecrets {
     Client(KernelConnection<ClientConnectionData>),
 }
 
-/// Encryption key of one direction of the session.
 struct DirectionKeys {
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],

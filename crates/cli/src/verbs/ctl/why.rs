@@ -139,6 +139,13 @@ const MUCH_PERCENT: f64 = 20.0;
 /// Mean number of I/Os in flight below which a client is said to pause, rather than to wait.
 const IDLE: f64 = 0.8;
 
+fn accepted(now: &Report) -> &'static str {
+    match now.server.stats.memory_waiting {
+        0 => "the block layer accepts",
+        _ => "the block layer accepts or memory-max has room for",
+    }
+}
+
 fn sentence(
     (group, all): (&Explained, &[Explained]),
     row: Option<&GroupRow>,
@@ -176,8 +183,7 @@ fn sentence(
         }
         "weight" => {
             let shares = row.map_or_else(String::new, |row| {
-                let (wanted, got) = (row.wanted_percent, row.got_percent);
-                let weight = row.weight;
+                let (wanted, got, weight) = (row.wanted_percent, row.got_percent, row.weight);
                 format!("; its weight {weight} gives it {wanted:.0} %, and it got {got:.0} %")
             });
             match row.is_some_and(|row| row.got_percent > row.wanted_percent) {
@@ -196,9 +202,10 @@ fn sentence(
             let behind = behind.map_or_else(String::new, |cause| {
                 format!("; I/Os with tags wait mostly for: {}", reason(group, cause))
             });
+            let accepted = accepted(now);
             format!(
-                "{name} sends more than the block layer accepts, so its requests wait in their \
-                 sockets or rings: {share}{behind}."
+                "{name} sends more than {accepted}, so its requests wait in their sockets or \
+                 rings: {share}{behind}."
             )
         }
         other => {

@@ -1,8 +1,6 @@
 //! Log events of clients: connecting, being granted an export, breaking rules, leaving.
 //!
-//! These are `tracing` events, most at level debug, which the program shows with `-v`. The client
-//! number is the one that operators see everywhere (client_number.rs). Called by the worker and the
-//! request path when a connection changes its state, never for single requests.
+//! These are `tracing` events, most at level debug, never for single requests.
 
 use std::fmt;
 
@@ -30,7 +28,6 @@ fn named(conn: &Connection) -> String {
     }
 }
 
-/// Returns the client's address or process for a table of clients.
 pub(crate) fn peer(conn: &Connection) -> String {
     match (peer_of(conn.fd), process_of(conn.fd)) {
         (Some(address), _) => address.to_string(),
@@ -61,31 +58,22 @@ pub(crate) fn secured(thread: usize, conn: &Connection, how: &str, who: Option<&
     tracing::debug!(%client, who, "client {client} is {who}, over {how}");
 }
 
-/// Warns the operator that a client cannot speak TLS with the server.
 #[cold]
 pub(crate) fn refused(thread: usize, conn: &Connection, address: &str, why: impl fmt::Display) {
     let (client, from) = (client(thread, conn), whence(conn));
     tracing::warn!(%client, address, "{address}: client {client}{from} is refused: {why}");
 }
 
-/// Warns the operator that a client asked for an export that it may not use.
 #[cold]
 pub(crate) fn not_allowed(thread: usize, conn: &Connection, why: &str) {
     let (client, from) = (client(thread, conn), whence(conn));
     tracing::warn!(%client, "client {client}{from}: {why}");
 }
 
-/// Warns the operator that the TLS session of an active client broke.
+/// Warns the operator that an active client is disconnected. A client that holds memory gets
+/// several seconds before that, so the warning is rare.
 #[cold]
 pub(crate) fn broken(thread: usize, conn: &Connection, why: impl fmt::Display) {
-    let (client, from) = (client(thread, conn), whence(conn));
-    tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
-}
-
-/// Warns the operator that a client is disconnected because it held memory for too long. Each
-/// client gets several seconds before that, so these lines are rare.
-#[cold]
-pub(crate) fn too_slow(thread: usize, conn: &Connection, why: &str) {
     let (client, from) = (client(thread, conn), whence(conn));
     tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
 }
@@ -101,14 +89,12 @@ pub(crate) fn unread(thread: usize, conn: &Connection) {
     );
 }
 
-/// Logs why the server disconnects a client.
 #[cold]
 pub(crate) fn ended(thread: usize, conn: &Connection, why: impl fmt::Display) {
     let client = client(thread, conn);
     tracing::debug!(%client, %why, "client {client} is disconnected: {why}");
 }
 
-/// Logs that a client's connection was closed.
 #[cold]
 pub(crate) fn left(thread: usize, conn: &Connection) {
     let client = client(thread, conn);

@@ -1,7 +1,6 @@
 //! `HoleSearch`: decides before which reads a drive is asked whether the range is a hole.
 //!
-//! Each connection has one `HoleSearch`. On a file drive, the query costs a system call, which is
-//! wasted if the client reads data. Called by holes.rs; calls nothing.
+//! On a file drive, the query costs a system call, which is wasted if the client reads data.
 
 /// Shortest read, in bytes, for which drives are asked. A shorter read costs about as much as the
 /// query.
@@ -9,8 +8,7 @@ pub(crate) const HOLE_BYTES_MIN: u64 = 64 * 1024;
 /// Largest number of consecutive reads for which drives are not asked.
 const PASSES_MAX: u8 = 64;
 
-/// Back-off of hole queries: after n negative answers the next 2^(n-1) reads are not checked,
-/// [`PASSES_MAX`] at most. A positive answer resets it.
+/// Back-off of hole queries: after n negative answers the next 2^(n-1) reads are not checked.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HoleSearch {
     /// Number of reads still to come without a query.
@@ -20,7 +18,6 @@ pub(crate) struct HoleSearch {
 }
 
 impl HoleSearch {
-    /// Returns true if the drive should be asked about this read.
     pub(crate) fn is_due(&mut self) -> bool {
         let is_due = self.left == 0;
         self.left -= u8::from(!is_due);
@@ -32,8 +29,7 @@ impl HoleSearch {
         (self.left, self.passes) = (0, 0);
     }
 
-    /// Records that the read was not in a hole. The number of reads without a query doubles with
-    /// each such answer.
+    /// Doubles the number of reads without a query.
     pub(crate) fn note_data(&mut self) {
         let passes = (2 * self.passes).clamp(1, PASSES_MAX);
         (self.left, self.passes) = (passes, passes);

@@ -1,8 +1,7 @@
 //! Receive buffer of a connection, and the receive of a write's payload.
 //!
 //! While the payload of a write is incomplete, receives go straight into that write's buffer; one
-//! system call also receives the bytes that follow (the next headers) into the receive buffer.
-//! Called by the connection; calls nothing.
+//! system call also receives the next headers into the receive buffer.
 //!
 //! Invariants: the buffer never moves, and has room for any message of the negotiation. After a
 //! large write, only one header is received at a time, so that the next payload goes straight into
@@ -48,7 +47,6 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Returns the received bytes that were not consumed.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
@@ -60,12 +58,10 @@ impl ReceiveBuffer {
         debug_assert!(self.start <= self.end);
     }
 
-    /// Discards all received bytes.
     pub(crate) fn clear(&mut self) {
         self.start = self.end;
     }
 
-    /// Returns the free space for the next receive.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -79,7 +75,6 @@ impl ReceiveBuffer {
         &mut room[..most]
     }
 
-    /// Adds received bytes.
     pub(crate) fn received(&mut self, bytes: usize) {
         self.end += bytes;
         assert!(self.end <= self.buffer.len());

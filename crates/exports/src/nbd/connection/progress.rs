@@ -1,10 +1,7 @@
 //! Detects clients that move no data, or too little of it while others wait for memory.
 //!
-//! Each connection has one and counts in it the bytes sent and received. client_timers.rs checks
-//! the counters a few times per timeout, so counting costs an addition and no clock read. Calls
-//! nothing.
-//!
-//! Invariant: a stall is never reported early.
+//! client_timers.rs checks the counters a few times per timeout, so counting costs an addition and
+//! no clock read. Invariant: a stall is never reported early.
 
 /// Number of checks of every connection per stall timeout, and per period over which a client's
 /// rate is measured.
@@ -12,10 +9,8 @@ pub(crate) const LOOKS: u32 = 4;
 /// Lowest rate, in bytes per second, at which a client may transfer data while other clients wait
 /// for memory.
 const PRESSED_BYTES_PER_S: u64 = 64 << 10;
-/// Nanoseconds per second.
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// Counters of the data that a client moves, to detect stalls and low rates.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Number of sends and receives that transferred bytes, plus the number of sends started.
@@ -24,7 +19,6 @@ pub(crate) struct Progress {
     seen: u32,
     /// Number of consecutive checks since which the client has transferred nothing.
     still: u32,
-    /// Total bytes sent to and received from the client.
     bytes: u64,
     /// Start of the rate measurement in nanoseconds, 0 if none is running.
     since_ns: u64,
@@ -39,7 +33,6 @@ impl Progress {
         self.moves = self.moves.wrapping_add(1);
     }
 
-    /// Records that `bytes` bytes were sent or received.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: usize) {
         self.note();

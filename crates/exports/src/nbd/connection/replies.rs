@@ -1,12 +1,11 @@
 //! Outgoing replies: gathered while a send is outstanding, then sent as one message.
 //!
-//! Each connection has two batches: one gathers replies while the other is sent. A batch has a
-//! block of headers and a list of pieces. Adjacent headers form one piece; payload is sent from the
-//! drive's buffer without a copy. Called by the worker; calls nothing.
+//! Each connection has two batches: one gathers replies while the other is sent. Adjacent headers
+//! form one piece; payload is sent from the drive's buffer without a copy.
 //!
 //! Invariants: headers and lists never move or grow, so pieces stay valid. A batch takes at most
-//! [`BATCH_REPLIES`] replies, which the bound on requests in flight ensures. Buffers return to the
-//! pool only when the send of their batch has completed.
+//! [`BATCH_REPLIES`] replies. Buffers return to the pool only when the send of their batch has
+//! completed.
 
 use std::os::fd::RawFd;
 
@@ -25,7 +24,6 @@ pub(crate) const BATCH_REPLIES: usize = 256;
 /// reader.
 const LONG_BYTES: usize = 32 * 1024;
 
-/// Replies sent together.
 #[derive(Debug)]
 struct ReplyBatch {
     headers: Box<[u8]>,
@@ -105,21 +103,17 @@ impl ReplyBatch {
     }
 }
 
-/// Replies that were sent or discarded, and the memory they freed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SentReplies {
     pub(crate) replies: u32,
-    /// Bytes of buffers that returned to the pool.
     pub(crate) bytes: usize,
 }
 
-/// Unsent replies of one connection.
 #[derive(Debug)]
 pub(crate) struct ReplyQueue {
     gathering: ReplyBatch,
     sending: ReplyBatch,
     message: libc::msghdr,
-    /// True while a send on the socket is outstanding.
     pub(crate) busy: bool,
     /// Number of bytes sent since the client had last read all replies.
     pub(crate) backlog_bytes: usize,
@@ -147,7 +141,6 @@ impl ReplyQueue {
         }
     }
 
-    /// Adds a reply without payload.
     #[inline]
     pub(crate) fn push(&mut self, encode: impl FnOnce(&mut ReplyBuffer) -> usize) {
         self.gathering.header(encode);
@@ -168,7 +161,6 @@ impl ReplyQueue {
         self.gathering.buffers.extend(buffer);
     }
 
-    /// Returns true if replies were gathered for the next send.
     pub(crate) fn has_gathered(&self) -> bool {
         self.gathering.replies > 0
     }
@@ -223,7 +215,6 @@ impl ReplyQueue {
         self.gathering.left_bytes + self.sending.left_bytes
     }
 
-    /// Returns the number of unsent replies.
     pub(crate) fn replies(&self) -> u32 {
         self.gathering.replies + self.sending.replies
     }

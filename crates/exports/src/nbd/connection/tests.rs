@@ -180,13 +180,13 @@ fn incomplete_write_is_dropped_when_its_socket_has_nothing() {
             assert_eq!((conn.in_flight, tickets.in_use(), pool.in_use()), (3, 1, 1));
             assert_eq!(conn.input.bytes().len(), 5);
             conn.input.busy = false;
-            conn.receive_ended(&mut tickets, &mut pool);
+            conn.abandon_input(&mut tickets, &mut pool);
         }
         assert_eq!((conn.in_flight, conn.held_bytes), (2, 4096));
         assert_eq!((tickets.in_use(), pool.in_use()), (0, 0));
         assert!(conn.incoming.is_none() && conn.input.bytes().is_empty());
         conn.drain(&mut tickets, &mut pool);
-        conn.receive_ended(&mut tickets, &mut pool);
+        conn.abandon_input(&mut tickets, &mut pool);
         assert_eq!(conn.in_flight, 2, "once");
     }
 }

@@ -1,8 +1,4 @@
-//! Sends and receives of a connection through TLS.
-//!
-//! This module owns no state: the bytes belong to the TLS session, the negotiation and the batches
-//! of replies. The connection calls this in place of its plain sends and receives once TLS has
-//! begun.
+//! Sends and receives of a connection through TLS, in place of its plain sends and receives.
 //!
 //! Invariants: replies are gathered as without TLS, sealed into the session's output in as few
 //! records as possible, and sent by one operation. Replies are not sealed during a send if that
@@ -13,7 +9,6 @@ use crate::nbd::ring::{piece_bytes, send_now};
 use crate::nbd::submit::ticket::Tickets;
 
 impl Connection {
-    /// Seals the negotiation's answers and sends them, or receives if there are none.
     pub(super) fn pump_secure_negotiation(&mut self, ring: &SocketRing) {
         let (Some(tls), Some(negotiation)) = (&mut self.tls, &mut self.negotiation) else { return };
         if self.out.busy {
@@ -52,7 +47,6 @@ impl Connection {
         ring.receive(self.index, self.fd, tls.session.room());
     }
 
-    /// Seals replies as far as there is room, and sends the sealed bytes.
     pub(super) fn pump_secure_send(&mut self, ring: &SocketRing, pool: &mut BufferPool) {
         if self.out.busy {
             return;

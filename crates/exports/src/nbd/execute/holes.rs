@@ -1,19 +1,17 @@
 //! Reads of holes: answered at once with a hole chunk, without asking the drives for data.
 //!
-//! execute.rs calls this for long reads. The connection's `HoleSearch` decides whether asking the
-//! volume is worthwhile. Groups with a limit on reads are excluded, because a read of a hole counts
-//! against the limit like any other read.
+//! Groups with a limit on reads are excluded, because a read of a hole counts against the limit
+//! like any other read.
 //!
 //! Invariants: only whole ranges are answered, so that a reply is one chunk, as the DF flag
 //! demands. No hole chunk is sent for a read that may fail, or for a range that was touched by a
-//! write that completed before the read arrived. Writes in flight may be visible or not: the
-//! protocol leaves them unordered. Specification: "Structured reply types".
+//! write that completed before the read arrived. Specification: "Structured reply types".
 
 use millrace_block::Op;
 
-use super::WorkerContext;
-use crate::nbd::connection::{Connection, ExportSession};
-use millrace_nbd::{Command, Position, Reply, ReplyStyle, Request};
+use super::{ClientRequest, WorkerContext};
+use crate::nbd::connection::Connection;
+use millrace_nbd::{Command, Position, ReplyStyle};
 
 impl WorkerContext {
     /// Answers a read if its range is known to be a hole. Returns true if the read was answered.
@@ -21,13 +19,12 @@ impl WorkerContext {
     pub(crate) fn answer_hole(
         &mut self,
         conn: &mut Connection,
-        granted: &ExportSession,
-        request: &Request,
+        request: ClientRequest<'_>,
     ) -> bool {
         // Drives without payload exist to measure requests that are sent to them, and an answer
         // from here would save little.
-        let has_chunks = granted.session.style() != ReplyStyle::Simple;
-        if request.command != Command::Read || !has_chunks || granted.no_payload {
+        let has_chunks = request.granted.session.style != ReplyStyle::Simple;
+        if request.command != Command::Read || !has_chunks || request.granted.no_payload {
             return false;
         }
         if !conn.history.holes.is_due() {
@@ -35,8 +32,8 @@ impl WorkerContext {
         }
         // A group's limits are enforced in the block layer, so a read that is limited must go
         // there.
-        let lane = &mut self.submitter.lanes[granted.lane as usize];
-        if lane.channel.is_limited(granted.group, Op::Read) {
+        let lane = &mut self.submitter.lanes[request.granted.lane as usize];
+        if lane.channel.is_limited(request.granted.group, Op::Read) {
             return false;
         }
         let length = request.length as u32;
@@ -48,7 +45,7 @@ impl WorkerContext {
         }
         conn.history.holes.note_hole();
         conn.in_flight += 1;
-        let reply = Reply::new(request, &granted.session);
+        let reply = request.reply();
         conn.out.push(|buffer| reply.offset_hole(buffer, Position::Last, request.offset, length));
         true
     }

@@ -1,19 +1,19 @@
 //! Takes a payload buffer for a connection's next request, or makes the connection wait for one.
 //!
-//! execute.rs calls this for every request with payload; memory/budget.rs has the rules. A waiting
-//! connection receives nothing, so its client waits too. worker/memory_retry.rs tries again.
+//! memory/budget.rs has the rules. A waiting connection receives nothing, so its client waits too.
+//! worker/memory_retry.rs tries again.
 //!
 //! Invariant: a connection that holds no buffer waits in the line, or for its volume. A connection
 //! that holds buffers is retried whenever one of them is freed, so none is forgotten.
 
 use millrace_block::Op;
 
-use super::{TakeResult, WorkerContext};
-use crate::nbd::connection::{Connection, ExportSession};
+use super::{ClientRequest, TakeResult, WorkerContext};
+use crate::nbd::connection::Connection;
 use crate::nbd::memory::budget::MemoryPart;
 use crate::nbd::memory::waiting_line::{GroupAccount, MemoryWait, Waiter};
 use crate::nbd::memory::{PoolBuffer, buffer_bytes};
-use millrace_nbd::{Command, Errno, Request};
+use millrace_nbd::{Command, Errno};
 
 impl WorkerContext {
     /// Returns a buffer of `len_bytes` for the next request of a connection. If there is none,
@@ -22,8 +22,7 @@ impl WorkerContext {
     pub(crate) fn buffer(
         &mut self,
         conn: &mut Connection,
-        granted: &ExportSession,
-        request: &Request,
+        request: ClientRequest<'_>,
         len_bytes: usize,
     ) -> Result<PoolBuffer, TakeResult> {
         let bytes = buffer_bytes(len_bytes).unwrap_or(usize::MAX / 2);
@@ -32,18 +31,18 @@ impl WorkerContext {
         let (mut part, held_bytes) = (MemoryPart::Window, conn.held_bytes + bytes);
         if held_bytes > self.pool.budget().window_bytes {
             part = MemoryPart::Shared;
-            if !self.lane_may_hold(granted, bytes) {
-                return Err(self.wait_for_lane(conn, granted, request));
+            if !self.lane_may_hold(request.granted.lane, bytes) {
+                return Err(self.wait_for_lane(conn, request));
             }
             let share_bytes = self.pool.budget().share_bytes(self.pool.idle_bytes());
             if conn.held_bytes > 0 && held_bytes > share_bytes {
                 return Err(self.wait(conn, waiter));
             }
-            waiter.account = self.account(granted, request);
+            waiter.account = self.account(request);
         }
         let Some(buffer) = self.pool.take(waiter, part) else {
             return Err(match self.pool.budget().refusal(bytes, part) {
-                Some(why) => self.refuse(conn, granted, request, (Errno::Enomem, why)),
+                Some(why) => self.refuse(conn, request, (Errno::Enomem, why)),
                 None => self.wait(conn, waiter),
             });
         };
@@ -54,8 +53,8 @@ impl WorkerContext {
     /// Returns true if the requests started on a volume may take `bytes` more memory. Together they
     /// may hold at most as much memory as is left for other volumes, so that a stuck volume cannot
     /// take all of it.
-    fn lane_may_hold(&self, granted: &ExportSession, bytes: usize) -> bool {
-        let held_bytes = self.submitter.lanes[granted.lane as usize].held_bytes;
+    fn lane_may_hold(&self, lane: u32, bytes: usize) -> bool {
+        let held_bytes = self.submitter.lanes[lane as usize].held_bytes;
         let free_bytes = self.pool.budget().free_bytes() + self.pool.idle_bytes();
         let is_alone = self.submitter.lanes.count() == 1 || held_bytes == 0;
         is_alone || held_bytes + bytes <= free_bytes / self.threads
@@ -63,8 +62,8 @@ impl WorkerContext {
 
     /// Returns the account that a request's buffer is charged to, if a limit of its group applies:
     /// the request may then wait while it holds its buffer.
-    fn account(&mut self, granted: &ExportSession, request: &Request) -> Option<GroupAccount> {
-        let (lane, group) = (granted.lane as usize, granted.group);
+    fn account(&mut self, request: ClientRequest<'_>) -> Option<GroupAccount> {
+        let (lane, group) = (request.granted.lane as usize, request.granted.group);
         let op = match request.command {
             Command::Read => Op::Read,
             Command::Write => Op::Write,
@@ -77,8 +76,9 @@ impl WorkerContext {
     /// Makes the connection wait for its own buffers, or in the line if it holds none.
     #[cold]
     fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> TakeResult {
-        let is_new = conn.memory_wait == MemoryWait::None && waiter.account.is_none();
-        self.counts.memory_waits += u64::from(is_new);
+        let is_new = conn.memory_wait == MemoryWait::None;
+        let is_short = is_new && !self.pool.budget().is_own_account_full(&waiter);
+        self.counts.memory_waits += u64::from(is_short);
         if conn.held_bytes > 0 {
             conn.memory_wait = MemoryWait::Buffers;
         } else if conn.memory_wait != MemoryWait::Queued {
@@ -91,15 +91,10 @@ impl WorkerContext {
     /// Makes the connection wait for its volume, or refuses the request if the volume does not
     /// answer.
     #[cold]
-    fn wait_for_lane(
-        &mut self,
-        conn: &mut Connection,
-        granted: &ExportSession,
-        request: &Request,
-    ) -> TakeResult {
-        let lane = granted.lane as usize;
+    fn wait_for_lane(&mut self, conn: &mut Connection, request: ClientRequest<'_>) -> TakeResult {
+        let lane = request.granted.lane as usize;
         if self.submitter.lanes[lane].overdue > 0 {
-            return self.refuse_stuck(conn, granted, request);
+            return self.refuse_stuck(conn, request);
         }
         self.submitter.lanes[lane].memory_waiters.push(conn.index);
         // A connection that waits for its volume leaves the line, so that it does not block the

@@ -1,9 +1,5 @@
 //! Receive path: turns received bytes into requests for the block layer, or into replies.
 //!
-//! Drives the negotiation, and then takes as many requests as the receive buffer holds. The worker
-//! calls it when a receive completes, and again when room or memory was freed. Calls the protocol
-//! code and execute.rs.
-//!
 //! Invariants: a request's header is consumed only when everything it needs is available, so a
 //! connection that waits for memory or room stops here and resumes at the same byte. Payload of a
 //! refused request is discarded, never parsed as a header.
@@ -13,7 +9,7 @@ use std::sync::Arc;
 
 use millrace_machine::{Machine, Native};
 
-use super::{TakeResult, WorkerContext};
+use super::{ClientRequest, TakeResult, WorkerContext};
 use crate::nbd::connection::client_log;
 use crate::nbd::connection::input::COPY_BYTES_MAX;
 use crate::nbd::connection::{
@@ -32,12 +28,11 @@ use millrace_nbd::{
 const UNSENT_ANSWERS: usize = 64 * 1024;
 
 impl WorkerContext {
-    /// Handles a completed receive of `conn`.
     pub(crate) fn received(&mut self, conn: &mut Connection, result: i32) {
         conn.input.busy = false;
         self.counts.receives += 1;
         if matches!(conn.phase, ConnectionPhase::Draining | ConnectionPhase::Dead) {
-            return conn.receive_ended(&mut self.submitter.tickets, &mut self.pool);
+            return conn.abandon_input(&mut self.submitter.tickets, &mut self.pool);
         }
         let Ok(bytes @ 1..) = usize::try_from(result) else {
             // End of stream or a broken connection. Requests in flight are still answered if
@@ -69,11 +64,10 @@ impl WorkerContext {
         (conn.out.backlog_bytes, conn.out.backlog_replies) = (0, 0);
         conn.out.catching_ns = 0;
         if matches!(conn.phase, ConnectionPhase::Draining | ConnectionPhase::Dead) {
-            conn.receive_ended(&mut self.submitter.tickets, &mut self.pool);
+            conn.abandon_input(&mut self.submitter.tickets, &mut self.pool);
         }
     }
 
-    /// Processes received bytes: options of the negotiation, or requests.
     pub(crate) fn take_input(&mut self, conn: &mut Connection) {
         self.take_plain_input(conn);
         if conn.tls.is_some() {
@@ -127,7 +121,7 @@ impl WorkerContext {
             }
             // An attacker on the network may have inserted the bytes that follow the client's
             // STARTTLS option.
-            Err(error @ ProtocolError::BytesAfterStartTls { .. }) => {
+            Err(error @ ProtocolError::BytesAfterStartTls(_)) => {
                 self.refuse_secure(conn, &error);
             }
             Err(error) => self.violated(conn, error),
@@ -161,7 +155,6 @@ impl WorkerContext {
         self.shared.requests.put(ExportRequest { listen, wanted, peer, client });
     }
 
-    /// Stores the answer to a request on demand, and continues the negotiation.
     pub(crate) fn answered(&mut self, conn: &mut Connection, demand: OnDemandState) {
         let Some(negotiation) = conn.negotiation.as_mut().filter(|one| one.waits()) else { return };
         negotiation.demand = demand;
@@ -169,7 +162,6 @@ impl WorkerContext {
         self.take_input(conn);
     }
 
-    /// Handles a completed send of the negotiation.
     pub(crate) fn sent_answers(&mut self, conn: &mut Connection, result: i32) {
         conn.out.busy = false;
         if conn.phase == ConnectionPhase::Dead {
@@ -218,7 +210,7 @@ impl WorkerContext {
         };
         self.submitter.lanes[lane].clients += 1;
         export.served.note_used();
-        client_log::granted(self.pool.thread(), conn, &export.name, session.style());
+        client_log::granted(self.pool.thread(), conn, &export.name, session.style);
         let rules = RequestLimits::new(info, &session);
         // This size exceeds the size that the client was told if the volume has grown since then.
         let rules = RequestLimits { size_bytes: export.size_bytes(), ..rules };
@@ -252,12 +244,11 @@ impl WorkerContext {
             if conn.turn.is_full() {
                 return;
             }
-            let payload_bytes = request.payload_bytes(granted.session.style());
+            let payload_bytes = request.payload_bytes(granted.session.style);
+            let asked = ClientRequest { granted: &granted, request: &request };
             let taken = match check(&request, &granted.rules, &granted.session) {
-                Verdict::Accept => self.execute(conn, &granted, &request),
-                Verdict::Refuse { errno, why, .. } => {
-                    self.refuse(conn, &granted, &request, (errno, why))
-                }
+                Verdict::Accept => self.execute(conn, asked),
+                Verdict::Refuse { errno, why, .. } => self.refuse(conn, asked, (errno, why)),
                 Verdict::Disconnect(why) => return self.violated(conn, why),
             };
             let waited = conn.history.stopped_ns != 0 || conn.memory_wait != MemoryWait::None;
@@ -304,7 +295,6 @@ impl WorkerContext {
         }
     }
 
-    /// Disconnects a client that violated the protocol.
     fn violated(&mut self, conn: &mut Connection, why: impl Display) {
         self.counts.protocol_errors += 1;
         client_log::ended(self.pool.thread(), conn, why);

@@ -42,10 +42,14 @@ fn fua_is_for_what_writes_and_sectors_are_of_512_bytes() {
         (Op::Discard, CMD_FLAG_FUA, true),
     ] {
         let request = Request { flags, ..request(Command::Write, 5 * 512, 512) };
-        let ticket = rig.core.ticket(&conn, &granted, &request, op);
+        let ticket = rig.core.ticket(&conn, asked(&granted, &request), op);
         assert_eq!((ticket.flags.has(OpFlags::FUA), ticket.sector), (fua, 5), "{op:?}");
         assert_eq!((ticket.owner.conn, ticket.owner.serial), (0, 9));
     }
+}
+
+fn asked<'a>(granted: &'a ExportSession, request: &'a Request) -> ClientRequest<'a> {
+    ClientRequest { granted, request }
 }
 
 fn granted() -> ExportSession {
@@ -152,7 +156,7 @@ fn faults_of_clients_that_are_gone_count_for_their_volume() {
     rig.core.fail(&mut conn, &reply, Status::TimedOut);
     assert_eq!((counts(&rig), rig.core.counts.errors), (vec![1, 1], 2));
     conn.in_flight = 0;
-    rig.core.refuse_stuck(&mut conn, &granted(), &request(Command::Read, 0, 512));
+    rig.core.refuse_stuck(&mut conn, asked(&granted(), &request(Command::Read, 0, 512)));
     assert_eq!((counts(&rig), rig.core.counts.errors), (vec![2, 1], 3));
     assert_eq!(conn.in_flight, 1);
     assert!(conn.out.has_gathered());
@@ -164,7 +168,7 @@ fn a_session_without_a_context_has_no_block_status() {
     let (mut conn, _sockets) = connection(1);
     let session: Session = super::super::tests::session();
     assert_eq!(session.base_allocation, None);
-    rig.core.block_status(&mut conn, &granted(), &request(Command::BlockStatus, 0, 512));
+    rig.core.block_status(&mut conn, asked(&granted(), &request(Command::BlockStatus, 0, 512)));
     assert_eq!((conn.in_flight, rig.core.counts.errors), (1, 1));
     assert_eq!(rig.core.pool.in_use(), 0);
 }
@@ -193,7 +197,7 @@ fn order_without_data_has_its_client_flags_and_no_others() {
         let length = if command == Command::Flush { 0 } else { 4096 };
         let request = Request { flags, ..request(command, 512, length) };
         let (errors, in_flight) = (rig.core.counts.errors, conn.in_flight);
-        rig.core.command(&mut conn, &granted(), &request);
+        rig.core.command(&mut conn, asked(&granted(), &request));
         assert_eq!(conn.in_flight, in_flight + 1);
         let made: Vec<_> = rig
             .core

@@ -1,11 +1,8 @@
 //! Receive path through TLS: runs handshakes, and decrypts bytes to where they are needed.
 //!
-//! Limits the handshake work per turn. receive.rs calls it when ciphertext arrived or room was
-//! freed. Calls the connection's TLS session, then the plain receive path.
-//!
 //! Invariants: payload of a write is decrypted into the drive's buffer, everything else into the
-//! receive buffer. One turn of a thread does at most [`HANDSHAKES_PER_TURN`] handshake steps. Each
-//! may take as long as a hundred requests, so that a flood of handshakes would otherwise stop
+//! receive buffer. One turn of a thread does at most [`HANDSHAKES_PER_TURN`] handshake steps, each
+//! of which may take as long as a hundred requests, so that a flood of handshakes does not stop
 //! active clients.
 
 use std::fmt::Display;
@@ -39,19 +36,16 @@ pub(crate) struct TlsTurnLimits {
 }
 
 impl TlsTurnLimits {
-    /// Resets the count of handshake steps for a new turn of the thread.
     #[inline]
     pub(crate) fn start_turn(&mut self) {
         self.handshakes = 0;
     }
 
-    /// Returns true if another handshake step may run in this turn.
     fn may_shake(&mut self) -> bool {
         self.handshakes += 1;
         self.handshakes <= HANDSHAKES_PER_TURN
     }
 
-    /// Returns true if another refused client may be logged as a warning.
     fn may_show(&mut self, now: Instant) -> bool {
         if self.shown_since.is_none_or(|since| now.duration_since(since) > SHOWN_WITHIN) {
             (self.shown_since, self.shown) = (Some(now), 0);
@@ -72,7 +66,6 @@ impl TlsTurnLimits {
 }
 
 impl TlsTurnLimits {
-    /// Logs that a client was refused because of its user.
     #[cold]
     pub(crate) fn stranger(&mut self, address: &str, who: &str) {
         if self.may_show(Instant::now()) {
@@ -80,7 +73,6 @@ impl TlsTurnLimits {
         }
     }
 
-    /// Logs that a client cannot be accepted for lack of file descriptors, and waits.
     #[cold]
     pub(crate) fn not_accepted(&mut self, address: &str, errno: i32) {
         if self.may_show_wait(Instant::now()) {
@@ -97,7 +89,6 @@ impl TlsTurnLimits {
         }
     }
 
-    /// Logs that a client was refused because the limit of connections is reached.
     #[cold]
     pub(crate) fn crowded(&mut self, address: &str, fd: RawFd, connections_max: u32) {
         if self.may_show(Instant::now()) {
@@ -111,7 +102,6 @@ impl TlsTurnLimits {
         }
     }
 
-    /// Logs that a client asked for an export that it may not use.
     #[cold]
     pub(crate) fn not_allowed(&mut self, thread: usize, conn: &Connection, why: &str) {
         if self.may_show(Instant::now()) {
@@ -119,7 +109,6 @@ impl TlsTurnLimits {
         }
     }
 
-    /// Returns true if a client that is refused now may be logged as a warning.
     #[cold]
     pub(crate) fn shows(&mut self) -> bool {
         self.may_show(Instant::now())
@@ -127,7 +116,6 @@ impl TlsTurnLimits {
 }
 
 impl WorkerContext {
-    /// Starts the TLS session of a client that was told to begin TLS.
     #[cold]
     pub(super) fn start_tls(&mut self, conn: &mut Connection) {
         let Some(negotiation) = &conn.negotiation else { return };

@@ -1,11 +1,10 @@
 //! Lock table of sector ranges being written, used once a client writes partial blocks.
 //!
-//! To write a part of a block the server reads the block, changes it and writes it back. Another
-//! write to that block meanwhile would be lost, so such a write locks its blocks exclusively. Each
-//! volume has one [`RangeLocks`], shared by all I/O threads. It costs nothing until the first
-//! partial write *starts* it. Then each thread that has a lane of the volume (`enter_lane`) enters
-//! its writes, including those in flight, and reports this (`confirm`). Only after that are
-//! exclusive locks granted. Called by claims.rs, and when lanes open and close.
+//! To write a part of a block the server reads the block, changes it and writes it back. Such a
+//! write locks its blocks exclusively, so that no other write to them is lost. The table costs
+//! nothing until the first partial write *starts* it. Then each thread that has a lane of the
+//! volume enters its writes, including those in flight, and reports this (`confirm`). Only after
+//! that are exclusive locks granted.
 //!
 //! Invariants: overlapping ranges are held at the same time only by writers of whole blocks.
 //! Waiters queue in order, and none overtakes another that waits for the same block. Discards and
@@ -20,10 +19,8 @@ use millrace_block::Sector;
 
 use crate::mailbox::lock;
 
-/// Holder of a range or waiter for one: I/O thread and ticket ID.
 pub(crate) type RangeHolder = (usize, u32);
 
-/// Lock mode of a write's sector range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RangeMode {
     /// Other writers of whole blocks may write to the range, too.
@@ -32,7 +29,6 @@ pub(crate) enum RangeMode {
     Exclusive,
 }
 
-/// A range with the ticket that holds it or waits for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RangeEntry {
     key: RangeHolder,
@@ -85,7 +81,6 @@ impl RangeTable {
     }
 }
 
-/// Lock table for the ranges of one volume that are being written.
 #[derive(Debug)]
 pub(crate) struct RangeLocks(Mutex<RangeTable>);
 
@@ -103,7 +98,6 @@ impl RangeLocks {
         table.started
     }
 
-    /// Requires all writes to be entered from now on.
     pub(crate) fn start(&self) {
         lock(&self.0).started = true;
     }
@@ -149,7 +143,6 @@ impl RangeLocks {
         table.settle()
     }
 
-    /// Appends the tickets of a thread that were granted their ranges to `into`.
     pub(crate) fn take_ready(&self, thread: usize, into: &mut Vec<u32>) {
         into.append(&mut lock(&self.0).ready[thread]);
     }

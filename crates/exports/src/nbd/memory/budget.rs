@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 
 use millrace_machine::payload::REGION_BYTES;
 
-use super::waiting_line::{SIZE_CLASSES, Waiter, WaitingLine, size_class};
+use super::waiting_line::{AccountLimits, SIZE_CLASSES, Waiter, WaitingLine, size_class};
 use crate::mailbox::lock;
 
 /// Size of the largest request, in bytes.
@@ -38,7 +38,6 @@ pub(crate) const STUCK: usize = SIZE_CLASSES;
 /// entry for those regions.
 type RegionBytes = [usize; SIZE_CLASSES + 1];
 
-/// Part of the memory that a request may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
     /// All memory: the request is within its connection's window.
@@ -47,7 +46,6 @@ pub(crate) enum MemoryPart {
     Shared,
 }
 
-/// Mapped bytes of all pools of a server, their limit, and the connections that wait for memory.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryBudget {
     max_bytes: usize,
@@ -117,7 +115,6 @@ impl MemoryBudget {
         self.mapped_bytes.load(Ordering::Relaxed) // Relaxed: as in `update`.
     }
 
-    /// Returns the bytes that no pool has mapped.
     #[inline]
     pub(crate) fn free_bytes(&self) -> usize {
         self.max_bytes.saturating_sub(self.mapped_bytes())
@@ -137,7 +134,6 @@ impl MemoryBudget {
         (self.free_bytes().saturating_sub(self.windows_bytes) + idle_bytes) / 8
     }
 
-    /// Stops counting a region that was unmapped.
     pub(crate) fn unmap(&self, class: usize, region_bytes: usize) {
         self.update(|state| state.mapped[class] -= region_bytes);
     }
@@ -169,7 +165,6 @@ impl MemoryBudget {
         is_held.then_some("drives that do not answer hold too much of the server's memory-max")
     }
 
-    /// Returns true if any connection waits in the line.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0 // Relaxed: as in `update`.
@@ -177,8 +172,25 @@ impl MemoryBudget {
 
     /// Returns true if some waiting connection could use freed memory.
     pub(crate) fn is_wanted(&self) -> bool {
-        let is_wanted = || lock(&self.state).line.contenders(self.max_bytes, None).next().is_some();
+        let is_wanted = || lock(&self.state).line.contenders(self.limits(), None).next().is_some();
         self.has_waiters() && is_wanted()
+    }
+
+    fn limits(&self) -> AccountLimits {
+        AccountLimits { max_bytes: self.max_bytes, kept_bytes: self.kept_bytes }
+    }
+
+    /// Returns true if other requests of the connection's own group hold all the memory that the
+    /// group may have, so that more memory for the server would hardly help.
+    pub(crate) fn is_own_account_full(&self, waiter: &Waiter) -> bool {
+        waiter.account.is_some() && lock(&self.state).line.is_own_full(self.limits(), waiter)
+    }
+
+    /// Returns the number of connections in the line that more memory for the server would help.
+    pub(crate) fn waiting_for_memory(&self) -> usize {
+        let state = lock(&self.state);
+        let is_short = |waiter: &&Waiter| !state.line.is_own_full(self.limits(), waiter);
+        state.line.waiters.iter().filter(is_short).count()
     }
 
     /// Returns the first connection in turn among those that want buffers of size class `class`.
@@ -229,7 +241,7 @@ impl MemoryBudget {
             mapped[larger.class()..STUCK].fill(0);
             self.has_room(mapped, larger.bytes, MemoryPart::Shared)
         };
-        let mut contenders = state.line.contenders(self.max_bytes, last);
+        let mut contenders = state.line.contenders(self.limits(), last);
         let first = contenders.find(|one| one.class() <= class || !may_pass(one))?;
         (first.class() == class).then_some(first)
     }

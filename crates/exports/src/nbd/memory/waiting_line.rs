@@ -1,9 +1,12 @@
 //! The line of connections that wait for payload memory, and the accounts that delay some of them.
 //!
 //! A request that waits for a limit of its group keeps its buffer as long as the limit demands.
-//! Such requests are therefore charged to an *account* of their group and direction. An account may
-//! hold an eighth of the memory, or one request. All accounts together may hold half of the memory,
-//! or one request. A connection whose account is full delays only connections of its own group.
+//! Such requests are therefore charged to an *account* of their group and direction.
+//! - An account may hold an eighth of the memory, or one request. A connection whose account is
+//!   full delays only connections of its own group.
+//! - All accounts together may hold half of the memory. Of that half, buffers of a size class leave
+//!   a sixteenth of the memory to each smaller class, so that small requests of a group do not wait
+//!   for large ones of another. One request of each class always fits.
 //!
 //! Owned by the `MemoryBudget` (budget.rs), under its lock. Invariants: a connection is in the line
 //! at most once, and the connections of an account take turns in order.
@@ -13,18 +16,15 @@ use std::collections::{HashMap, VecDeque};
 use millrace_block::GroupId;
 use millrace_machine::payload::REGION_BYTES;
 
-/// Number of size classes of buffers.
 pub(crate) const SIZE_CLASSES: usize = 3;
 /// Longest buffer of each class except the last, in bytes.
 const CLASS_BYTES: [usize; SIZE_CLASSES - 1] = [256 << 10, REGION_BYTES];
 
-/// Returns the size class of a buffer.
 #[inline]
 pub(crate) fn size_class(buffer_bytes: usize) -> usize {
     CLASS_BYTES.iter().filter(|longest| buffer_bytes > **longest).count()
 }
 
-/// The kind of memory that a connection waits for, if it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryWait {
     None,
@@ -34,7 +34,6 @@ pub(crate) enum MemoryWait {
     Queued,
 }
 
-/// Identifies the account of a group with limits in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct GroupAccount {
     pub(crate) group: GroupId,
@@ -44,12 +43,10 @@ pub(crate) struct GroupAccount {
 /// A connection that wants memory for its next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiter {
-    /// Index of the I/O thread.
     pub(crate) thread: usize,
     /// Index of the connection in its thread, and its serial number.
     pub(crate) index: usize,
     pub(crate) serial: u64,
-    /// Size of the wanted buffer in bytes.
     pub(crate) bytes: usize,
     /// Account to charge, if a limit of the group applies to the request.
     pub(crate) account: Option<GroupAccount>,
@@ -61,12 +58,20 @@ impl Waiter {
     }
 }
 
-/// The waiting connections and the charges of all accounts.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingLine {
     pub(crate) waiters: VecDeque<Waiter>,
     account_bytes: HashMap<GroupAccount, usize>,
-    all_account_bytes: usize,
+    /// Charges of all accounts, by the size class of the buffer.
+    class_bytes: [usize; SIZE_CLASSES],
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AccountLimits {
+    /// Payload memory of the server.
+    pub(crate) max_bytes: usize,
+    /// Part of it that buffers of a size class leave to each smaller class.
+    pub(crate) kept_bytes: usize,
 }
 
 impl WaitingLine {
@@ -82,47 +87,63 @@ impl WaitingLine {
         self.waiters.iter_mut().find(is_same).map(|known| *known = waiter).is_some()
     }
 
-    /// Charges a request to its account, if it has one.
     pub(crate) fn charge(&mut self, waiter: Waiter) {
         if let Some(account) = waiter.account {
             *self.account_bytes.entry(account).or_default() += waiter.bytes;
-            self.all_account_bytes += waiter.bytes;
+            self.class_bytes[waiter.class()] += waiter.bytes;
         }
     }
 
-    /// Removes a request's charge from its account.
     pub(crate) fn credit(&mut self, account: GroupAccount, bytes: usize) {
         let held_bytes = self.account_bytes.get_mut(&account);
         *held_bytes.expect("the account was charged") -= bytes;
-        self.all_account_bytes -= bytes;
+        self.class_bytes[size_class(bytes)] -= bytes;
+    }
+
+    /// Returns true if a connection's own account, if it has one, has no room for its request.
+    pub(crate) fn is_own_full(&self, limits: AccountLimits, waiter: &Waiter) -> bool {
+        let held_bytes = waiter.account.and_then(|account| self.account_bytes.get(&account));
+        let held_bytes = held_bytes.copied().unwrap_or(0);
+        held_bytes > 0 && held_bytes + waiter.bytes > limits.max_bytes / 8
+    }
+
+    /// Returns true if all accounts together have no room for a connection's request.
+    fn are_all_full(&self, limits: AccountLimits, waiter: &Waiter) -> bool {
+        let AccountLimits { max_bytes, kept_bytes } = limits;
+        let (class, held_bytes) = (waiter.class(), self.class_bytes);
+        let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
+        // A single larger request may exceed what larger ones may hold.
+        let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
+        let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
+        let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;
+        held_bytes[class] > 0 && all_bytes + waiter.bytes > max_bytes / 2
     }
 
     /// Returns the connections that could use free memory, in order, as if `last` were appended to
     /// the line. Only the first connection of each account is returned, and none if the account is
     /// full. If all accounts together are full for one connection, later ones of other accounts do
-    /// not overtake it.
+    /// not overtake it with requests of the same size class.
     pub(crate) fn contenders(
         &self,
-        max_bytes: usize,
+        limits: AccountLimits,
         last: Option<Waiter>,
     ) -> impl Iterator<Item = Waiter> {
-        let is_full = move |held_bytes: usize, bytes: usize, part: usize| {
-            held_bytes > 0 && held_bytes + bytes > max_bytes / part
-        };
-        let mut are_all_full = false;
+        let mut are_full = [false; SIZE_CLASSES];
         let waiters = self.waiters.iter().copied().chain(last).enumerate();
         waiters.filter_map(move |(place, waiter)| {
-            let Some(account) = waiter.account else { return Some(waiter) };
+            if waiter.account.is_none() {
+                return Some(waiter);
+            }
             let mut before = self.waiters.iter().take(place);
-            let held_bytes = self.account_bytes.get(&account).copied().unwrap_or(0);
-            if are_all_full
-                || is_full(held_bytes, waiter.bytes, 8)
+            if are_full[waiter.class()]
+                || self.is_own_full(limits, &waiter)
                 || before.any(|one| one.account == waiter.account)
             {
                 return None;
             }
-            are_all_full = is_full(self.all_account_bytes, waiter.bytes, 2);
-            (!are_all_full).then_some(waiter)
+            let is_full = self.are_all_full(limits, &waiter);
+            are_full[waiter.class()] = is_full;
+            (!is_full).then_some(waiter)
         })
     }
 }

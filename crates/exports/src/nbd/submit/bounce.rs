@@ -2,8 +2,7 @@
 //!
 //! A write first reads the blocks at its ends, copies the bytes around its payload into place and
 //! then writes whole blocks. A zeroing reads and writes back only the blocks at its ends. A
-//! [`Bounce`] is the state of this, step by step; submit.rs submits each step to the block layer.
-//! Made by unaligned.rs; calls nothing.
+//! [`Bounce`] is the state of this, step by step.
 //!
 //! Invariant: a ticket has one buffer from the start: the blocks of the payload, then the first and
 //! the last block as they were.
@@ -14,14 +13,11 @@ use millrace_block::{Bio, Op, OpFlags, Sector};
 
 use crate::nbd::memory::PoolBuffer;
 
-/// A range of bytes, and the blocks that it touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unaligned {
     /// Block size in bytes, a power of two.
     pub(crate) block_bytes: u64,
-    /// Offset of the first block in bytes.
     pub(crate) start: u64,
-    /// Length of all touched blocks in bytes.
     pub(crate) cover: u64,
     /// Bytes of the first block that lie before the range.
     pub(crate) head: u64,
@@ -61,7 +57,6 @@ impl Unaligned {
     }
 }
 
-/// Step of a bounce, which precedes the operation that the client requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BounceStep {
     ReadFirst,
@@ -70,7 +65,6 @@ enum BounceStep {
     WriteLast,
 }
 
-/// State of an unaligned write or zeroing while it handles the blocks at its ends.
 #[derive(Debug)]
 pub(crate) struct Bounce {
     pub(crate) unaligned: Unaligned,
@@ -80,7 +74,6 @@ pub(crate) struct Bounce {
 }
 
 impl Bounce {
-    /// Returns the current edge block: its offset in the buffer, and its sector.
     fn edge(&self) -> (usize, Sector) {
         let Unaligned { block_bytes, start, cover, .. } = self.unaligned;
         match self.step {
@@ -91,7 +84,6 @@ impl Bounce {
         }
     }
 
-    /// Returns the bio of the current step.
     pub(crate) fn bio(&self, buffer: &PoolBuffer, flags: OpFlags) -> Bio {
         let ((at, sector), len_bytes) = (self.edge(), self.unaligned.block_bytes as u32);
         match self.step {

@@ -2,8 +2,7 @@
 //!
 //! A thread enters its writes in the volume's
 //! [`RangeLocks`](crate::nbd::exports::ranges::RangeLocks) once a client of the server writes
-//! partial blocks. submit.rs claims the range when a write starts and releases it when the write
-//! completes. The worker calls `follow_ranges` when other threads entered or released ranges.
+//! partial blocks.
 //!
 //! Invariant: while a block is read and written back, no other request of the server writes it.
 
@@ -35,7 +34,6 @@ impl Submitter {
         holds
     }
 
-    /// Releases the range of a completed ticket.
     #[cold]
     pub(crate) fn release(&mut self, id: u32, ticket: &Ticket) {
         let ranges = &self.lanes[ticket.lane as usize].served.ranges;

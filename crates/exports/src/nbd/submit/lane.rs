@@ -1,8 +1,7 @@
 //! Lane: one I/O thread's access to a volume, with its channel and the requests that wait for it.
 //!
-//! Owned by the thread's `Submitter`, which submits and collects; overdue.rs finds requests that
-//! the drives do not answer. Most lanes are opened for the first client of a volume on a thread, so
-//! volumes without clients cost neither memory nor time. lanes.rs keeps the lanes.
+//! Most lanes are opened for the first client of a volume on a thread, so volumes without clients
+//! cost neither memory nor time.
 //!
 //! Invariants: `held_bytes` is the total size of the pool buffers in this lane's started tickets,
 //! including those whose clients were answered or have left; `overdue` counts the latter. Both
@@ -18,12 +17,10 @@ use super::super::exports::ServedVolume;
 use super::throttled_tickets::ThrottledTickets;
 use super::ticket::{Ticket, TicketState};
 
-/// Maximum number of bios in flight per volume and thread.
 pub(crate) const CHANNEL_DEPTH: u32 = 1024;
 /// Number of overdue requests at which a lane refuses further ones.
 const OVERDUE_MAX: u32 = 64;
 
-/// One I/O thread's channel to a volume, with the requests that use it.
 pub(crate) struct VolumeLane {
     pub(crate) channel: Channel<Native>,
     pub(crate) served: Arc<ServedVolume>,
@@ -40,13 +37,11 @@ pub(crate) struct VolumeLane {
     /// Longest time that the volume's drives may take for a request, in nanoseconds; 0 for no
     /// limit.
     pub(crate) timeout_ns: u64,
-    /// Time of the next search for overdue requests, in nanoseconds.
     pub(crate) look_ns: u64,
     /// Number of started tickets that are not overdue.
     pub(crate) started: u32,
     /// Number of tickets that were answered with a timeout while the drive keeps their memory.
     pub(crate) overdue: u32,
-    /// Bytes of pool buffers in started and overdue tickets.
     pub(crate) held_bytes: usize,
     /// If true, this thread enters its writes in the volume's range table.
     pub(crate) tracks: bool,
@@ -81,7 +76,6 @@ impl VolumeLane {
         self.overdue >= OVERDUE_MAX
     }
 
-    /// Queues a ticket whose bio the channel did not accept.
     #[cold]
     pub(crate) fn wait(&mut self, id: u32, group: GroupId) {
         match self.channel.is_throttled(group) {
@@ -114,7 +108,6 @@ impl VolumeLane {
             && self.channel.quarantined_bios() == 0
     }
 
-    /// Counts the end of a started or overdue ticket.
     #[inline]
     pub(crate) fn end(&mut self, ticket: &Ticket) {
         self.held_bytes -= ticket.memory.pool_bytes();

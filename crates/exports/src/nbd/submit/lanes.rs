@@ -1,7 +1,7 @@
 //! The lanes of an I/O thread, by number.
 //!
-//! Owned by the thread's `Submitter`. Tickets and connections refer to their lane by number. A
-//! number stays valid while the lane has a client or a ticket, and may be reused afterwards.
+//! Tickets and connections refer to their lane by number. A number stays valid while the lane has a
+//! client or a ticket, and may be reused afterwards.
 
 use std::collections::HashSet;
 use std::ops::{Index, IndexMut};
@@ -31,13 +31,11 @@ pub(crate) struct EndedLanes {
 pub(crate) struct VolumeLanes(Vec<Option<Box<VolumeLane>>>);
 
 impl VolumeLanes {
-    /// Returns an upper bound of the lane numbers in use.
     #[inline]
     pub(crate) fn numbers(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the lane with this number, if there is one.
     #[inline]
     pub(crate) fn get_mut(&mut self, number: usize) -> Option<&mut VolumeLane> {
         self.0.get_mut(number)?.as_deref_mut()
@@ -59,7 +57,6 @@ impl VolumeLanes {
         self.iter().map(|lane| Arc::clone(&lane.served.volume)).collect()
     }
 
-    /// Returns the number of a volume's lane, if there is one.
     fn find(&self, served: &Arc<ServedVolume>) -> Option<usize> {
         let is_its = |lane: &Option<Box<VolumeLane>>| {
             lane.as_ref().is_some_and(|l| Arc::ptr_eq(&l.served, served))
@@ -68,11 +65,7 @@ impl VolumeLanes {
     }
 
     /// Opens lanes before the server reports that it is ready: those of drives that may be slow or
-    /// fail to open, and those of a few other volumes, since these also start the threads for file
-    /// I/O.
-    ///
-    /// # Errors
-    /// If a drive cannot open the thread's queue.
+    /// fail to open, and a few others, since these also start the threads for file I/O.
     pub(crate) fn open_early(
         &mut self,
         ctx: &mut IoContext,
@@ -97,7 +90,6 @@ impl VolumeLanes {
         Ok(())
     }
 
-    /// Releases lanes of volumes that are not in `volumes`.
     pub(crate) fn keep_only(&mut self, volumes: &[Arc<ServedVolume>]) {
         let kept: HashSet<_> = volumes.iter().map(Arc::as_ptr).collect();
         for lane in self.iter_mut() {
@@ -106,9 +98,6 @@ impl VolumeLanes {
     }
 
     /// Returns the number of a volume's lane, opening one if the thread has none.
-    ///
-    /// # Errors
-    /// If a drive cannot open the thread's queue.
     pub(crate) fn open(
         &mut self,
         ctx: &mut IoContext,
@@ -139,7 +128,6 @@ impl VolumeLanes {
         ended
     }
 
-    /// Stores a lane and returns its number.
     fn add(&mut self, lane: VolumeLane) -> usize {
         let number = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
         if number == self.0.len() {

@@ -2,8 +2,8 @@
 //! a drive yet.
 //!
 //! A ticket that is still in the block layer after its volume's timeout is found here by a search a
-//! few times per timeout; the worker (its own overdue.rs) answers the client. A ticket that waits
-//! for room or for its range is at no drive and can be removed.
+//! few times per timeout. A ticket that waits for room or for its range is at no drive and can be
+//! removed.
 //!
 //! Invariants: the search costs a request nothing, and never finds it early. A lane is searched
 //! only while it has started tickets.
@@ -20,7 +20,6 @@ use crate::nbd::memory::BufferPool;
 pub(crate) const LOOKS: u8 = 4;
 
 impl VolumeLane {
-    /// Returns true if the lane has tickets that can become overdue.
     fn is_watched(&self) -> bool {
         self.started > 0 && self.timeout_ns > 0
     }

@@ -1,8 +1,7 @@
 //! Tickets of throttled groups, of which the channel accepts no more bios at present.
 //!
 //! Each group has a list of its own, so that a throttled group blocks no other. Groups take turns:
-//! a group that was served goes behind the groups that were not. Owned by a lane (lane.rs). The
-//! submitter adds tickets, and removes them when completions make room.
+//! a group that was served goes behind the groups that were not.
 
 use std::collections::VecDeque;
 
@@ -22,7 +21,6 @@ impl ThrottledTickets {
         self.0.iter().any(|(known, _)| *known == group)
     }
 
-    /// Appends a ticket to those of its group.
     #[cold]
     pub(crate) fn push(&mut self, group: GroupId, id: u32) {
         match self.0.iter_mut().find(|(known, _)| *known == group) {
@@ -58,7 +56,6 @@ impl ThrottledTickets {
         }
     }
 
-    /// Keeps the tickets for which `is_kept` returns true.
     pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(u32) -> bool) {
         self.0.iter_mut().for_each(|(_, tickets)| tickets.retain(|id| is_kept(*id)));
         self.0.retain(|(_, tickets)| !tickets.is_empty());

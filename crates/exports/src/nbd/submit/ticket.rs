@@ -1,8 +1,8 @@
 //! Tickets: the requests of an I/O thread that are in the block layer, or wait for it.
 //!
-//! They live in a slab; a ticket's index is the user data of its bio. Owned by the worker. A ticket
-//! belongs to the thread, not to its connection: it keeps its buffer until the bio has completed,
-//! even if the client has left or was told that the drive does not answer.
+//! A ticket's index in its slab is the user data of its bio. A ticket belongs to the thread, not to
+//! its connection: it keeps its buffer until the bio has completed, even if the client has left or
+//! was told that the drive does not answer.
 //!
 //! Invariants: a ticket names its connection by index and serial number, since the connection may
 //! end first. The client of an overdue ticket was answered and gets no second reply.
@@ -15,14 +15,11 @@ use super::bounce::Bounce;
 use crate::nbd::memory::PoolBuffer;
 use millrace_nbd::Reply;
 
-/// The memory that holds the payload of a request.
 #[derive(Debug)]
 pub(crate) enum TicketMemory {
-    /// No payload.
     None,
     /// The shared zeroes; written data are discarded.
     Zeroes,
-    /// A buffer of the thread's pool.
     Buffer(PoolBuffer),
 }
 
@@ -37,7 +34,6 @@ impl TicketMemory {
     }
 }
 
-/// State of a request from its header to its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TicketState {
     /// The request's payload is being received.
@@ -49,19 +45,15 @@ pub(crate) enum TicketState {
     Overdue,
 }
 
-/// The connection of a ticket, which may have ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TicketOwner {
     pub(crate) conn: u32,
     pub(crate) serial: u64,
-    /// I/O group of the client.
     pub(crate) group: GroupId,
 }
 
-/// State of a write in its volume's range table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum RangeClaim {
-    /// The write is not entered in the range table.
     #[default]
     None,
     /// The write waits for its range, and is not in the block layer yet.
@@ -69,7 +61,6 @@ pub(crate) enum RangeClaim {
     Held,
 }
 
-/// Reasons why a ticket waits before the block layer takes it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TicketWait {
     pub(crate) claim: RangeClaim,
@@ -77,7 +68,6 @@ pub(crate) struct TicketWait {
     pub(crate) since_ns: u64,
 }
 
-/// One accepted request.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) owner: TicketOwner,
@@ -88,7 +78,6 @@ pub(crate) struct Ticket {
     pub(crate) flags: OpFlags,
     /// True if a flush follows the operation, which implements FUA on a discard.
     pub(crate) then_flush: bool,
-    /// Length of the payload in bytes, 0 if there is none.
     pub(crate) len_bytes: u32,
     /// Length, in bytes, of the blocks that contain the payload.
     pub(crate) bio_bytes: u32,
@@ -117,7 +106,6 @@ impl Ticket {
     }
 }
 
-/// All tickets of an I/O thread.
 #[derive(Debug, Default)]
 pub(crate) struct Tickets {
     slots: Vec<Option<Ticket>>,
@@ -144,7 +132,6 @@ impl Tickets {
         self.slots[id as usize].as_mut().expect("the ticket of a request in flight")
     }
 
-    /// Iterates over all tickets and their IDs.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Ticket)> {
         let numbered = (0..).zip(&mut self.slots);
         numbered.filter_map(|(id, slot)| slot.as_mut().map(|ticket| (id, ticket)))

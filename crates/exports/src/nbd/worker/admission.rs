@@ -1,9 +1,9 @@
 //! Admission of clients when the limit of open connections is reached.
 //!
-//! The accepting thread calls this for each client. At the limit a new client is refused, unless
-//! more than half of the connections are still negotiating. Then the new client replaces this
-//! thread's oldest connection that has negotiated for longer than [`GRACE_NS`]. So clients that
-//! connect and then send nothing, for example attackers, do not keep other clients out.
+//! At the limit a new client is refused, unless more than half of the connections are still
+//! negotiating. Then the new client replaces this thread's oldest connection that has negotiated
+//! for longer than [`GRACE_NS`]. So clients that connect and then send nothing, for example
+//! attackers, do not keep other clients out.
 //!
 //! Invariant: for each connection admitted above the limit, this thread closes another.
 

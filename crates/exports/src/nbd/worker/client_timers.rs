@@ -5,11 +5,10 @@
 //! is closed if its send, or its receive of a payload, moves nothing for the stall timeout. While
 //! others wait for memory, a connection that holds more than its window is closed if it moves too
 //! little (progress.rs). A connection that waits for drives or memory has no socket operation that
-//! would notice a disconnect, so its socket is checked regularly. Memory and lanes that were unused
-//! for a while are freed. Called once per turn of the worker.
+//! would notice a disconnect, so its socket is checked regularly.
 //!
-//! Invariants: the list of connections that catch up is ordered by time; entries of connections
-//! that no longer wait, or wait anew, are skipped. Stalls are found by a few checks per timeout.
+//! Invariant: the list of connections that catch up is ordered by time; entries of connections that
+//! no longer wait, or wait anew, are skipped.
 
 use std::collections::VecDeque;
 
@@ -49,9 +48,7 @@ pub(crate) struct ClientTimers {
     rates_ns: u64,
     /// Time since which connections wait for memory; 0 if none waits.
     pressed_ns: u64,
-    /// Time of the next return of unused memory.
     idle_ns: u64,
-    /// Time to close lanes without clients, if there are any.
     lanes_ns: Option<u64>,
     /// Connections whose clients may disconnect unnoticed.
     unwatched: Vec<usize>,
@@ -74,7 +71,6 @@ impl ClientTimers {
         }
     }
 
-    /// Records that a connection waits for its client to catch up.
     #[inline]
     pub(crate) fn watch(&mut self, conn: &Connection) {
         if conn.out.catching_ns != 0 {
@@ -113,7 +109,6 @@ impl ClientTimers {
         self.lanes_ns = Some(self.lanes_ns.map_or(at_ns, |known_ns| known_ns.min(at_ns)));
     }
 
-    /// Closes lanes whose clients left a while ago.
     pub(crate) fn end_unused_lanes(&mut self, core: &mut WorkerContext, now_ns: u64) {
         if self.lanes_ns.is_some_and(|at_ns| at_ns <= now_ns) {
             let ended = core.submitter.lanes.end_unused(&mut core.ctx);
@@ -132,7 +127,6 @@ impl ClientTimers {
 }
 
 impl Worker {
-    /// Returns the time of the next check of any kind.
     pub(crate) fn client_timer_deadline(&mut self) -> Option<u64> {
         let clients = self.client_timers.deadline(&self.conns, self.core.counts.connections);
         let pool = &self.core.pool;
@@ -170,7 +164,7 @@ impl Worker {
                 self.core.counts.stalled += 1;
                 let why = "it reads or sends less than 64 KiB/s while other clients wait for \
                            memory; raise memory-max to serve more slow clients";
-                client_log::too_slow(self.number, conn, why);
+                client_log::broken(self.number, conn, why);
                 conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
                 conn.touch(&mut self.touched);
             }

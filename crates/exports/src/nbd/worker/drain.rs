@@ -1,11 +1,9 @@
-//! Shutdown of an I/O thread: answer requests in flight, flush, free everything in order.
+//! The life of an I/O thread: serve, answer requests in flight, flush, free everything in order.
 //!
-//! The thread's main function calls this once after `Worker::serve`. Requests not answered by the
-//! deadline of `Server::stop` are cut off. Cutting off and flushing may take [`CUT_OFF_NS`] and
-//! [`FLUSH_NS`] longer. After that, drives that do not answer are not waited for. The thread does
-//! not wait either for clients that read nothing for [`UNREAD_NS`] and whose requests are all
-//! completed. As long as a cache makes progress, the thread waits for it and for requests whose
-//! clients have left.
+//! Requests not answered by the deadline of `Server::stop` are cut off. Cutting off and flushing
+//! may take [`CUT_OFF_NS`] and [`FLUSH_NS`] longer. Clients that read nothing for [`UNREAD_NS`] and
+//! whose requests are all completed are not waited for. As long as a cache makes progress, the
+//! thread waits for it and for requests whose clients have left.
 //!
 //! Invariant: memory that the kernel or a drive may still access is leaked, never freed.
 
@@ -16,6 +14,7 @@ use millrace_machine::{Deadline, Machine, Native};
 
 use super::Worker;
 use super::flush::FinalFlush;
+use crate::io_threads::Service;
 use crate::nbd::connection::progress::LOOKS;
 use crate::nbd::connection::{Connection, ConnectionPhase, client_log};
 use crate::nbd::execute::WorkerContext;
@@ -23,7 +22,6 @@ use crate::nbd::ring::close_now;
 use crate::nbd::server_state::ThreadMessage;
 use crate::stop::{FLUSH_NS, Progress, TURN_NS, goes_on};
 
-/// Longest time between the deadline and the end of all connections, in nanoseconds.
 const CUT_OFF_NS: u64 = 500_000_000;
 /// Time after which a client that reads none of its last replies is disconnected, in nanoseconds.
 const UNREAD_NS: u64 = 1_000_000_000;
@@ -50,9 +48,22 @@ impl StopReport {
     }
 }
 
-impl Worker {
-    /// Shuts the thread down, except for [`Worker::let_go`].
-    pub(crate) fn finish(&mut self, served: Result<(), Error>) -> (StopReport, u64) {
+impl Service for Worker {
+    type Report = StopReport;
+
+    fn fallback_reason(&mut self) -> Option<String> {
+        self.core.ctx.reactor().fallback_reason().map(str::to_owned)
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
+        self.accept_all();
+        while !self.shared.ending.stop.is_given() {
+            self.turn(None)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, served: Result<(), Error>) -> (StopReport, u64) {
         let mut report = StopReport::default();
         let mut limit = self.shared.ending.stop.deadline();
         let ended = served
@@ -67,6 +78,31 @@ impl Worker {
         (report, limit.left_ns())
     }
 
+    fn let_go(self, left_ns: u64) {
+        let Worker { core, ring, shared, number, conns, .. } = self;
+        let WorkerContext { ctx, mut submitter, pool, zeroes, .. } = core;
+        // Without this setting, each channel would wait once more for drives that have already used
+        // up their time.
+        submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
+        submitter.lanes.clear();
+        drop(ctx);
+        while let Some(message) = shared.mailboxes[number].take() {
+            if let ThreadMessage::Connection(fd, _) = message {
+                close_now(fd);
+                shared.dismiss();
+            }
+        }
+        // The ring has waited for as long as the stop allows. The kernel may still write to memory
+        // of the remaining operations.
+        if ring.pending() > 0 || submitter.tickets.in_use() > 0 {
+            std::mem::forget(conns);
+            std::mem::forget(Arc::clone(&zeroes));
+            std::mem::forget(pool);
+        }
+    }
+}
+
+impl Worker {
     fn drain(
         &mut self,
         limit: &mut Deadline<Native>,
@@ -119,7 +155,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns this thread's part of flushing all volumes.
     fn flush<'a>(&'a mut self, limit: &'a mut Deadline<Native>) -> FinalFlush<'a> {
         FinalFlush {
             limit,
@@ -138,30 +173,6 @@ impl Worker {
         self.conns.iter().flatten().next().is_none()
             && self.ring.pending() == 0
             && submitter.tickets.in_use() as u64 <= overdue
-    }
-
-    /// Drops channels, ring, connections and buffers in this order.
-    pub(crate) fn let_go(self, left_ns: u64) {
-        let Worker { core, ring, shared, number, conns, .. } = self;
-        let WorkerContext { ctx, mut submitter, pool, zeroes, .. } = core;
-        // Without this setting, each channel would wait once more for drives that have already used
-        // up their time.
-        submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
-        submitter.lanes.clear();
-        drop(ctx);
-        while let Some(message) = shared.mailboxes[number].take() {
-            if let ThreadMessage::Connection(fd, _) = message {
-                close_now(fd);
-                shared.dismiss();
-            }
-        }
-        // The ring has waited for as long as the stop allows. The kernel may still write to memory
-        // of the remaining operations.
-        if ring.pending() > 0 || submitter.tickets.in_use() > 0 {
-            std::mem::forget(conns);
-            std::mem::forget(Arc::clone(&zeroes));
-            std::mem::forget(pool);
-        }
     }
 }
 

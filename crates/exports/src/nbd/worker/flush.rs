@@ -1,11 +1,9 @@
 //! Final flush of all volumes by an I/O thread, after the last of its requests.
 //!
-//! drain.rs makes and runs a [`FinalFlush`] when no request is in flight any more; it calls the
-//! block layer. If a drive does not answer in time, this is reported and the stop continues. The
-//! deadline is extended for drives below a cache as long as they make progress, because all dirty
-//! pages are written to them. All threads of a server flush at the same time, and the block layer
-//! may merge their flushes. So each thread continues to serve its drives until the flushes of all
-//! threads are answered.
+//! If a drive does not answer in time, this is reported and the stop continues. The deadline is
+//! extended for drives below a cache as long as they make progress, because all dirty pages are
+//! written to them. The block layer may merge the flushes of several threads, so each thread
+//! continues to serve its drives until the flushes of all threads are answered.
 
 use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};
@@ -16,7 +14,6 @@ use crate::nbd::server_state::ServerState;
 use crate::nbd::submit::lanes::VolumeLanes;
 use crate::stop::{Progress, TURN_NS, goes_on};
 
-/// The final flush of an I/O thread.
 pub(crate) struct FinalFlush<'a> {
     pub(crate) ctx: &'a mut IoContext,
     pub(crate) lanes: &'a mut VolumeLanes,

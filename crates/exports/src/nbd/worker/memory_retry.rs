@@ -1,7 +1,7 @@
 //! Retries connections that wait for memory, on this thread and on the others.
 //!
-//! Called once per turn of the worker. A connection is retried when its own buffers or its volume's
-//! were freed, or when it has the next turn in the line (memory/waiting_line.rs).
+//! A connection is retried when its own buffers or its volume's were freed, or when it has the next
+//! turn in the line (memory/waiting_line.rs).
 //!
 //! Invariants: a connection in the line is `Queued` and open. A thread that rings the others runs
 //! one more turn itself, so a connection that joined the line while another thread freed memory is

@@ -3,9 +3,8 @@
 //!
 //! A ticket that is still in the block layer after its volume's timeout is *overdue*. Its client is
 //! answered with EIO and the text of a timeout, while ticket and buffer wait for the drive, which
-//! may write that memory at any time, or until the thread ends. From then on its memory counts
-//! against the volume only, not the connection. Tickets that never reached the block layer are
-//! freed. Called once per turn of the worker; the submitter's overdue.rs finds the tickets.
+//! may write that memory at any time. From then on its memory counts against the volume only, not
+//! the connection. Tickets that never reached the block layer are freed.
 
 use millrace_block::Status;
 use millrace_machine::{Machine, Native};
@@ -16,7 +15,6 @@ use crate::nbd::memory::waiting_line::MemoryWait;
 use crate::nbd::submit::ticket::{TicketMemory, TicketState};
 
 impl Worker {
-    /// Answers overdue requests with an error.
     pub(crate) fn end_overdue(&mut self) {
         if self.core.submitter.overdue_deadline().is_none() {
             return;
@@ -49,7 +47,6 @@ impl Worker {
         }
     }
 
-    /// Answers the client of an overdue request with a timeout error.
     fn give_up(&mut self, id: u32) {
         let ticket = self.core.submitter.tickets.get(id);
         let (reply, number, serial) =

@@ -1,8 +1,8 @@
 //! Control thread of a vhost-user export: its socket, one frontend at a time, its messages.
 //!
 //! The thread accepts a connection, or connects and reconnects itself, and passes messages to the
-//! device (device.rs) until the frontend disconnects. Then it stops and empties all rings and
-//! serves the next frontend. The I/O threads keep running, whatever a frontend does here.
+//! device until the frontend disconnects. Then it stops and empties all rings and serves the next
+//! frontend.
 //!
 //! The crate that parses messages cannot notify the frontend of a size change. So this file peeks
 //! at the message that carries the descriptor for notifications before the crate reads it, and
@@ -42,29 +42,23 @@ const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
 /// Interval of connection attempts to a frontend that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Socket of an export, and the side that listens on it.
 pub(crate) enum Endpoint {
     /// The frontend connects to this socket, if its user or group may.
     Listen(UnixSocket, Option<AllowedPeers>),
-    /// The control thread connects to the frontend's socket.
     Connect(PathBuf),
 }
 
-/// A connected frontend.
 #[derive(Debug, Clone)]
 pub(crate) struct Frontend {
     /// Duplicate of the connection, used to shut it down.
     stream: Arc<UnixStream>,
-    /// Process and user of the frontend.
     pub(crate) peer: String,
-    /// Time at which the frontend connected, in nanoseconds.
     pub(crate) since_ns: u64,
     /// Number of requests and bytes that the tenant had before the frontend connected.
     pub(crate) totals_before: [u64; 2],
 }
 
 impl Frontend {
-    /// Records a frontend that has just connected, and its tenant's totals.
     fn new(stream: UnixStream, totals_before: [u64; 2]) -> Frontend {
         let peer = rustix::net::sockopt::socket_peercred(&stream);
         let peer = peer.map_or_else(
@@ -75,16 +69,13 @@ impl Frontend {
         Frontend { stream, peer, since_ns: Native::now(), totals_before }
     }
 
-    /// Shuts the connection down, so that another frontend can connect.
     pub(crate) fn disconnect(&self) {
         // The call fails only if the connection is already closed.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// The control thread's connection to its frontend, for use by other threads.
 pub(crate) struct FrontendLink {
-    /// The connected frontend, if there is one.
     frontend: Mutex<Option<Frontend>>,
     /// Descriptor for notifications to the frontend, if it sent one.
     changes: Mutex<Option<OwnedFd>>,
@@ -93,19 +84,15 @@ pub(crate) struct FrontendLink {
 }
 
 impl FrontendLink {
-    /// # Errors
-    /// Returns an error if no descriptors are left.
     pub(crate) fn new() -> io::Result<FrontendLink> {
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         Ok(FrontendLink { frontend: Mutex::default(), changes: Mutex::default(), stop })
     }
 
-    /// Returns the connected frontend, if there is one.
     pub(crate) fn frontend(&self) -> Option<Frontend> {
         lock(&self.frontend).clone()
     }
 
-    /// Disconnects the frontend and ends the control thread.
     pub(crate) fn shut_down(&self) {
         // The write cannot block, because an unread eventfd accepts a one.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
@@ -148,7 +135,6 @@ impl FrontendLink {
 }
 
 impl Endpoint {
-    /// Returns the socket that frontends connect to, if the server listens.
     fn listener(&self) -> Option<&UnixListener> {
         match self {
             Endpoint::Listen(socket, _) => Some(socket.socket()),
@@ -177,7 +163,6 @@ impl Endpoint {
         }
     }
 
-    /// Returns a text for the operator about the failure to get a connection.
     fn failure(&self) -> String {
         match self {
             Endpoint::Listen(..) => "cannot accept a frontend".to_owned(),
@@ -186,7 +171,6 @@ impl Endpoint {
     }
 }
 
-/// Serves frontends one after the other until the export stops.
 pub(crate) fn run(
     endpoint: &Endpoint,
     link: &FrontendLink,

@@ -1,9 +1,8 @@
 //! Checks each message of a frontend and applies it to the device.
 //!
-//! The crate `vhost`, which parses messages, calls this; the work is in device.rs. A refused
-//! message is logged and ends the connection, because most messages have no reply that could report
-//! the error. A change of memory whose reply was requested is the exception: nothing has changed,
-//! and the reply reports the error.
+//! A refused message is logged and ends the connection, because most messages have no reply that
+//! could report the error. A change of memory whose reply was requested is the exception: nothing
+//! has changed, and the reply reports the error.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Shuts an I/O thread down: answers requests in flight, flushes, and frees everything in order.
+//! The life of an I/O thread: serve, answer requests in flight, flush, free everything in order.
 //!
-//! The thread's main function calls this once. Invariant: memory that a drive may still write is
-//! leaked with the queue of the request, never unmapped.
+//! Invariant: memory that a drive may still write is leaked with the queue of the request, never
+//! unmapped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,14 +9,41 @@ use std::sync::atomic::Ordering;
 use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};
 
-use super::IoThread;
+use super::{IoThread, ROUNDS_MAX};
+use crate::io_threads::Service;
 use crate::last_flush::LastFlush;
 use crate::stop::{FLUSH_NS, Progress, TURN_NS};
 
-impl IoThread {
-    /// Shuts the thread down except for [`IoThread::let_go`]: answers requests in flight until the
-    /// deadline, and flushes if it is the last of `threads` threads.
-    pub(crate) fn finish(&mut self, served: Result<(), Error>, threads: u16) -> (Vec<String>, u64) {
+impl Service for IoThread {
+    type Report = Vec<String>;
+
+    fn fallback_reason(&mut self) -> Option<String> {
+        self.ctx.reactor().fallback_reason().map(str::to_owned)
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
+        let mut since = 0;
+        while !self.common.stop.is_given() {
+            self.take_orders();
+            let mut rounds = 0;
+            while rounds < ROUNDS_MAX && self.round()? {
+                rounds += 1;
+            }
+            since += rounds + 1;
+            let busy = rounds == ROUNDS_MAX || self.spin()?;
+            if !busy || since >= ROUNDS_MAX {
+                since = 0;
+                self.look_after();
+            }
+            if !busy {
+                self.sleep(None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers requests in flight until the deadline. The export's last thread flushes.
+    fn finish(&mut self, served: Result<(), Error>) -> (Vec<String>, u64) {
         let mut failures = Vec::new();
         let mut limit = self.common.stop.deadline();
         let drained = served.and_then(|()| self.drain(&mut limit));
@@ -25,8 +52,8 @@ impl IoThread {
         let left = self.channel.in_flight();
         // The last thread without requests in flight flushes, because the writes of all other
         // threads are complete then.
-        let before = self.common.drained.fetch_add(1, Ordering::SeqCst);
-        let ended = drained.and_then(|()| match before + 1 == threads {
+        let is_last = self.common.serving.fetch_sub(1, Ordering::SeqCst) == 1;
+        let ended = drained.and_then(|()| match is_last {
             true => self.flush(&mut limit, &mut failures),
             false => Ok(()),
         });
@@ -41,6 +68,20 @@ impl IoThread {
         (failures, limit.left_ns())
     }
 
+    fn let_go(self, left_ns: u64) {
+        let IoThread { mut channel, ctx, kicks, queues, reactor, .. } = self;
+        let leaks = channel.in_flight() > 0;
+        channel.set_drain_ns(left_ns);
+        drop(channel);
+        drop(ctx);
+        drop(reactor);
+        if leaks || kicks.is_busy() {
+            std::mem::forget((queues, kicks));
+        }
+    }
+}
+
+impl IoThread {
     fn drain(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         self.channel.lift_limits();
         // The base has no receiver: after a restart the frontend finds it in its rings.
@@ -84,18 +125,5 @@ impl IoThread {
             Err(text) => failures.push(text),
         }
         Ok(())
-    }
-
-    /// Drops channel, ring and queues in this order. Leaks memory to which drives may still write.
-    pub(crate) fn let_go(self, left_ns: u64) {
-        let IoThread { mut channel, ctx, kicks, queues, reactor, .. } = self;
-        let leaks = channel.in_flight() > 0;
-        channel.set_drain_ns(left_ns);
-        drop(channel);
-        drop(ctx);
-        drop(reactor);
-        if leaks || kicks.is_busy() {
-            std::mem::forget((queues, kicks));
-        }
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! While the thread sleeps, a poll for readability is outstanding on each eventfd, so a kick wakes
 //! the thread. The descriptors belong to the frontend, so no call here may block on one.
-//! io_thread.rs calls this.
 //!
 //! Invariant (the reactor's contract): a descriptor stays open while an operation on it is
 //! outstanding.
@@ -18,7 +17,6 @@ const POLL: u64 = 0;
 const CANCEL: u64 = 1;
 const KIND_BITS: u32 = 1;
 
-/// A kick descriptor.
 struct KickDescriptor {
     fd: OwnedFd,
     armed: bool,
@@ -27,7 +25,6 @@ struct KickDescriptor {
     gone: bool,
 }
 
-/// All kick descriptors of a thread.
 pub(crate) struct KickPoller {
     handle: Handle,
     source: Source,
@@ -54,7 +51,6 @@ impl KickPoller {
         free
     }
 
-    /// Stops listening to a kick descriptor.
     pub(crate) fn remove(&mut self, place: usize) {
         let Some(kick) = self.kicks.get_mut(place).and_then(Option::as_mut) else { return };
         kick.gone = true;

@@ -1,7 +1,6 @@
-//! Orders of a control thread to an I/O thread, and code that executes them.
+//! Orders of a control thread to an I/O thread, executed between rounds.
 //!
-//! Orders arrive in the thread's mailbox and are executed between rounds. An order whose sender
-//! waits carries a channel for the answer. io_thread.rs calls this.
+//! An order whose sender waits carries a channel for the answer.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,7 +14,6 @@ use crate::vhost::ring::RingAreas;
 use crate::vhost::stats::QueueStats;
 
 pub(crate) enum ThreadOrder {
-    /// Serve a queue.
     Start(Box<Queue>),
     /// Take no more requests from a queue, and send its base once it is empty.
     Stop(u16, Sender<u16>),
@@ -32,7 +30,6 @@ pub(crate) enum ThreadOrder {
 }
 
 impl IoThread {
-    /// Executes all orders in the mailbox.
     pub(crate) fn take_orders(&mut self) {
         while let Some(order) = self.state.orders.take() {
             match order {
@@ -113,7 +110,6 @@ impl ServedQueue {
         self.counters.publish(QueueStats { queues, waiting, ..self.queue.stats });
     }
 
-    /// Removes an empty queue and sends its base.
     pub(super) fn end(mut self, kicks: &mut KickPoller) {
         self.publish_stats(0);
         if let Some(place) = self.kick.take() {

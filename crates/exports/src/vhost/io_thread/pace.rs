@@ -1,8 +1,6 @@
 //! Workload-aware batch submission: decides whether a submission should wait for more requests.
 //!
-//! Pure arithmetic over the times passed in: it owns no clock, allocates nothing and costs a few
-//! nanoseconds per call. I/O threads and the simulator use one pacer for each unit that submits
-//! together: a queue or a thread.
+//! Pure arithmetic over the times passed in, used by I/O threads and the simulator.
 //!
 //! Waiting delays the requests taken so far and can save the fixed cost of one submission. So the
 //! wait is limited by a setting and by that cost as measured: if a submission needs no system call,
@@ -41,7 +39,6 @@ pub struct BatchPacer {
     last_ns: u64,
     /// Average time between two arrivals.
     gap: Average,
-    /// Average fixed cost of a submission.
     cost: Average,
     /// Number of requests in hand and in flight.
     outstanding: u32,
@@ -153,7 +150,6 @@ impl BatchPacer {
         self.outstanding
     }
 
-    /// Returns the longest useful wait, in nanoseconds.
     #[inline]
     fn bound_ns(&self) -> u64 {
         self.wait_max_ns.min(self.cost.ns())

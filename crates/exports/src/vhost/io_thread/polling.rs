@@ -1,11 +1,10 @@
 //! Adaptive polling: decides how long to poll for work before sleeping.
 //!
-//! Pure arithmetic over the times passed in: it owns no clock and allocates nothing. I/O threads
-//! and the simulator call it. A poll lasts as long as the last wait, sleep included, if a poll
-//! could have caught the end of that wait. A wait with a sleep includes two wake-ups and can be
-//! longer than the same wait spent polling, so polling is tried after waits of up to three times
-//! its limit. After a longer wait, and after a few polls without success, the thread sleeps at
-//! once: an idle thread does not poll. Kernel counterpart: `halt_poll_ns` of KVM.
+//! Pure arithmetic over the times passed in, used by I/O threads and the simulator. A poll lasts as
+//! long as the last wait, sleep included, if a poll could have caught the end of that wait. A wait
+//! with a sleep includes two wake-ups and can be longer than the same wait spent polling, so
+//! polling is tried after waits of up to three times its limit. After a longer wait, and after a
+//! few polls without success, the thread sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
 
 /// Minimum duration of a poll in nanoseconds, like KVM's `halt_poll_ns_grow_start`.
 const START_NS: u64 = 10_000;
@@ -26,11 +25,9 @@ pub struct Polling {
     spin_ns: u64,
     /// Number of consecutive unsuccessful polls.
     vain: u32,
-    /// Number of successful polls since the last pause.
     caught: u32,
     /// Number of waits left in the present pause; 0 while the thread polls.
     pause: u32,
-    /// Length of the next pause.
     pause_next: u32,
 }
 

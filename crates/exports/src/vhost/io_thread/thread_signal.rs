@@ -1,13 +1,10 @@
 //! `ThreadSignal`: frees I/O threads that hang in a write to an eventfd shared with a frontend.
 //!
 //! The eventfd that interrupts a guest also belongs to its frontend, which may fill it and make it
-//! blocking after the server has made it non-blocking. Only a signal ends a write that blocks
-//! there. So a thread that waits long for an I/O thread repeatedly sends it a signal that has no
-//! other use and whose handler does nothing. Any other system call that the signal interrupts is
-//! restarted. The interrupt that is not written is not lost, because a full eventfd already signals
-//! one.
-//!
-//! vhost.rs (at shutdown) and device.rs (for a ring that stops) call this.
+//! blocking. Only a signal ends a write that blocks there. So a thread that waits long for an I/O
+//! thread repeatedly sends it a signal that has no other use and whose handler does nothing. Any
+//! other system call that the signal interrupts is restarted. The interrupt that is not written is
+//! not lost, because a full eventfd already signals one.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -27,7 +24,6 @@ pub(crate) struct ThreadSignal(Arc<AtomicI32>);
 pub(crate) struct SignalTarget(ThreadSignal);
 
 impl ThreadSignal {
-    /// Makes the calling thread the target of the signal.
     pub(crate) fn attach(&self) -> SignalTarget {
         INSTALL.call_once(install);
         // SeqCst, as below: the access is rare, and no other memory access depends on it.
@@ -36,7 +32,6 @@ impl ThreadSignal {
         SignalTarget(self.clone())
     }
 
-    /// Interrupts a blocking system call of the thread.
     pub(crate) fn send(&self) {
         // SeqCst: a caller that reads an old thread ID signals again later.
         let thread = self.0.load(Ordering::SeqCst);

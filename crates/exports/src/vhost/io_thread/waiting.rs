@@ -1,8 +1,7 @@
 //! Idle I/O threads: they poll as long as polling has been useful lately, then sleep in the ring.
 //!
 //! A thread that shares its CPU does not poll, because it would keep its guests from running.
-//! io_thread.rs calls this between rounds. Invariant: before a sleep every guest was asked for a
-//! kick, and its ring was checked once more.
+//! Invariant: before a sleep every guest was asked for a kick, and its ring was checked once more.
 
 use millrace_block::Error;
 use millrace_machine::{Machine, Native, Poll, Polled};
@@ -10,7 +9,6 @@ use millrace_machine::{Machine, Native, Poll, Polled};
 use super::IoThread;
 
 impl IoThread {
-    /// Returns true if there is something to do without sleeping.
     #[inline]
     pub(super) fn has_news(&self) -> bool {
         self.queues.iter().flatten().any(|served| served.queue.has_news())
@@ -71,7 +69,6 @@ impl IoThread {
         Ok(came)
     }
 
-    /// Tells all guests to send no kicks.
     fn suppress_kicks(&mut self) {
         for served in self.queues.iter_mut().flatten() {
             served.queue.suppress_kicks();

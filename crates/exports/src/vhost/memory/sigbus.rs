@@ -1,18 +1,16 @@
 //! SIGBUS handler for guest memory whose file a frontend has truncated.
 //!
 //! Accessing such memory raises SIGBUS, which would end the process. While guest memory is mapped,
-//! a handler replaces the mapping in which the fault occurred by zeroes and marks it. The thread
-//! continues, and io_thread.rs fails the device that owns the memory. Faults at other addresses go
-//! to the previous handler. The table has a fixed size, because a handler may neither allocate nor
-//! lock.
+//! a handler replaces the mapping in which the fault occurred by zeroes and marks it; io_thread.rs
+//! then fails the device that owns the memory. Faults at other addresses go to the previous
+//! handler. The table has a fixed size, because a handler may neither allocate nor lock.
 //!
-//! The whole mapping is replaced, because a process may have only 65,530 mappings: replacing single
-//! pages could split one mapping into any number of them. Other threads then also find zeroes in
-//! it, and their writes to it are lost. I/O that the kernel has in flight keeps the old pages.
+//! The whole mapping is replaced, because a process may have only 65,530 mappings. Other threads
+//! then also find zeroes in it, and their writes to it are lost. I/O that the kernel has in flight
+//! keeps the old pages.
 //!
-//! Entries are added and removed while the handler may run; entry.rs explains how it never uses an
-//! entry after its mapping has changed. memory.rs calls this. Invariant: an entry is in force only
-//! while its mapping exists, and a mapping stays while a handler uses it.
+//! Invariant: an entry is in force only while its mapping exists, and a mapping stays while a
+//! handler uses it (entry.rs).
 #![allow(unsafe_code)]
 
 mod entry;
@@ -27,7 +25,6 @@ use millrace_machine::{Native, Word};
 
 use self::entry::{Mapping, MappingEntry};
 
-/// Maximum number of guarded mappings of all devices together.
 const ENTRIES: usize = 4096;
 
 struct TableWord(AtomicU64);
@@ -49,7 +46,6 @@ static TABLE: [MappingEntry<TableWord>; ENTRIES] = [const {
 }; ENTRIES];
 /// Number of entries that were ever in use, which limits the handler's search.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Number of faults handled so far.
 static HITS: AtomicUsize = AtomicUsize::new(0);
 
 struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
@@ -74,10 +70,8 @@ pub fn hits() -> usize {
 pub struct MappingGuard(usize);
 
 impl MappingGuard {
-    /// Guards `len` bytes at `start`, mapped in pages of `page` bytes.
-    ///
-    /// # Errors
-    /// `Busy` if too many mappings are guarded already.
+    /// Guards `len` bytes at `start`, mapped in pages of `page` bytes. Fails if too many mappings
+    /// are guarded.
     pub fn new(start: usize, len: usize, page: usize) -> Result<MappingGuard, Error> {
         INSTALL.call_once(install);
         let (start, page) = (start as u64, page as u64);

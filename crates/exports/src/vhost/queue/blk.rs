@@ -1,10 +1,7 @@
 //! The virtio block device: its features, its configuration space, and its requests.
 //!
 //! [`parse`] converts a chain (ring.rs) to an action, wherever the guest splits header and status.
-//! [`Config`] tells a guest the limits of the volume, so that the guest builds requests that need
-//! no split. queue.rs and device.rs call this. Every length and number of a request is untrusted.
-//!
-//! Source: virtio 1.2, section 5.2.
+//! Every length and number of a request is untrusted. Source: virtio 1.2, section 5.2.
 #![allow(unsafe_code)]
 
 use millrace_block::{Op, OpFlags, QueueLimits, Sector, Segment, Status};
@@ -19,7 +16,6 @@ pub const SEG_MAX: u32 = 128 - 2;
 /// Maximum length of a segment that guests are told, in bytes. [`SEG_MAX`] segments have less than
 /// 2 GiB, because some drivers multiply the two numbers in 32 bits, even signed.
 const PIECE_BYTES_MAX: u32 = 16 << 20;
-/// Minimum of the segment limit that guests accept, in bytes: their page size.
 const PAGE_BYTES: u32 = 4096;
 
 /// Maps the block layer's status to virtio's.
@@ -295,7 +291,6 @@ pub fn copy_in(parts: &[Segment], from: &[u8]) -> u32 {
     at as u32
 }
 
-/// Parses the range of a discard or zeroing.
 fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Action {
     let mut bytes = [0; RANGE_BYTES];
     // Guests are told that such a request has one range.

@@ -1,13 +1,13 @@
 //! Record of requests in flight that outlives the process: the inflight region of vhost-user.
 //!
-//! The frontend keeps the region while the daemon is not running and passes it to the next daemon,
-//! which resubmits exactly the requests that were taken and not answered, in their original order.
-//! Steps and order follow the specification (vhost-user, "Inflight I/O tracking", split virtqueue),
-//! so a crash between any two steps loses nothing; the layout is libvhost-user's. The region is
-//! shared with the frontend, so values read from it are checked.
+//! The frontend passes the region to the next daemon, which resubmits exactly the requests that
+//! were taken and not answered, in their original order. Steps and order follow the specification
+//! (vhost-user, "Inflight I/O tracking", split virtqueue), so a crash between any two steps loses
+//! nothing; the layout is libvhost-user's. The region is shared with the frontend, so values read
+//! from it are checked.
 //!
-//! device.rs creates it and queue.rs uses it. Invariant: a head is marked after it was taken and
-//! before it is submitted; the marks of a batch are cleared after its used.idx is published.
+//! Invariant: a head is marked after it was taken and before it is submitted; the marks of a batch
+//! are cleared after its used.idx is published.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -40,12 +40,9 @@ const DAEMON: u64 = u32::MAX as u64;
 /// All bits that this program sets. Another program wrote a word that has other bits.
 const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | NOTED | DAEMON;
 
-/// Cache mode of a guest's disk: when an answered write is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteCache {
-    /// Answered writes are durable after the next flush.
     WriteBack,
-    /// Writes are durable as soon as they are answered.
     WriteThrough,
 }
 
@@ -57,7 +54,6 @@ pub struct Inflight {
     queue_size: u16,
 }
 
-/// The part of the inflight region that belongs to one queue.
 #[derive(Debug)]
 pub struct QueueInflight {
     region: Arc<Region>,
@@ -71,16 +67,12 @@ pub struct QueueInflight {
 // SAFETY: plain shared bytes, touched by the thread that has the queue.
 unsafe impl Send for QueueInflight {}
 
-/// Returns the size of a queue's part in bytes.
 fn queue_bytes(queue_size: u16) -> usize {
     (HEADER_BYTES + ENTRY_BYTES * usize::from(queue_size)).next_multiple_of(ALIGN)
 }
 
 impl Inflight {
     /// Creates a region of zeroes; returns it with its file and its size in bytes.
-    ///
-    /// # Errors
-    /// `InvalidSetting` for zero queues or an invalid size, `System` if there is no memory.
     pub fn create(queues: u16, queue_size: u16) -> Result<(Inflight, File, u64), Error> {
         let bytes = check(queues, queue_size)?;
         let file = memory_file("millrace-inflight", bytes)?;
@@ -91,10 +83,6 @@ impl Inflight {
     }
 
     /// Opens a region that a frontend kept.
-    ///
-    /// # Errors
-    /// `InvalidSetting` if the file is too short or `offset` is not aligned, and the errors of
-    /// [`Inflight::create`].
     pub fn open(
         file: File,
         offset: u64,
@@ -142,12 +130,10 @@ impl Inflight {
         self.change(UNFLUSHED | DAEMON, mark);
     }
 
-    /// Records that a daemon lost writes, which the guest must be told.
     pub fn mark_lost(&self) {
         self.change(LOST, LOST);
     }
 
-    /// Records that the guest need not be informed of lost writes.
     pub fn clear_lost(&self) {
         self.change(LOST, 0);
     }
@@ -161,7 +147,6 @@ impl Inflight {
         ((is_ours && word & UNFLUSHED != 0).then_some(word as u32), is_ours && word & LOST != 0)
     }
 
-    /// Changes some bits of the features word atomically.
     fn change(&self, bits: u64, to: u64) {
         let changed = |word: u64| Some(word & KNOWN & !bits | to);
         let _ = self.word().fetch_update(Ordering::SeqCst, Ordering::SeqCst, changed);
@@ -247,7 +232,6 @@ impl QueueInflight {
         unsafe { self.entry(head).wrapping_add(8).cast::<u64>().read_volatile() }
     }
 
-    /// Returns true if the frontend truncated the region's file.
     pub fn is_damaged(&self) -> bool {
         self.region.is_damaged()
     }
@@ -298,7 +282,6 @@ impl QueueInflight {
         self.mark(head, 1);
     }
 
-    /// Records that a head was put on the used ring, but is not published.
     #[inline]
     pub fn put(&mut self, head: u16) {
         // SAFETY: as in `is_marked`.

@@ -1,14 +1,12 @@
 //! Eventfds by which a frontend and a queue notify each other.
 //!
-//! The frontend creates the eventfds and passes them ring by ring (device/messages.rs); a queue
-//! owns them while it is served. Kick and call are sent again for each start of a ring, the eventfd
-//! for errors only once: QEMU sends it when it creates its rings, and the guest's firmware and
-//! kernel start and stop the rings many times afterwards.
+//! Kick and call are sent again for each start of a ring, the eventfd for errors only once: QEMU
+//! sends it when it creates its rings, and the guest's firmware and kernel start and stop the rings
+//! many times afterwards.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The eventfds of one ring.
 #[derive(Debug, Default)]
 pub(crate) struct Notifiers {
     /// Eventfd that the guest writes to announce requests.

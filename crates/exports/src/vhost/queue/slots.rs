@@ -2,7 +2,7 @@
 //!
 //! There is a slot for each descriptor, used by the request whose head it is. Memory that the
 //! frontend removed stays mapped until the last request that uses it has completed: each change of
-//! memory begins an epoch, and a slot records the epoch of its request. Plain data for queue.rs.
+//! memory begins an epoch, and a slot records the epoch of its request.
 
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -41,7 +41,6 @@ impl RequestSlot {
         RequestSlot { status: null_mut(), state: 0, read_bytes: 0 };
 }
 
-/// Guest memory of a queue, including older versions that requests still use.
 #[derive(Debug)]
 pub(super) struct MemoryVersions {
     pub(super) now: Arc<GuestMemory>,
@@ -52,7 +51,6 @@ pub(super) struct MemoryVersions {
 }
 
 impl MemoryVersions {
-    /// Records the completion of a request of an earlier epoch.
     pub(super) fn leave(&mut self, epoch: u32) {
         self.old.retain_mut(|(of, count, _)| {
             *count -= u32::from(*of == epoch);

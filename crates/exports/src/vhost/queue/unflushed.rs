@@ -3,15 +3,13 @@
 //! Some volumes keep answered writes in this process's memory until a flush, either in a cache over
 //! the drives or in librbd's cache. A guest outlives a daemon that is killed, and must learn of the
 //! loss as from a disk whose cache lost power: its next flush fails, or its next write if the
-//! device is write-through now. So the inflight region, which the frontend keeps, records whether a
-//! write was answered since the last flush, and by which daemon. A region of another server has no
-//! such record, which is taken to mean that nothing was lost.
+//! device is write-through now. So the inflight region records whether a write was answered since
+//! the last flush, and by which daemon. A region of another server has no such record, which is
+//! taken to mean that nothing was lost.
 //!
-//! Each export has one `UnflushedWrites`, because its cache outlives connections. The export's
-//! queues, its control thread and the shutdown of its I/O threads share it. Lock order: no lock is
-//! taken while `marks` is held. Invariants: the region is marked before the guest sees the answer.
-//! A flush clears the mark only if no write was answered after the flush began. A recorded loss
-//! stays until the guest saw the error.
+//! Lock order: no lock is taken while `marks` is held. Invariants: the region is marked before the
+//! guest sees the answer. A flush clears the mark only if no write was answered after the flush
+//! began. A recorded loss stays until the guest saw the error.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +33,6 @@ const FLUSHING: u32 = 2;
 /// Bit of the state: an earlier daemon lost writes, and the guest has not been informed.
 const LOST: u32 = 4;
 
-/// Tracks answered writes that would be lost with this process.
 #[derive(Debug)]
 pub(crate) struct UnflushedWrites {
     tracks: bool,
@@ -59,7 +56,6 @@ struct RegionMarks {
 pub(crate) struct FlushTicket(u64);
 
 impl UnflushedWrites {
-    /// Starts tracking for a device whose volume has these features.
     pub(crate) fn of(features: Features) -> UnflushedWrites {
         let tracks = features.process_cache;
         let daemon = (RandomState::new().hash_one(std::process::id()) as u32).max(1);
@@ -107,7 +103,6 @@ impl UnflushedWrites {
         })
     }
 
-    /// Ends a flush with a virtio status.
     fn end_flush(&self, ticket: FlushTicket, outcome: u8) {
         let marks = lock(&self.marks);
         if self.is_in(FLUSHING) && marks.flush == ticket.0 {
@@ -167,7 +162,6 @@ impl UnflushedWrites {
     }
 }
 
-/// State that one queue keeps in order to track the unflushed writes of its device.
 #[derive(Debug)]
 pub(super) struct QueueUnflushed {
     device: Arc<UnflushedWrites>,
@@ -175,7 +169,6 @@ pub(super) struct QueueUnflushed {
     pub(super) notes: bool,
     /// True if a completed write was not published to the guest yet.
     pub(super) answered: bool,
-    /// Heads of flushes in flight with their tickets.
     flushes: Vec<(u16, FlushTicket)>,
     /// True if an unpublished answer informs the guest of a loss.
     tells_loss: bool,

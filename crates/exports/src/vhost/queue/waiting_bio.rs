@@ -2,19 +2,17 @@
 //!
 //! While there is such a bio, its queue takes no more requests from its ring. The waiting time
 //! counts as back pressure on the group, for the held request and for each request that the guest
-//! makes available after it. The queue owns it; the clock is read only when the channel is full.
+//! makes available after it.
 
 use millrace_block::{Bio, Channel, GroupId};
 use millrace_machine::{Machine, Native};
 
-/// A bio that waits for room in the channel.
 pub(super) struct WaitingBio {
     bio: Bio,
     since_ns: u64,
 }
 
 impl WaitingBio {
-    /// Starts to wait.
     pub(super) fn new(bio: Bio) -> WaitingBio {
         WaitingBio { bio, since_ns: Native::now() }
     }

@@ -213,8 +213,18 @@ impl<'a> Interval<'a> {
     }
 
     fn payload_memory(&self) -> Option<String> {
-        let per_s =
-            self.many(self.now.server.stats.memory_waits, self.before.server.stats.memory_waits)?;
+        let (now, before) = (&self.now.server.stats, &self.before.server.stats);
+        let Some(per_s) = self.many(now.memory_waits, before.memory_waits) else {
+            let waiting = now.memory_waiting;
+            return (waiting > 0).then(|| {
+                let connections = counted(waiting as usize, "NBD connection");
+                format!(
+                    "payload memory: {connections} waiting for memory that other requests hold, \
+                     for example large ones that wait for their groups' limits: raise \
+                     memory-max in [server], or use shorter requests"
+                )
+            });
+        };
         Some(format!(
             "NBD requests waited for payload memory {per_s:.0} times per second: each connection has a \
              part of memory-max in [server], and a larger one leaves room for more"
@@ -329,6 +339,10 @@ mod tests {
         assert!(found[0].starts_with("NBD clients send 12 requests per second that"), "{found:?}");
         assert!(found[1].starts_with("NBD requests waited for payload memory 200 times"));
         (now.server.stats.bounced, now.server.stats.memory_waits) = (19, 19);
+        now.server.stats.memory_waiting = 1;
+        let found = between(now.clone(), Report::default());
+        assert!(found[0].starts_with("payload memory: 1 NBD connection waiting for"), "{found:?}");
+        now.server.stats.memory_waiting = 0;
         assert_eq!(between(now, Report::default()), [""; 0]);
         let discards = |pieces| Report {
             drives: vec![drive("a", vec![ops("discard", pieces, 0)]), drive("b", Vec::new())],

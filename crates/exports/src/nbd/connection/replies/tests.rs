@@ -13,7 +13,7 @@ const KIB: usize = 1 << 10;
 
 /// Creates outgoing replies without a socket.
 fn outgoing() -> ReplyQueue {
-    ReplyQueue::new(-1)
+    ReplyQueue::new(RawFd::MAX)
 }
 
 /// Returns address and length of each piece of the next send.

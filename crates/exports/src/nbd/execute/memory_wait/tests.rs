@@ -4,6 +4,7 @@
 use std::os::unix::net::UnixStream;
 
 use super::*;
+use crate::nbd::connection::ExportSession;
 use crate::nbd::memory::waiting_line::size_class;
 use crate::nbd::tests::{MIB, Rig, connection, request, waiter};
 
@@ -54,7 +55,8 @@ impl Trial {
         let seat = export.group.enter();
         conn.history.export = Some((export, seat));
         let granted = self.granted[lane];
-        self.rig.core.buffer(conn, &granted, &request, bytes).map_err(|taken| match taken {
+        let asked = ClientRequest { granted: &granted, request: &request };
+        self.rig.core.buffer(conn, asked, bytes).map_err(|taken| match taken {
             TakeResult::NoMemory => Without::Waits,
             _ if faults(self) > before => Without::Refused(Errno::Eio),
             _ => Without::Refused(Errno::Enomem),
@@ -89,11 +91,14 @@ fn volume_holds_no_more_than_is_left_for_others() {
     let mut trial = Trial::new();
     let [first, second] = [trial.granted[0], trial.granted[1]];
     let most = |rig: &Rig, bytes| {
-        [0, 1].map(|more| rig.core.lane_may_hold(&first, bytes + more)) == [true, false]
+        [0, 1].map(|more| rig.core.lane_may_hold(first.lane, bytes + more)) == [true, false]
     };
-    assert!(trial.rig.core.lane_may_hold(&first, 100 * MIB), "whatever its first request takes");
+    assert!(
+        trial.rig.core.lane_may_hold(first.lane, 100 * MIB),
+        "whatever its first request takes"
+    );
     trial.rig.core.submitter.lanes[0].held_bytes = 4 * MIB;
-    assert!(trial.rig.core.lane_may_hold(&second, 100 * MIB), "the other one has nothing");
+    assert!(trial.rig.core.lane_may_hold(second.lane, 100 * MIB), "the other one has nothing");
     assert!(most(&trial.rig, 60 * MIB));
     // 4 MiB are mapped and unused, and 10 MiB are left.
     let idle = trial.rig.core.pool.take(waiter(0, 0, 4 * MIB), MemoryPart::Window).unwrap();
@@ -108,7 +113,10 @@ fn volume_holds_no_more_than_is_left_for_others() {
     let mut single = Trial::with(&["null:size=1m"], 64);
     let granted = single.granted[0];
     single.rig.core.submitter.lanes[0].held_bytes = 1 << 40;
-    assert!(single.rig.core.lane_may_hold(&granted, 4096), "alone it keeps nothing from others");
+    assert!(
+        single.rig.core.lane_may_hold(granted.lane, 4096),
+        "alone it keeps nothing from others"
+    );
     single.rig.core.submitter.lanes[0].held_bytes = 0;
 }
 

@@ -1,8 +1,8 @@
 //! Tests of requests that are not aligned to blocks: data, counts, and that all memory is freed.
 
-use super::*;
 use crate::nbd::tests::{Rig, request};
 use millrace_nbd::wire::CMD_FLAG_FUA;
+use millrace_nbd::{Command, Request};
 
 #[test]
 fn ragged_requests_are_counted_and_leave_nothing_behind() {

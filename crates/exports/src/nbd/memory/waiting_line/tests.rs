@@ -15,9 +15,12 @@ fn limited(serial: u64, account: GroupAccount, mib: usize) -> Waiter {
     Waiter { account: Some(account), ..waiter(0, serial, mib * MIB) }
 }
 
-/// Returns the serial numbers of the connections that could use free memory, on a server of 64 MiB.
+/// Limits on a server of 64 MiB.
+const LIMITS: AccountLimits = AccountLimits { max_bytes: 64 * MIB, kept_bytes: 4 * MIB };
+
+/// Returns the serial numbers of the connections that could use free memory.
 fn contenders(line: &WaitingLine) -> Vec<u64> {
-    line.contenders(64 * MIB, None).map(|one| one.serial).collect()
+    line.contenders(LIMITS, None).map(|one| one.serial).collect()
 }
 
 #[test]
@@ -30,7 +33,7 @@ fn classes_end_with_256_kib_and_2_mib() {
 fn account_holds_an_eighth_or_one_request_of_any_size() {
     let mut line = WaitingLine::default();
     let has_room = |line: &WaitingLine, account, mib| {
-        line.contenders(64 * MIB, Some(limited(1, account, mib))).count() == 1
+        line.contenders(LIMITS, Some(limited(1, account, mib))).count() == 1
     };
     assert!(has_room(&line, WRITES, 32), "one request of any size");
     line.charge(limited(0, WRITES, 6));
@@ -43,15 +46,34 @@ fn account_holds_an_eighth_or_one_request_of_any_size() {
 #[test]
 fn full_accounts_make_the_first_waiter_hold_back_later_ones() {
     let mut line = WaitingLine::default();
-    (1..=4).for_each(|group| line.charge(limited(0, account(group), 7)));
-    line.waiters.extend([limited(1, account(5), 5), limited(2, account(6), 1)]);
+    (1..=3).for_each(|group| line.charge(limited(0, account(group), 7)));
+    line.waiters.extend([limited(1, account(5), 5), limited(2, account(6), 3)]);
     line.waiters.push_back(waiter(0, 3, MIB));
     assert_eq!(
         contenders(&line),
         [3],
-        "28 of 32 MiB are held, and a request without limits goes on"
+        "21 of 24 MiB are held, and a request without limits goes on"
     );
     line.credit(account(1), 7 * MIB);
+    assert_eq!(contenders(&line), [1, 2, 3]);
+}
+
+#[test]
+fn small_requests_do_not_wait_for_large_ones_of_other_groups() {
+    let mut line = WaitingLine::default();
+    line.charge(limited(0, account(1), 32));
+    line.waiters.extend([limited(1, account(2), 32), limited(2, account(3), 1)]);
+    line.waiters.push_back(Waiter { bytes: 4096, ..limited(3, account(4), 0) });
+    assert_eq!(contenders(&line), [2, 3], "a large request holds all that accounts may hold");
+    for (group, mib) in [(5, 2), (6, 2)] {
+        line.charge(limited(0, account(group), mib));
+    }
+    assert_eq!(contenders(&line), [3], "the 4 MiB of the middle class are in use");
+    (7..27).for_each(|group| {
+        line.charge(Waiter { bytes: 256 << 10, ..limited(0, account(group), 0) });
+    });
+    assert!(contenders(&line).is_empty(), "so are those of the smallest");
+    line.credit(account(1), 32 * MIB);
     assert_eq!(contenders(&line), [1, 2, 3]);
 }
 

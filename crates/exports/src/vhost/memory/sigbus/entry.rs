@@ -2,12 +2,11 @@
 //!
 //! A signal handler reads entries at any time and may not lock. So an entry has a state with a
 //! generation: values read from it are valid only if the state is unchanged afterwards. A handler
-//! that uses an entry pins it first, and a thread that retires a mapping waits for pins. sigbus.rs
-//! calls this; the type is generic over its words, so that model.rs can run it in the model
-//! checker.
+//! that uses an entry pins it first, and a thread that retires a mapping waits for pins. The type
+//! is generic over its words, so that model.rs can run it in the model checker.
 //!
 //! Invariants: start, end and page change only in the state `CHANGING`. A pinned entry keeps its
-//! mapping. An entry is in force only while its mapping exists.
+//! mapping.
 
 use millrace_machine::{Machine, Order, Word};
 
@@ -21,12 +20,10 @@ const IN_FORCE: u64 = 2;
 const PHASE: u64 = 3;
 const GENERATION: u64 = 4;
 
-/// Address range of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Page size of the mapping in bytes.
     pub(super) page: u64,
 }
 
@@ -110,19 +107,16 @@ impl<W: Word> MappingEntry<W> {
         Some(Mapping { start, end, page })
     }
 
-    /// Releases an entry that [`MappingEntry::pin`] pinned.
     pub(super) fn unpin(&self) {
         // Release pairs with the load in `retire`.
         self.pins.fetch_add(u64::MAX, Order::Release);
     }
 
-    /// Records that a fault in the pinned mapping was handled.
     pub(super) fn note_hit(&self) {
         // Release pairs with the Acquire of `was_hit`.
         self.hit.store(1, Order::Release);
     }
 
-    /// Returns true if a fault in the mapping was handled.
     pub(super) fn was_hit(&self) -> bool {
         // Acquire pairs with the Release of `note_hit`.
         self.hit.load(Order::Acquire) != 0

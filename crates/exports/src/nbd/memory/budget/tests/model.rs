@@ -80,10 +80,15 @@ impl World {
             });
             counted.sum::<usize>()
         };
-        let fits = |held, part| held == 0 || held + waiter.bytes <= MAX / part;
-        let own = fits(held(&|one| one.account == waiter.account), 8);
+        let class = waiter.class();
+        let own = held(&|one| one.account == waiter.account);
+        let of_class = held(&|one| one.class() == class);
+        let smaller = (0..class).map(|class| KEPT.max(held(&|one| one.class() == class)));
+        let larger = held(&|one| one.class() > class).min(MAX / 2 - (class + 1) * KEPT);
+        let all = smaller.sum::<usize>() + of_class + larger;
         let is_free = waiter.account.is_none();
-        (is_free || own, is_free || fits(held(&|_| true), 2))
+        let fits = |held, all, part| is_free || held == 0 || all + waiter.bytes <= MAX / part;
+        (fits(own, own, 8), fits(of_class, all, 2))
     }
 
     /// Returns true if a client is the next to get memory, given all clients before it in the line.
@@ -91,7 +96,7 @@ impl World {
         if self.account_room(waiter) != (true, true) {
             return false;
         }
-        let mut are_all_full = false;
+        let mut are_all_full = [false; SIZE_CLASSES];
         for (place, client) in before.iter().enumerate() {
             let other = self.waiter(*client);
             let has_mate = |earlier: &usize| self.waiter(*earlier).account == other.account;
@@ -100,11 +105,11 @@ impl World {
                 if waiter.account == other.account {
                     return false;
                 }
-                if are_all_full || !own || before[..place].iter().any(has_mate) {
+                if are_all_full[other.class()] || !own || before[..place].iter().any(has_mate) {
                     continue;
                 }
                 if !all {
-                    are_all_full = true;
+                    are_all_full[other.class()] = true;
                     continue;
                 }
             }
@@ -117,7 +122,7 @@ impl World {
                 return false;
             }
         }
-        waiter.account.is_none() || !are_all_full
+        waiter.account.is_none() || !are_all_full[waiter.class()]
     }
 
     fn has_memory(&self, waiter: &Waiter) -> bool {
