@@ -4,14 +4,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::views::report::ProcessorTime;
 
 /// Longest wait reported so far.
-static WAITED_NS: AtomicU64 = AtomicU64::new(0);
+static WAITED_MAX_NS: Mutex<u64> = Mutex::new(0);
 
 /// Returns the times of this process. Neither decreases when a thread ends: its CPU time still
 /// counts, and the wait is the largest that the threads of one moment had together (0 if the kernel
@@ -19,10 +19,10 @@ static WAITED_NS: AtomicU64 = AtomicU64::new(0);
 pub fn of_process() -> ProcessorTime {
     let ran = clock_gettime(ClockId::ProcessCPUTime);
     let waited_ns = waited_ns(Path::new("/proc/self/task"));
-    // Relaxed: a count that no other data depends on.
-    let before_ns = WAITED_NS.fetch_max(waited_ns, Ordering::Relaxed);
+    let mut max_ns = WAITED_MAX_NS.lock().unwrap_or_else(PoisonError::into_inner);
+    *max_ns = waited_ns.max(*max_ns);
     let ran_ns = ran.tv_sec as u64 * 1_000_000_000 + ran.tv_nsec as u64;
-    ProcessorTime { ran_ns, waited_ns: waited_ns.max(before_ns) }
+    ProcessorTime { ran_ns, waited_ns: *max_ns }
 }
 
 /// Returns the sum of the waits of all threads that run now.
