@@ -36,8 +36,8 @@ use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
 /// Delay, in nanoseconds, before a thread checks again a queue that another thread was serving. The
-/// serving thread may leave without taking this thread's work, and may have rung this thread's
-/// doorbell before it slept.
+/// other thread may have left without taking this thread's work. It may also have rung the doorbell
+/// too early, before this thread slept.
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
 /// Distribution of queues over a machine.

@@ -242,7 +242,7 @@ impl<M: Machine> Volume<M> {
     /// Creates a volume over a single disk.
     ///
     /// # Errors
-    /// None that a made disk can cause.
+    /// Fails as [`Volume::new`] does. A disk that was opened without an error causes none.
     pub fn single(disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
         Volume::new(String::from(disk.name()), Layout::Linear, alloc::vec![disk])
     }

@@ -9,7 +9,7 @@
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, RawFd};
 
 /// Number of descriptors needed in addition to connections: drives, rings, sockets, timers.
 const OTHERS: u32 = 256;
@@ -19,6 +19,9 @@ const MOST: u32 = 1 << 16;
 /// Number of free descriptors below which a shortage is reported: those of one message of a
 /// frontend, and a margin.
 const MESSAGE: u64 = 40;
+/// Number of descriptors that NBD clients leave free, at most an eighth of the limit: for the
+/// control socket and the metrics page, whose answers also read files.
+const KEPT_FREE: u64 = 32;
 /// Maximum number of descriptors in one message of a frontend: one for each of 8 memory regions.
 const IN_ONE_MESSAGE: usize = 8;
 const ADVICE: &str = "raise LimitNOFILE= of its unit (`ulimit -n` of a shell)";
@@ -42,6 +45,12 @@ fn in_use() -> Option<u64> {
 
 fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
+}
+
+/// Returns true if an NBD connection may keep the descriptor `fd`. The kernel hands out the lowest
+/// free number, so a number near the limit means that almost all are in use.
+pub(crate) fn may_keep(fd: RawFd) -> bool {
+    limit().is_none_or(|limit| (fd as u64) < limit - KEPT_FREE.min(limit / 8))
 }
 
 /// Returns true if as many descriptors are free as a frontend ever sends in one message. The kernel

@@ -24,7 +24,7 @@ static SINCE_NS: Switch = Switch(AtomicU64::new(0));
 type Rows = Vec<(&'static str, Site, LockCounts)>;
 
 struct Tables {
-    /// Counts of threads that have ended.
+    /// Lock counts that ended threads have left behind.
     ended: Rows,
     threads: Vec<Arc<Mutex<Rows>>>,
 }

@@ -173,15 +173,17 @@ pub unsafe trait Word: Send + Sync {
     fn compare_exchange(&self, old: u64, new: u64, order: Order, fail: Order) -> Result<u64, u64>;
 }
 
-/// Data handed between CPUs under another synchronisation; charged per 64 bytes touched.
+/// Data that CPUs hand to each other under a lock or another synchronisation. A simulated machine
+/// adds the cost of an access for every 64 bytes.
 ///
-/// Whoever dereferences a pointer upholds, by that other synchronisation, that nobody writes
-/// meanwhile (`read`), or that nobody else touches it (`write`).
+/// The code that dereferences a pointer must hold that synchronisation: nobody may write while it
+/// uses the pointer from `read`, and nobody else may use the data while it uses the pointer from
+/// `write`.
 ///
 /// # Safety
-/// The block layer dereferences the pointers. All of them are to the one value that `new` was
-/// given, which the line neither moves nor touches until it is dropped itself; `write` and `held`
-/// may be written through.
+/// All pointers must lead to the one value given to `new`, and the implementation must neither move
+/// nor access the value until it drops it. The pointers from `write` and `held` must be writable.
+/// The block layer dereferences them.
 ///
 /// Safe code cannot implement it:
 ///

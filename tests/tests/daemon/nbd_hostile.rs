@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use millrace_tests::control::Control;
 use millrace_tests::raw_nbd::{READ, RawNbd, WRITE, handshake, request};
 use millrace_tests::serving::{backends, four_files, pattern, stripe};
-use millrace_tests::{Daemon, tempdir};
+use millrace_tests::{Daemon, client, tempdir};
 
 const EINVAL: u32 = 22;
 const KIB: u64 = 1 << 10;
@@ -265,6 +266,30 @@ fn connections_above_the_limit_are_closed_at_once() {
         let mut again = eventually("room for another", || RawNbd::connect(socket, "v").ok());
         again.read(16 * MIB, 4096).unwrap();
     });
+}
+
+#[test]
+fn clients_that_use_all_descriptors_leave_some_to_operator() {
+    if client("prlimit").is_none() {
+        return;
+    }
+    for backend in backends() {
+        let config = stripe(backend, &["ram:size=32m"; 2]) + "control = \"unix:c\"\n";
+        let daemon = Daemon::start_under(&["prlimit", "--nofile=128"], &config, &["s", "c"]);
+        let socket = daemon.dir().join("s");
+        let mut open: Vec<RawNbd> =
+            (0..128).map_while(|_| RawNbd::connect(&socket, "v").ok()).collect();
+        assert!((16..112).contains(&open.len()), "{} connections", open.len());
+        for _ in 0..3 {
+            Control::connect(&daemon).ok("stats");
+        }
+        assert!(daemon.stderr().contains("raise the limit on open files"), "{}", daemon.stderr());
+        for raw in &mut open {
+            raw.read(16 * MIB, 4096).unwrap();
+        }
+        open.pop();
+        eventually("room for another", || RawNbd::connect(&socket, "v").ok());
+    }
 }
 
 fn is_closing(error: &io::Error) -> bool {

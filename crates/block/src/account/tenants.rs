@@ -251,7 +251,8 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Returns a tenant's account, which becomes the one used last. `None` without a ledger.
+    /// Returns a tenant's account and remembers it as the most recently used one. Returns `None` if
+    /// there is no ledger.
     fn find(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
         let ledger = self.ledger.as_ref()?;
         let found = self.accounts.binary_search_by_key(&account_key, |account| account.account_key);

@@ -113,9 +113,9 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) of_foreign: bool,
 }
 
-// SAFETY: a slot moves between threads with its only handle; the raw pointers in it are followed by
-// the thread that holds the handle (`tail`) or by the channel's own thread (`parent`), and
-// `bio_set` is shared and outlives every handle.
+// SAFETY: a slot moves between threads with its only handle. Only the thread that holds the handle
+// follows `tail`, and only the channel's own thread follows `parent`. `bio_set` is shared and
+// outlives every handle.
 unsafe impl<M: Machine> Send for BioSlot<M> {}
 
 impl<M: Machine> BioSlot<M> {

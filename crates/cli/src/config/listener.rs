@@ -42,7 +42,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ListenerConfig, KeyLines)> {
     let mut config = ListenerConfig::new(Listen::Unix(PathBuf::new()));
     section.read(KEYS, &mut config);
     if !section.lines.has("address") {
-        section.missing("it has no address; add address = \"...\" of an export's nbd");
+        section.missing("this listener has no address; set address = \"...\" to the value of an export's nbd key");
     }
     let lines = section.finish();
     lines.has_valid("address").then_some((config, lines))

@@ -216,7 +216,7 @@ fn groups(page: &mut MetricsPage, report: &Report) {
     let help = "How long the group's I/Os were held, added up over I/Os, by reason.";
     page.samples(("millrace_group_held_seconds_total", "counter", help), held);
     let waiting = on_volumes.iter().map(|(labels, on)| (labels, on.waiting));
-    let help = "I/Os of the group that something holds now.";
+    let help = "I/Os of the group that are held back at the moment.";
     page.samples(("millrace_group_waiting", "gauge", help), waiting);
 }
 

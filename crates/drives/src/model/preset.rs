@@ -169,7 +169,7 @@ const PRESETS: [ModelPreset; 9] = [
     },
     ModelPreset {
         name: "walk-nvme",
-        about: "the NVMe drive of [WALK]: read latency from the paper, all else as 950pro",
+        about: "an NVMe drive with the read latency that the paper [WALK] gives; everything else as 950pro",
         latency_ns: (25_300, 22_800),
         read_ns: 9_300,
         ..PRO_950

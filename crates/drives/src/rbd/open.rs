@@ -330,7 +330,10 @@ pub(super) fn size_now(
     control: &ControlThread,
 ) -> Result<u64, Error> {
     let now = control.look().recv_timeout(SIZE_PATIENCE).unwrap_or_else(|_| {
-        let text = format!("{}: the cluster does not report its size", config.image);
+        let text = format!(
+            "{}: the cluster does not answer when asked for the image's size",
+            config.image
+        );
         Err(Error::new(ErrorKind::System, text))
     })?;
     let known = shared.image.size_bytes().map_err(|error| system(config, "its size", &error))?;

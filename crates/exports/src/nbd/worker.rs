@@ -36,6 +36,7 @@ use super::server_state::{FlushPart, NegotiationCount, ServerState, ThreadMessag
 use super::stats::ServerStats;
 use super::submit::Submitter;
 use super::submit::ticket::{Ticket, TicketMemory, TicketState};
+use crate::descriptors;
 use crate::nbd::memory::waiting_line::MemoryWait;
 
 /// Number of ended connections after which the heap is trimmed. The first constant applies if no
@@ -271,6 +272,14 @@ impl Worker {
             }
             return;
         }
+        let result = match result >= 0 && !descriptors::may_keep(result) {
+            true => {
+                close_now(result);
+                self.core.counts.connections_refused += 1;
+                -libc::EMFILE
+            }
+            false => result,
+        };
         if result < 0 {
             self.accepting.again_ns = Some(Native::now() + ACCEPT_RETRY_NS);
             self.shared.accept_failed(listener);

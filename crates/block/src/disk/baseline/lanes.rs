@@ -109,8 +109,10 @@ impl SharedQueueStack {
             let lanes = Lanes::spread(config, hw, (topology, threads));
             return Ok(SharedQueueStack { lanes, is_raw: config.baseline.stack == Stack::Raw });
         };
-        let text =
-            format!("drive {}: inside each is not possible: {wrong}; use inside one", config.name);
+        let text = format!(
+            "drive {}: inside = each is not possible: {wrong}; set inside to one",
+            config.name
+        );
         Err(Error::new(ErrorKind::InvalidSetting, text))
     }
 }
@@ -131,7 +133,7 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
     fn refuses_scheduler(&self) -> &'static str {
         match self.is_raw {
             true => NO_SCHEDULER,
-            false => "inside each supports no scheduler; use inside one",
+            false => "inside = each supports no scheduler; set inside to one",
         }
     }
 

@@ -222,8 +222,8 @@ fn unplug<M: Machine>(context: &mut QueueContext<'_, M>) {
     context.kick();
 }
 
-/// Returns the time of G for a bio of a batch that began at `batch_ns`; taken after the wait for
-/// the lock if every I/O is stamped.
+/// Returns the time at which a bio of a batch got its request (trace event G): the start of the
+/// batch, or the time after the wait for the lock if every I/O gets a time stamp of its own.
 #[inline]
 fn stamp<M: Machine>(context: &QueueContext<'_, M>, batch_ns: u64) -> u64 {
     if context.run.stamp == Stamp::Io { M::now() } else { batch_ns }

@@ -34,7 +34,9 @@ pub fn allowed() -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     match chosen {
-        Some(("never", _)) => format!("payload memory uses no huge pages: {path} is never"),
+        Some(("never", _)) => format!(
+            "payload memory uses no huge pages, because {path} is `never`; set it to `madvise`"
+        ),
         Some((word, _)) => {
             format!("payload memory uses huge pages if the kernel has free ones: {path} is {word}")
         }

@@ -1,28 +1,36 @@
 //! CPU time of the daemon's threads, and time that they waited for a CPU.
 //!
-//! This module reads `/proc/self/task/*/schedstat`. daemon.rs calls it for each report. Threads
-//! that have ended do not count.
+//! This module reads `/proc/self/task/*/schedstat`. daemon.rs calls it for each report.
 
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::views::report::ProcessorTime;
 
-/// Returns the sums over all threads of this process, or 0 if the kernel has no such counters.
+/// Longest wait reported so far.
+static WAITED_MAX_NS: Mutex<u64> = Mutex::new(0);
+
+/// Returns the times of this process. Neither decreases when a thread ends: its CPU time still
+/// counts, and the wait is the largest that the threads of one moment had together (0 if the kernel
+/// has no such counter).
 pub fn of_process() -> ProcessorTime {
-    of_threads(Path::new("/proc/self/task"))
+    let ran = clock_gettime(ClockId::ProcessCPUTime);
+    let waited_ns = waited_ns(Path::new("/proc/self/task"));
+    let mut max_ns = WAITED_MAX_NS.lock().unwrap_or_else(PoisonError::into_inner);
+    *max_ns = waited_ns.max(*max_ns);
+    let ran_ns = ran.tv_sec as u64 * 1_000_000_000 + ran.tv_nsec as u64;
+    ProcessorTime { ran_ns, waited_ns: *max_ns }
 }
 
-fn of_threads(dir: &Path) -> ProcessorTime {
-    let mut sum = ProcessorTime::default();
-    for thread in fs::read_dir(dir).into_iter().flatten().flatten() {
-        // A thread that has ended in the meantime has no such file.
-        let text = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
-        let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
-        sum.ran_ns += numbers.next().unwrap_or(0);
-        sum.waited_ns += numbers.next().unwrap_or(0);
-    }
-    sum
+/// Returns the sum of the waits of all threads that run now.
+fn waited_ns(dir: &Path) -> u64 {
+    let threads = fs::read_dir(dir).into_iter().flatten().flatten();
+    // A thread that has ended in the meantime has no such file.
+    let texts = threads.filter_map(|t| fs::read_to_string(t.path().join("schedstat")).ok());
+    texts.filter_map(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
 }
 
 #[cfg(test)]
@@ -30,14 +38,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_all_threads_are_added_up() {
+    fn waits_of_all_threads_are_added_up() {
         let dir = tempfile::tempdir().unwrap();
         for (thread, text) in [("1", "100 20 3\n"), ("2", "5 7 1\n"), ("3", "")] {
             fs::create_dir(dir.path().join(thread)).unwrap();
             fs::write(dir.path().join(thread).join("schedstat"), text).unwrap();
         }
-        assert_eq!(of_threads(dir.path()), ProcessorTime { ran_ns: 105, waited_ns: 27 });
-        assert_eq!(of_threads(&dir.path().join("none")), ProcessorTime::default());
-        assert!(of_process().ran_ns > 0);
+        assert_eq!(waited_ns(dir.path()), 27);
+        assert_eq!(waited_ns(&dir.path().join("none")), 0);
+    }
+
+    #[test]
+    fn times_do_not_decrease_when_a_thread_ends() {
+        let busy = || {
+            let start = std::time::Instant::now();
+            while start.elapsed().as_millis() < 20 {}
+            of_process()
+        };
+        let during = std::thread::spawn(busy).join().unwrap();
+        let after = of_process();
+        assert!(during.ran_ns > 0 && after.ran_ns >= during.ran_ns);
+        assert!(after.waited_ns >= during.waited_ns);
     }
 }
