@@ -102,15 +102,12 @@ impl Paper {
 /// A finished run of a paper: the data of the page's head, above the checks, figures and tables.
 pub(crate) struct Repetition<'a> {
     pub(crate) paper: &'a Paper,
-    /// The seed of all simulations.
     pub(crate) seed: u64,
     /// Mechanisms that were switched off in a second run of each point.
     pub(crate) without: &'a [Mechanism],
-    /// Number of points that were run.
     pub(crate) rows: usize,
     /// Number of cache-line and lock events in all points.
     pub(crate) events: u64,
-    /// The machines that the points ran on.
     pub(crate) models: &'a [Model],
 }
 
@@ -137,8 +134,6 @@ impl Repetition<'_> {
         page
     }
 
-    /// Returns notes that a reader needs to understand the page: the parts that were not run, and
-    /// the mechanisms that were switched off.
     fn remarks(&self, parts: &[&str]) -> Vec<String> {
         let Paper { name: paper, parts: names, .. } = self.paper;
         let list = |is_there: bool| {
@@ -169,7 +164,6 @@ impl Repetition<'_> {
         remarks
     }
 
-    /// Returns the command that runs these parts again.
     fn command(&self, parts: &[&str]) -> String {
         let Repetition { paper, seed, without, .. } = self;
         let Paper { name: paper, parts: names, .. } = paper;
@@ -210,9 +204,6 @@ pub struct Step<'a> {
 
 /// Runs one point for each name, several in parallel. Before each point, `tell` is called with the
 /// point's name and may end the run; the results of points that have not begun by then are `None`.
-///
-/// # Errors
-/// Returns the first error of `run`.
 pub(crate) fn run_points<T: Send>(
     names: &[String],
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,
@@ -246,10 +237,6 @@ pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
     (parts, kept.filter_map(|(point, seen)| Some((point, seen?))).collect())
 }
 
-/// Returns the models of these machines.
-///
-/// # Errors
-/// If a machine's file is invalid.
 pub(crate) fn models<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<Model>, BenchError> {
     let load =
         |name: &str| machine(name).map_err(|error| BenchError::Machine { text: error.to_string() });

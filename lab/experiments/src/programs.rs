@@ -45,7 +45,6 @@ pub enum Task {
 }
 
 impl Task {
-    /// Returns the task's name in the tables of \[FALCON\]'s results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Task::Writers => "8 writers of random 4 KiB, buffered",
@@ -73,7 +72,6 @@ impl Task {
         }
     }
 
-    /// Returns the CPUs of the program's threads.
     pub(crate) fn cpus(self) -> Vec<u32> {
         match self {
             Task::Graph(threads) => (0..threads).collect(),
@@ -91,7 +89,6 @@ impl Task {
         }
     }
 
-    /// Runs the program on a plan's simulated volume.
     pub(crate) fn run(self, model: &Model, plan: &SimPlan) -> Result<ObservedRow, BenchError> {
         let run = SimulatedRun { model, plan };
         self.with(plan.workload.seed, run)
@@ -108,16 +105,12 @@ impl Task {
     }
 }
 
-/// Runner of programs of any type, on one kind of machine.
 trait Runs {
-    /// Result of a run.
     type Result;
 
-    /// Runs a program.
     fn run<P: Program>(self, program: &P) -> Result<Self::Result, BenchError>;
 }
 
-/// Runner on the simulated machine.
 struct SimulatedRun<'a> {
     model: &'a Model,
     plan: &'a SimPlan,

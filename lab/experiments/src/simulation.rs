@@ -195,7 +195,6 @@ pub struct RecordingPlan {
     pub ring: usize,
 }
 
-/// Largest number of threads on a simulated machine.
 const THREADS_MAX: u32 = 4_096;
 
 impl SimPlan {

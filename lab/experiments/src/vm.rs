@@ -40,7 +40,6 @@ pub(crate) use costs::VmCosts;
 pub(crate) use run::{VmResult, run_vm, run_vm_until, share_nothing};
 pub(crate) use spinlock::LockSeen;
 
-/// Queues and I/O threads that serve a virtual machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueueService {
     /// Number of virtqueues; vCPU v uses queue v mod queues.
@@ -61,7 +60,6 @@ pub(crate) struct QueueService {
 pub(crate) const WAIT_MAX_NS: u64 = 20_000;
 
 impl QueueService {
-    /// Returns the settings of a mode in a guest with `vcpus` vCPUs.
     pub(crate) const fn of(mode: Mode, vcpus: u32) -> QueueService {
         let one =
             QueueService { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };
@@ -107,7 +105,6 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
-    /// All effects.
     pub(crate) const ALL: Effects = Effects {
         preemption: true,
         roaming: true,
@@ -124,27 +121,21 @@ impl Default for Effects {
     }
 }
 
-/// Plan of one row.
 #[derive(Debug, Clone)]
 pub(crate) struct VmPlan {
     /// Number of vCPUs, placed one per core first, then on the siblings.
     pub(crate) vcpus: u32,
     /// Number of submitting processes; process p runs on vCPU p.
     pub(crate) processes: u32,
-    /// Queues and I/O threads of the guest.
     pub(crate) served: QueueService,
-    /// Effects that are on.
     pub(crate) effects: Effects,
-    /// Workload of each process.
     pub(crate) workload: Workload,
     /// Drive of the guest, and whether it interrupts.
     pub(crate) drive: Spec,
     pub(crate) interrupts: bool,
-    /// Length of the measurement.
     pub(crate) length: Length,
 }
 
-/// Counts of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Exits by cause, in this field and the next three: device notifications, interrupts, halts,
@@ -167,12 +158,10 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Returns the number of exits of all causes.
     pub(crate) fn exits(&self) -> u64 {
         self.kicks + self.interrupted + self.halts + self.ipis
     }
 
-    /// Returns the difference to earlier counts.
     fn since(&self, before: &Counts) -> Counts {
         Counts {
             kicks: self.kicks - before.kicks,

@@ -41,7 +41,6 @@ pub(super) struct DiskImage {
     /// True once the drive's one failing write has failed.
     has_failed: bool,
     latency_ns: [u32; 2],
-    /// Current size in sectors.
     pub(super) sectors: u64,
     cells: Vec<SectorCell>,
     /// Sectors that may not be durable; may hold duplicates.
@@ -58,7 +57,6 @@ pub(super) struct DiskImage {
 }
 
 impl DiskImage {
-    /// Creates a drive with an initial size of `sectors`.
     pub(super) fn new(spec: &DriveSpec, sectors: u64) -> DiskImage {
         DiskImage {
             limits: spec.limits,
@@ -83,7 +81,6 @@ impl DiskImage {
         self.start_ns = start_ns;
     }
 
-    /// Grows the drive to its final size.
     pub(super) fn grow(&mut self) {
         self.sectors = self.cells.len() as u64;
     }
@@ -93,7 +90,6 @@ impl DiskImage {
         (self.faults.stuck, self.faults.busy, self.faults.slow) = (0, 0, 0);
     }
 
-    /// Draws whether the drive refuses a request now because it is busy.
     pub(super) fn is_busy(&mut self) -> bool {
         self.random.per_mille(self.faults.busy)
     }
@@ -137,13 +133,11 @@ impl DiskImage {
         RequestOutcome { status, takes_ns, stuck }
     }
 
-    /// Returns true if `now_ns` is at `since_us` from the start or later.
     fn is_after(&self, since_us: Option<u32>, now_ns: u64) -> bool {
         let since_ns = since_us.map(|us| u64::from(us) * NS_PER_US);
         since_ns.is_some_and(|since_ns| now_ns - self.start_ns >= since_ns)
     }
 
-    /// Returns true if the drive is dead at `now_ns`.
     pub(super) fn is_dead(&self, now_ns: u64) -> bool {
         let FaultSpec { dead_us, dead_for_us, .. } = self.faults;
         let back_us = dead_us.filter(|_| dead_for_us > 0).map(|us| us + dead_for_us);
@@ -192,7 +186,6 @@ impl DiskImage {
         }
     }
 
-    /// Returns the stamp stored in a sector.
     pub(super) fn stamp(&self, sector: u64) -> u64 {
         self.cells[sector as usize].last().1
     }

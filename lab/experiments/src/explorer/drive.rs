@@ -24,7 +24,6 @@ pub(super) struct ModelDrive {
     pub(super) number: usize,
     pub(super) spec: DriveSpec,
     pub(super) oracle: SharedOracle,
-    /// If true, requests complete at once.
     pub(super) immediate: bool,
 }
 
@@ -64,7 +63,6 @@ impl Driver<Simulated> for ModelDrive {
     }
 }
 
-/// A request that the drive has not completed yet.
 struct HeldRequest {
     tag: Tag,
     op: Op,

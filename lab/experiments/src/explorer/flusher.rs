@@ -38,7 +38,6 @@ pub(super) fn cached(scenario: &Scenario, below: Arc<Volume<Simulated>>) -> Mayb
     (Volume::over(below, disk).expect("a volume of one disk is valid"), Some(cache))
 }
 
-/// A running flusher.
 pub(super) struct FlusherThread {
     cache: Arc<Cache<Simulated>>,
     bell: Arc<Doorbell<Simulated>>,

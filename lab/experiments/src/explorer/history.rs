@@ -60,7 +60,6 @@ impl History {
         }
     }
 
-    /// Iterates over the bios that changed a sector, latest first.
     fn of(&self, sector: u64) -> impl Iterator<Item = u32> + Clone + '_ {
         let mut place = self.last[sector as usize];
         std::iter::from_fn(move || {
@@ -70,7 +69,6 @@ impl History {
         })
     }
 
-    /// Returns the sectors that some bio may have changed.
     pub(super) fn changed(&self) -> Vec<u64> {
         (0..).zip(&self.last).filter(|(_, last)| **last != NONE).map(|(sector, _)| sector).collect()
     }

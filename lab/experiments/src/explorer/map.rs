@@ -16,7 +16,6 @@ pub(super) struct SectorMap {
     pub(super) capacity: u64,
     /// Current size of the volume in sectors, as the block layer last announced.
     pub(super) told: u64,
-    /// Block size of the volume, in sectors.
     pub(super) block: u64,
 }
 
@@ -47,7 +46,6 @@ impl SectorMap {
         SectorMap { stripe, capacity, told: capacity, used, block }
     }
 
-    /// Returns the drive's index and the sector on that drive.
     pub(super) fn place(&self, sector: u64) -> (usize, u64) {
         match self.stripe {
             Some(chunk) => {

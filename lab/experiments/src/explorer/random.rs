@@ -20,7 +20,6 @@ impl Random {
         Random(SplitMix64::new(random.next()))
     }
 
-    /// Returns the next 64-bit number.
     pub(super) fn next(&mut self) -> u64 {
         self.0.next()
     }
@@ -35,7 +34,6 @@ impl Random {
         least + self.below(u64::from(most.saturating_sub(least)) + 1) as u32
     }
 
-    /// Returns one of the values of `of`.
     pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

@@ -225,7 +225,6 @@ fn adds_up(op: &OpSnapshot) -> bool {
         && before_d + op.service.sum_ns() == op.total.sum_ns()
 }
 
-/// Upper limit on rounds of sweeper threads.
 const SWEEPS_MAX: u32 = 16;
 
 /// Polls every queue that any thread may run, after all stuck requests have come due, so that
@@ -267,7 +266,6 @@ fn sweep(state: &Arc<RunState>) {
     }
 }
 
-/// Reads one block at each of these sectors, so that the queues there are polled.
 fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
     // A sweeper owns no queue, and sends nothing to drives whose queues belong to I/O threads.
     let thread = state.scenario.has_owned().then(|| IoThread {

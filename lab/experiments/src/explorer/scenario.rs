@@ -3,6 +3,7 @@
 //! Derived from a seed (generator.rs), read from a command line, made smaller (shrinker.rs), and
 //! run (run.rs). Times are in microseconds unless the name says otherwise, sizes in sectors of 512
 //! bytes, chances in parts of a thousand. Invariant: two equal scenarios run alike to the byte.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use millrace_block::baseline::Stack;
 use millrace_block::{Features, QueueLimits, Spread};
@@ -24,18 +25,12 @@ const LOOK_NS: u64 = 1_000_000;
 pub struct Scenario {
     /// Seed of the order of CPUs, the latencies, the offsets, and the failing requests.
     pub seed: u64,
-    /// The simulated machine.
     pub machine: MachineSpec,
-    /// Configuration of the block layer.
     pub layer: LayerSpec,
-    /// Layout of the volume.
     pub layout: LayoutSpec,
-    /// Drives of the volume, at least one.
     pub drives: Vec<DriveSpec>,
-    /// Serving mode and worker threads.
     #[serde(default, skip_serializing_if = "ServingSpec::is_inline")]
     pub serving: ServingSpec,
-    /// Page cache over the volume, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,
     /// I/O groups beside the default group; bios are spread over all of them.
@@ -47,7 +42,6 @@ pub struct Scenario {
     pub fair: bool,
     /// Submitting threads, at least one.
     pub channels: Vec<ChannelSpec>,
-    /// Disturbances of the volume during the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disturbances: Vec<Disturbance>,
 }
@@ -74,9 +68,7 @@ pub struct MachineSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StackSpec {
-    /// Multi-queue.
     Mq,
-    /// Single-queue.
     Sq,
     /// Raw: bypasses the block layer.
     Raw,
@@ -86,11 +78,8 @@ pub enum StackSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpreadSpec {
-    /// One queue per core.
     Core,
-    /// One queue per NUMA node.
     Node,
-    /// One queue in all.
     One,
 }
 
@@ -98,17 +87,13 @@ pub enum SpreadSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerSpec {
-    /// Block layer design.
     pub stack: StackSpec,
-    /// Number of software queues.
     pub software: SpreadSpec,
-    /// Number of hardware queues.
     pub hardware: SpreadSpec,
     /// Request timeout in microseconds; 0 for none.
     pub timeout_us: u32,
     /// Take timestamps for each I/O instead of once per batch.
     pub stamp_each: bool,
-    /// Emit trace events.
     pub traced: bool,
     /// All drives share one tag set.
     pub shared_tags: bool,
@@ -135,21 +120,16 @@ pub enum LayoutSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriveSpec {
-    /// Size in sectors.
     pub sectors: u32,
     /// If true, each queue belongs to one thread; otherwise any thread may run it.
     pub owned: bool,
-    /// Largest number of hardware queues.
     pub queues: u16,
-    /// Number of tags.
     pub depth: u32,
     /// If true, all queues of the drive share its tags.
     pub drive_tags: bool,
-    /// Request limits of the drive.
     pub limits: LimitSpec,
     /// Shortest and longest service time of a request, in nanoseconds.
     pub latency_ns: [u32; 2],
-    /// Faults of the drive.
     #[serde(default, skip_serializing_if = "FaultSpec::is_none")]
     pub faults: FaultSpec,
 }
@@ -162,7 +142,6 @@ pub struct LimitSpec {
     pub block: u32,
     /// Longest read or write, in sectors.
     pub max_sectors: u32,
-    /// Largest number of memory segments per request.
     pub max_segments: u16,
     /// Longest memory segment in bytes; 0 for no limit.
     pub segment_bytes: u32,
@@ -176,7 +155,6 @@ pub struct LimitSpec {
     pub zeroes_sectors: u32,
     /// The drive has a volatile write cache: writes may be lost until a flush.
     pub cache: bool,
-    /// The drive supports FUA.
     pub fua: bool,
 }
 
@@ -232,11 +210,9 @@ impl FaultSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelSpec {
-    /// CPU that the thread runs on.
     pub cpu: u32,
     /// Largest number of I/Os in flight.
     pub depth: u32,
-    /// Total number of I/Os.
     pub ios: u32,
     /// I/Os submitted between two polls.
     pub batch: u32,
@@ -268,9 +244,7 @@ pub struct ChannelSpec {
 pub struct Disturbance {
     /// Time since the start, in microseconds.
     pub at_us: u32,
-    /// CPU that the disturbance runs on.
     pub cpu: u32,
-    /// Kind of the disturbance.
     pub what: DisturbanceKind,
 }
 
@@ -284,7 +258,6 @@ pub enum DisturbanceKind {
     Quiesce(u32, u32),
     /// Drops a channel, whatever it has in flight.
     Drop(u32),
-    /// Drops all channels.
     Shutdown,
     /// Stops the process for this many microseconds while its drives go on.
     Stop(u32),
@@ -322,7 +295,6 @@ impl From<SpreadSpec> for Spread {
 }
 
 impl MachineSpec {
-    /// Builds the machine model.
     pub(super) fn model(&self) -> Model {
         let mut model = Model::plain(self.sockets, self.cores);
         let (cache, threads, work) = (&mut model.cache, &mut model.threads, &mut model.work);
@@ -343,14 +315,12 @@ impl MachineSpec {
         model
     }
 
-    /// Returns the total number of CPUs.
     pub(super) fn cpus(&self) -> u32 {
         self.sockets * self.cores
     }
 }
 
 impl LimitSpec {
-    /// Converts to the block layer's limits.
     pub(super) fn limits(&self) -> QueueLimits {
         QueueLimits {
             logical_block_size: self.block,
@@ -369,9 +339,6 @@ impl LimitSpec {
 
 impl Scenario {
     /// Returns the scenario as one line of JSON.
-    ///
-    /// # Panics
-    /// Never: plain data always serializes.
     #[must_use]
     pub fn line(&self) -> String {
         serde_json::to_string(self).expect("plain data always serializes")
@@ -458,7 +425,6 @@ impl Scenario {
         self.drives.iter().map(|drive| drive.limits.block / 512).max().unwrap_or(1)
     }
 
-    /// Returns the smallest size that a drive may have, in sectors.
     fn least_sectors(&self) -> u32 {
         match self.layout {
             LayoutSpec::Stripe(chunk) => chunk,
@@ -466,7 +432,6 @@ impl Scenario {
         }
     }
 
-    /// Returns the initial size of a drive in sectors.
     pub(super) fn sectors_at_first(&self, drive: usize) -> u64 {
         let sectors = u64::from(self.drives[drive].sectors);
         let least = u64::from(self.least_sectors());
@@ -479,7 +444,6 @@ impl Scenario {
         part.map_or(sectors, |eighths| (sectors * eighths.min(8) / 8).max(least).min(sectors))
     }
 
-    /// Returns true if some drive grows.
     pub(super) fn grows(&self) -> bool {
         self.disturbances.iter().any(|d| matches!(d.what, DisturbanceKind::Grow(..)))
     }

@@ -37,26 +37,20 @@ pub(super) struct RunState {
     pub(super) oracle: SharedOracle,
     /// Doorbell of each submitter, if submitters are I/O threads; empty otherwise.
     pub(super) bells: Vec<SimDoorbell>,
-    /// Time at which the run started.
     pub(super) start_ns: u64,
-    /// Number of I/O threads that have brought up their queues.
     pub(super) up: SimWord,
-    /// Number of submitters that are not done.
     pub(super) busy: SimWord,
     /// Wakes the watchdog when the last submitter is done.
     pub(super) watchdog: SimParker,
-    /// Worker threads that serve drives for the submitters.
     pub(super) workers: Vec<WorkerHandle>,
     /// 1 while the volume switches its serving mode, else 0.
     pub(super) switching: SimWord,
     /// Memory of dropped channels, which drives may access until the end of the run.
     pub(super) kept: Mutex<Vec<OwnedPieces>>,
-    /// Completion times of each group's I/Os.
     pub(super) group_ends: Mutex<GroupEnds>,
 }
 
 impl RunState {
-    /// Returns the number of submitters that are not done.
     pub(super) fn busy(&self) -> u64 {
         self.busy.load(Order::Acquire)
     }
@@ -82,7 +76,6 @@ impl RunState {
         self.volume.disks().iter().chain(below)
     }
 
-    /// Returns true if a submitter has been told to stop.
     fn stops(&self, index: usize) -> bool {
         lock_oracle(&self.oracle).stop.get(index).copied().unwrap_or(false)
     }
@@ -94,7 +87,6 @@ pub(super) struct Submitter {
     spec: ChannelSpec,
     workload: Workload,
     random: Random,
-    /// Decides which groups bios belong to.
     groups: Random,
     foreign: BTreeMap<u64, OwnedPieces>,
     bell: Option<SimDoorbell>,
@@ -147,7 +139,6 @@ impl Submitter {
         }
     }
 
-    /// Returns the thread's identity if it is an I/O thread.
     fn io_thread(&self) -> Option<IoThread<Simulated>> {
         let bell = Arc::clone(self.bell.as_ref()?);
         Some(IoThread { number: self.index as u16, owner: self.index as u64 + 1, bell, turn: None })
@@ -221,7 +212,6 @@ impl Submitter {
         }
     }
 
-    /// Returns true if bios are left to submit.
     fn has_more(&self) -> bool {
         self.workload.left() > 0 || self.refused.is_some()
     }

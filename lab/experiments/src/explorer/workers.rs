@@ -26,12 +26,10 @@ pub(super) struct WorkerHandle {
     /// 0 while the worker serves. Otherwise it must leave, and come back after this many
     /// microseconds minus one; 1 means never.
     leave: SimWord,
-    /// Set to 1 when the run is over.
     over: SimWord,
     bell: SimDoorbell,
 }
 
-/// Creates a control block for each worker.
 pub(super) fn handles(scenario: &Scenario) -> Vec<WorkerHandle> {
     let handle = |cpu: &u32| WorkerHandle {
         cpu: *cpu,
@@ -42,7 +40,6 @@ pub(super) fn handles(scenario: &Scenario) -> Vec<WorkerHandle> {
     scenario.serving.workers.iter().map(handle).collect()
 }
 
-/// Returns the CPU of a drive's worker, or None without workers.
 pub(super) fn cpu_of(scenario: &Scenario, drive: usize) -> Option<CpuId> {
     let workers = &scenario.serving.workers;
     workers.get(drive % workers.len().max(1)).copied().map(CpuId)

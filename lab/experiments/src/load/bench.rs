@@ -72,7 +72,6 @@ impl Plan {
         self.size_bytes.map_or(bytes, |size| size.min(bytes)) / u64::from(self.workload.bs_bytes)
     }
 
-    /// Returns the CPU of a job; `None` if jobs are not placed.
     pub(crate) fn cpu_of(&self, job: u32) -> Option<u32> {
         self.cpus.get(job as usize % self.cpus.len().max(1)).copied()
     }
@@ -81,7 +80,6 @@ impl Plan {
 /// Callback for a progress bar, with the fraction of the row's time or I/Os that is done.
 pub type Progress<'a> = &'a mut dyn FnMut(f64);
 
-/// State that the jobs of a row share.
 pub(crate) struct RowState {
     pub(crate) until: StopCondition,
     start: Barrier,
@@ -120,12 +118,10 @@ impl RowState {
         self.start.wait();
     }
 
-    /// Adds system calls of a job.
     pub(crate) fn add_system_calls(&self, calls: u64) {
         self.syscalls.fetch_add(calls, Ordering::Relaxed);
     }
 
-    /// Records that a job is done, with its result.
     pub(crate) fn finish(&self, result: Result<JobResult, BenchError>) {
         self.results.lock().expect("no job panics while it holds the results").push(result);
         self.left.fetch_sub(1, Ordering::Release);
@@ -140,7 +136,6 @@ impl RowState {
     }
 }
 
-/// Time, processor time and system calls of a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     seconds: f64,
@@ -195,7 +190,6 @@ pub fn run_row(
     Ok(row)
 }
 
-/// Returns each drive's I/O counts since the drive was created.
 fn states_of(disks: &[Arc<Disk<Native>>]) -> Vec<DriveStates> {
     disks.iter().map(|disk| DriveStates::new(disk.name(), &disk.stats())).collect()
 }
@@ -240,7 +234,6 @@ pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     Err(BenchError::Workload(text))
 }
 
-/// Checks that a device with blocks of `block` bytes can do I/Os of `bs` bytes.
 pub(crate) fn check_block_size(bs: u32, block: u32) -> Result<(), BenchError> {
     if bs == 0 || !bs.is_multiple_of(block) {
         let text = format!("bs={bs}: not a multiple of the device's block of {block} bytes");
@@ -260,7 +253,6 @@ pub(crate) fn check_capacity(plan: &Plan, bytes: u64) -> Result<(), BenchError> 
     Err(BenchError::Workload(text))
 }
 
-/// Checks that `bytes` bytes have room for one I/O of each job.
 pub(crate) fn check_room(bs: u32, jobs: u32, bytes: u64) -> Result<(), BenchError> {
     if u64::from(bs) * u64::from(jobs) > bytes {
         let text = format!("bs={bs} with {jobs} jobs: more than the {bytes} available bytes");
@@ -328,7 +320,6 @@ fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
         || volume.disks().iter().any(|disk| cuts_requests(disk))
 }
 
-/// Waits for the end of the row, and reports progress.
 fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>) {
     let total = plan.ios.map(|ios| ios.saturating_mul(plan.jobs.into()));
     while shared.left.load(Ordering::Acquire) > 0 {
@@ -400,7 +391,6 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
     }
 }
 
-/// Returns the resources that the calling thread has used since it began.
 pub(crate) fn thread_usage() -> Usage {
     // SAFETY: all zeroes are a valid value of this plain structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -416,7 +406,6 @@ pub(crate) fn thread_usage() -> Usage {
     }
 }
 
-/// Returns the user and system time of this process in nanoseconds.
 pub(crate) fn process_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec; the clock always exists.

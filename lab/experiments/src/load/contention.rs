@@ -85,7 +85,6 @@ pub struct ContentionPlan {
 }
 
 impl ContentionPlan {
-    /// Returns the CPU of a client on a simulated machine.
     fn cpu_of(&self, number: usize) -> u32 {
         self.clients[number].cpu.unwrap_or(number as u32)
     }
@@ -127,7 +126,6 @@ impl ContentionPlan {
         Ok(())
     }
 
-    /// Returns the name and weight of a client's group.
     fn group_of(&self, client: &Client) -> (&str, u32) {
         let at = usize::from(client.group.0).checked_sub(1);
         let group = at.and_then(|at| self.groups.get(at));

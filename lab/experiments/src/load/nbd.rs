@@ -51,17 +51,12 @@ fn check(client: &NbdClient, plan: &Plan) -> Result<(), BenchError> {
 /// Longest sleep while waiting for a reply; after it the client checks for replies again.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Connection, and the address that errors name.
 pub(crate) struct Connection {
     pub(crate) client: NbdClient,
     pub(crate) uri: NbdUri,
 }
 
 impl Connection {
-    /// Connects to the export of `uri`.
-    ///
-    /// # Errors
-    /// If the server cannot be reached or breaks the protocol.
     pub(crate) fn new(uri: &NbdUri) -> Result<Connection, BenchError> {
         let client = NbdClient::connect(uri).map_err(|source| failed(uri, source))?;
         Ok(Connection { client, uri: uri.clone() })

@@ -15,14 +15,12 @@ use millrace_simulator::Simulated;
 /// Time that a simulated thread polls for completions before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 20_000;
 
-/// Strategy by which a thread waits for its channels.
 pub(crate) trait Sleeper: Sized {
     type Machine: Machine;
 
     /// Creates the sleeper of thread `number`, which only that thread may use.
     fn new(number: u16) -> Result<Self, Error>;
 
-    /// Opens a channel to a volume, for a number of bios.
     fn open(
         &mut self,
         volume: &Arc<Volume<Self::Machine>>,
@@ -51,7 +49,6 @@ impl Sleeper for IoContext {
     }
 }
 
-/// Sleeper of a thread of a simulated machine.
 pub(crate) struct BellSleeper(IoThread<Simulated>);
 
 impl Sleeper for BellSleeper {

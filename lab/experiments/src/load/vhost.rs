@@ -61,7 +61,6 @@ pub fn run_vhost_row(
     Ok(row)
 }
 
-/// Returns the client's options with the queues and slots that the plan needs.
 fn options(plan: &Plan, wait: Wait) -> Result<Options, BenchError> {
     let bs_bytes = plan.workload.bs_bytes;
     let wrong = |text: String| BenchError::Workload(text);

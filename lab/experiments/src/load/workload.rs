@@ -4,6 +4,7 @@
 //! The command line or an experiment creates these plain values; job.rs reads them. Random offsets
 //! come from a seeded xorshift generator, so a run can be repeated. A block may be drawn again
 //! before all blocks were drawn, as with fio's norandommap.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,14 +15,10 @@ use millrace_random::{SplitMix64, XorShift64};
 /// Kind of I/O, by fio's names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Rw {
-    /// Sequential reads.
     #[default]
     Read,
-    /// Sequential writes.
     Write,
-    /// Random reads.
     RandRead,
-    /// Random writes.
     RandWrite,
     /// Random reads and writes.
     RandRw {

@@ -7,7 +7,6 @@
 use super::Panel;
 use super::plot;
 
-/// Number of colour steps.
 const STEPS: usize = 8;
 
 /// Counts of a heat map.
@@ -22,7 +21,6 @@ pub struct HeatCells {
 }
 
 impl HeatCells {
-    /// Returns the largest count of a cell.
     pub(super) fn most(&self) -> u64 {
         self.columns.iter().flatten().copied().max().unwrap_or(0)
     }

@@ -15,7 +15,6 @@ use super::{
 const STYLE: &str = include_str!("../../assets/page.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
-/// Renders the whole file.
 pub(super) fn page(page: &Page) -> String {
     let title = escape(&page.title);
     let mut html = format!(

@@ -1,6 +1,7 @@
 //! `MachineTable`: the constants of a modelled machine, each with its origin.
 //!
 //! Filled by `paper` from models and from papers' own files of costs; shown at the end of a page.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,9 +11,7 @@ use super::Page;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constant {
-    /// Name of the constant.
     pub name: String,
-    /// Value with its unit.
     pub value: String,
     /// Origin of the value, which begins with one of [`ORIGINS`].
     pub origin: String,
@@ -100,9 +99,7 @@ impl Page {
 /// A modelled machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MachineTable {
-    /// Name of the machine.
     pub name: String,
-    /// Short description of the machine.
     pub about: String,
     /// Every constant that was given to the model.
     pub constants: Vec<Constant>,

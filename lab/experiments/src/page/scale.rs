@@ -5,7 +5,6 @@
 
 use super::{Scale, Unit};
 
-/// An axis of a plot.
 #[derive(Debug, Clone)]
 pub(super) struct Axis {
     least: f64,
@@ -69,7 +68,6 @@ impl Axis {
         share.is_finite().then_some(self.from + share * (self.to - self.from))
     }
 
-    /// Returns the values of the ticks.
     pub(super) fn ticks(&self) -> Vec<f64> {
         match self.scale {
             Scale::Linear => {

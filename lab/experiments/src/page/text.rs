@@ -10,7 +10,6 @@ use super::html::rows;
 use super::scale::{percent_off, short};
 use super::{Check, DataTable, Figure, Page, Panel, Unit, Verdict};
 
-/// Renders the whole page.
 pub(super) fn page(page: &Page) -> String {
     let mut blocks: Vec<String> = page.remarks.iter().map(|remark| wrapped(remark, 0)).collect();
     page.figures.iter().for_each(|item| figure(&mut blocks, item));
@@ -136,7 +135,6 @@ fn least_width(table: &DataTable, column: usize) -> usize {
     2 + if column == 0 { longest.max(whole.min(FIRST_MOST)) } else { longest }
 }
 
-/// Returns the length of the longest line, in characters.
 fn longest(text: &str) -> usize {
     text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
 }
@@ -222,7 +220,6 @@ fn wrapped_under(label: &str, text: &str) -> String {
     format!("{label}{}", lines.join(&format!("\n{:indent$}", "")))
 }
 
-/// Number of columns of the terminal.
 const WIDTH: u16 = 100;
 
 /// Wraps words into lines of at most `WIDTH` characters, with all but the first indented.

@@ -9,7 +9,6 @@ use crate::page::{
     AblationResult, Check, DataTable, Figure, Page, Panel, Series, SeriesKind, deviation,
 };
 
-/// Merges the page of the whole run with the page of the run without some mechanisms.
 pub(super) fn merged(page: Page, other: Page, without: &[Mechanism]) -> Page {
     let left_out = words(without);
     let checks = page.checks.into_iter().zip(other.checks).map(|(check, other)| {
@@ -29,7 +28,6 @@ pub(super) fn merged(page: Page, other: Page, without: &[Mechanism]) -> Page {
     }
 }
 
-/// Adds the other run's lines to a figure.
 fn with_lines(figure: Figure, other: Figure, left_out: &str) -> Figure {
     let panels = figure.panels.into_iter().zip(other.panels);
     let panels: Vec<Panel> = panels.map(|(panel, other)| add_lines(panel, other)).collect();

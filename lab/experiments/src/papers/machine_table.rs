@@ -45,7 +45,6 @@ pub(crate) fn of_costs(name: &str, about: &str, costs: &[(&str, &Cost)]) -> Mach
     MachineTable { name: name.into(), about: about.into(), constants }
 }
 
-/// Returns the table of one machine's constants.
 pub(crate) fn of(model: &Model) -> MachineTable {
     let (cache, cpu, threads, work) = (&model.cache, &model.cpu, &model.threads, &model.work);
     let boards = match model.sockets_per_board {

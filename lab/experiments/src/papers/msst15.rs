@@ -23,7 +23,6 @@ use crate::vm::{Effects, Mode, QueueService, VmCosts, VmPlan, VmResult, WAIT_MAX
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/msst15.toml")));
 
-/// Returns the paper's entry for the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("msst15", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = VmCosts::kvm_2015()?;
@@ -42,12 +41,10 @@ const POLL_MAX_NS: u64 = 200_000;
 /// Measured time of a row: long enough for rare events, since the host preempts a vCPU that holds a
 /// lock only some hundred times a second.
 const LENGTH_NS: u64 = 300_000_000;
-/// Outstanding I/Os of a process.
 const DEPTH: u32 = 32;
 /// CPUs of the host in the order in which Linux assigns them to processes: first one CPU of each
 /// core, then the cores' second CPUs.
 const CPUS: [u32; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
-/// Number of the guest's vCPUs.
 const VCPUS: u32 = 8;
 
 /// Host device below the guest's virtual device.
@@ -69,7 +66,6 @@ enum Place {
     Miot,
 }
 
-/// Settings of one simulation, a row of the paper's tables and figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {
@@ -127,7 +123,6 @@ impl Point {
         Workload { rw: self.rw, bs_bytes: self.bs, iodepth: DEPTH, verify: false, seed }
     }
 
-    /// Returns the plan of a virtual machine.
     fn plan(&self, mode: Mode, seed: u64) -> VmPlan {
         VmPlan {
             vcpus: self.vcpus,
@@ -141,7 +136,6 @@ impl Point {
         }
     }
 
-    /// Returns the plan of the host that does the I/O itself.
     fn host_plan(&self, seed: u64) -> SimPlan {
         SimPlan {
             drives: vec![self.drive().parse().expect("the drive's spec must be valid")],

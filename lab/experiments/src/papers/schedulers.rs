@@ -32,7 +32,6 @@ use limit_accuracy::LimitAccuracy;
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/schedulers.toml")));
 
-/// Returns the experiment's entry in the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("schedulers", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         papers::repeat::<Point>(("schedulers", &SHEET), wanted, tell, |page, _| page)
@@ -45,7 +44,6 @@ const LIMITED_START_NS: u64 = 50 * MS;
 /// Measured time of a run whose clients have no limit.
 const FREE_LENGTH_NS: u64 = 5 * MS;
 
-/// Clients of a drive, as a paper's file describes them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
@@ -114,7 +112,6 @@ fn usual_weight() -> u32 {
     100
 }
 
-/// One simulated run: clients, a scheduler and a drive.
 #[derive(Debug, Clone, PartialEq)]
 struct Point {
     drive: String,
@@ -155,7 +152,6 @@ impl From<Settings> for Point {
     }
 }
 
-/// Returns the warm-up and the measured time of a run.
 fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
     let (warm_up_ms, length_ms) = match drive {
         // All I/Os in flight take 20 ms to be served once.
@@ -170,7 +166,6 @@ fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
 }
 
 impl Point {
-    /// Returns this point without a limit.
     fn free(&self) -> Point {
         let phases = Phases { length_ns: FREE_LENGTH_NS, times: false, ..self.phases };
         Point { limit: None, phases, ..self.clone() }

@@ -23,7 +23,6 @@ use crate::page::{
 /// Relative deviation from the paper that quantitative checks tolerate.
 pub(crate) const TOLERANCE: f64 = 0.25;
 
-/// Content of a paper's file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Sheet {
@@ -253,7 +252,6 @@ where
 }
 
 impl Sheet {
-    /// Returns the point of these settings.
     fn point<P: Point>(&self, settings: &Table) -> P {
         let value = |key: &str, value: &Value| {
             let named = self.named.get(key).zip(value.as_str());
@@ -265,25 +263,18 @@ impl Sheet {
         made.unwrap_or_else(|error| panic!("{known}: {error}"))
     }
 
-    /// Parses a paper's file.
-    ///
-    /// # Panics
-    /// If the file is wrong: the file is part of the program.
     pub(crate) fn parse(text: &str) -> Sheet {
         toml::from_str(text).unwrap_or_else(|error| panic!("a paper's file is invalid: {error}"))
     }
 
-    /// Returns tables of the inputs besides machines, for the end of the page.
     pub(crate) fn given(&self) -> Vec<MachineTable> {
         self.given.iter().map(Given::table).collect()
     }
 
-    /// Returns the names of the parts.
     pub(crate) fn parts(&self) -> Vec<&str> {
         self.parts.iter().map(|part| part.name.as_str()).collect()
     }
 
-    /// Returns the points of a part.
     pub(crate) fn points<P: Point>(&self, part: &str) -> Vec<P> {
         let of = self.parts.iter().filter(|known| known.name == part);
         let axes = of.flat_map(|part| &part.points);
@@ -306,7 +297,6 @@ impl Sheet {
         list.iter().map(one).collect()
     }
 
-    /// Returns all settings of a product of axes.
     fn expand(&self, axes: &[Axis]) -> Vec<Table> {
         self.expand_from(&Table::new(), axes)
     }
@@ -323,7 +313,6 @@ impl Sheet {
         })
     }
 
-    /// Adds the checks, figures and tables of these parts to a page.
     pub(crate) fn fill<P: Point>(
         &self,
         results: &Results<P>,

@@ -24,7 +24,6 @@ use crate::load::workload::{Rw, Workload};
 use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Series, Unit};
 use crate::papers::{Paper, PartSelection, Step, Tell};
 
-/// Number of I/Os to each drive.
 const IOS: u64 = 5_000;
 /// The spans, and the paper's averages in seconds.
 const SPANS: [(Span, f64); 5] = [
@@ -47,7 +46,6 @@ struct DriveSpans {
 }
 
 impl DriveSpans {
-    /// Returns the time in ns of the steps before the drive gets the I/O.
     fn software_ns(&self) -> f64 {
         self.avg_ns[..3].iter().sum()
     }
@@ -93,7 +91,6 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> BenchError {
     BenchError::Trace { text: format!("{}: {error}", path.display()) }
 }
 
-/// Returns the paper's entry in the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper {
         name: "walk",
@@ -128,7 +125,6 @@ fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchErro
     Ok(page(&measured, seed))
 }
 
-/// Measures one drive's spans.
 fn measure(
     drive: &'static str,
     spec: &str,
@@ -151,7 +147,6 @@ fn measure(
     Ok(DriveSpans { drive, avg_ns, ios })
 }
 
-/// Records the workload's trace and measures the spans in the recording.
 fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans, BenchError> {
     let workload = Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 1, verify: false, seed };
     let plan = Plan {

@@ -20,7 +20,6 @@ const SLOT_MEANS: u64 = 8;
 /// Number of inodes, of 256 bytes each, in a page.
 pub(super) const INODES: u64 = 16;
 
-/// Files of a simulated program.
 #[derive(Debug)]
 pub(super) struct FileSet {
     mean_bytes: u64,
@@ -34,7 +33,6 @@ struct Lists {
     there: Vec<File>,
     /// Index in `there` of each slot's file; `None` for a slot without a file.
     places: Vec<Option<usize>>,
-    /// Slots without a file.
     free: Vec<u64>,
 }
 
@@ -62,7 +60,6 @@ impl FileSet {
         change(&mut self.lists.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns a random file of the set; `None` if the set is empty.
     pub(super) fn pick(&self, random: &mut Random) -> Option<File> {
         self.lists(|lists| {
             let count = lists.there.len() as u64;
@@ -70,7 +67,6 @@ impl FileSet {
         })
     }
 
-    /// Returns the file of the first slot, if the slot has a file.
     pub(super) fn first(&self) -> Option<File> {
         self.lists(|lists| Some(lists.there[lists.places[0]?]))
     }
@@ -94,7 +90,6 @@ impl FileSet {
         });
     }
 
-    /// Removes a random file from the set and frees its slot.
     pub(super) fn delete(&self, random: &mut Random) -> Option<File> {
         self.lists(|lists| {
             let count = lists.there.len() as u64;
@@ -109,7 +104,6 @@ impl FileSet {
         })
     }
 
-    /// Returns the size of a new file, in pages.
     pub(super) fn size_pages(&self, random: &mut Random) -> u64 {
         size_pages(self.mean_bytes, random)
     }
@@ -142,7 +136,6 @@ impl FileSet {
         self.keep(file);
     }
 
-    /// Reads all of a file.
     pub(super) fn read<M: Host>(&self, access: &mut Access<'_, M>, file: File) {
         if let Some(span) = self.span(file, (0, file.pages)) {
             access.read(span);

@@ -31,7 +31,6 @@ const READ_PAGES_MAX: u64 = 256;
 const WARM_PAGES: u64 = 8_192;
 const LENGTH_NS: u64 = 100_000_000;
 
-/// Graph on the volume, and the number of threads that read it.
 #[derive(Debug, Clone)]
 pub(super) struct Graph {
     /// Reads of a pass, in order: first page and number of pages.
@@ -40,13 +39,11 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Creates the graph of a seed.
     pub(super) fn new(seed: u64, threads: u32) -> Graph {
         Graph { reads: reads_of(&degrees(seed)).into(), threads }
     }
 }
 
-/// Returns the number of edges of each source vertex.
 fn degrees(seed: u64) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut degrees = vec![0; 1 << SCALE];
@@ -64,7 +61,6 @@ fn degrees(seed: u64) -> Vec<u32> {
     degrees
 }
 
-/// Returns the reads of a pass over edge lists of these lengths.
 fn reads_of(degrees: &[u32]) -> Vec<(u64, u64)> {
     let (mut reads, mut byte, mut page) = (Vec::new(), 0, 0);
     for degree in degrees {

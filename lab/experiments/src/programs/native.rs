@@ -22,7 +22,6 @@ use crate::load::drain_barrier::DrainBarrier;
 use crate::simulation::program::{Access, Program, ProgramState};
 use crate::simulation::window::Window;
 
-/// Programs by their names.
 const NAMES: [(&str, Task); 9] = [
     ("writers", Task::Writers),
     ("pagerank", Task::Graph(8)),
@@ -133,7 +132,6 @@ pub fn run_program_row(
     task.with(plan.seed, NativeRun { volume, task, plan })
 }
 
-/// A program's run on threads of this machine.
 struct NativeRun<'a> {
     volume: &'a Arc<Volume<Native>>,
     task: Task,
@@ -187,7 +185,6 @@ fn hold<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs one thread of a program.
 fn work<P: Program>(
     shared: &ProgramState<Native>,
     (program, config): (&P, IoConfig),

@@ -1,8 +1,5 @@
 //! Maps the range of a trace's I/O to a target of another size: to whole blocks within the target,
 //! or not at all.
-//!
-//! These pure functions have the arithmetic of `--fit` and of alignment. route.rs calls them for
-//! each I/O, with the lane of the I/O's device.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,7 +42,6 @@ impl FromStr for Fit {
 /// Range of an I/O on its target, or the reason why the I/O is not replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FittedRange {
-    /// The I/O goes to this range.
     At {
         offset_bytes: u64,
         len_bytes: u64,

@@ -17,24 +17,18 @@ const SHORT_BYTES: u64 = 128 << 10;
 /// Range that an I/O touches, or a flush of all ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The I/O touches this range.
     Range {
         start: u64,
         /// Offset of the first byte after the range, above `start`.
         end: u64,
-        /// The I/O changes the range.
         changes: bool,
     },
-    /// The I/O is a flush of all changed ranges.
     Flush,
 }
 
-/// Reason why an I/O that was admitted waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// The I/O waits for nothing and may be sent.
     No,
-    /// The I/O waits for I/Os that it overlaps.
     Overlap,
     /// The flush waits for writes that come before it.
     Writes,
@@ -87,7 +81,6 @@ struct Links {
     later: Vec<u32>,
 }
 
-/// Order of the I/Os that were admitted and have not ended.
 #[derive(Debug)]
 pub(crate) struct Order {
     lanes: Vec<Lane>,
@@ -97,7 +90,6 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Creates an empty order for `lanes` lanes.
     pub(crate) fn new(lanes: usize) -> Order {
         let lanes = (0..lanes).map(|_| Lane::default()).collect();
         Order { lanes, links: Vec::new(), found: Vec::new(), ready: Vec::new() }
@@ -127,9 +119,6 @@ impl Order {
     }
 
     /// Ends an I/O, and returns the slots that waited for no other I/O.
-    ///
-    /// # Panics
-    /// If no I/O of this number was admitted.
     pub(crate) fn end(&mut self, slot: u32) -> impl Iterator<Item = u32> {
         let links = &mut self.links[slot as usize];
         let access = links.access.take().expect("an I/O that ends was admitted before");

@@ -6,9 +6,7 @@
 
 use serde::Serialize;
 
-/// Largest number of intervals.
 const COUNTS_MAX: usize = 512;
-/// Shortest interval in nanoseconds.
 const INTERVAL_NS: u64 = 100_000_000;
 
 /// Counts of I/Os in equal intervals since the start.

@@ -22,7 +22,6 @@ struct Slots {
     taken_for: Vec<u32>,
 }
 
-/// Target whose lanes are clients of servers.
 pub(crate) struct Servers<C: Client> {
     clients: Vec<C>,
     slots: Vec<Slots>,

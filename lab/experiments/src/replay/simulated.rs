@@ -68,7 +68,6 @@ where
     report.ok_or(BenchError::Panicked)?
 }
 
-/// Runs the replay as the only program thread of the simulation.
 fn run<S: TraceSource>(
     source: S,
     volumes: &[SimulatedVolume],

@@ -26,7 +26,6 @@ use millrace_machine::Machine;
 /// mean of 3,413 and 5,120 ns.
 const WAIT_NS: u64 = 4_267;
 
-/// Interrupt state of a host adapter.
 #[derive(Debug)]
 pub(super) struct Coalescing(Mutex<State>);
 
@@ -38,7 +37,6 @@ struct State {
     next_ns: Vec<u64>,
     /// Time that the first unreported completion waits for further completions.
     wait_ns: u64,
-    /// Time of the last interrupt.
     last_ns: u64,
 }
 
@@ -62,7 +60,6 @@ impl State {
 }
 
 impl Coalescing {
-    /// Creates an adapter with nothing in flight.
     pub(super) fn new() -> Coalescing {
         Coalescing(Mutex::default())
     }
@@ -78,7 +75,6 @@ impl Coalescing {
         QueueInterrupts { queue: state.next_ns.len() - 1, told: false }
     }
 
-    /// Records a command sent to a drive.
     pub(super) fn begin(&self) {
         self.state().active += 1;
     }
@@ -110,7 +106,6 @@ impl Coalescing {
     }
 }
 
-/// One queue's view of its adapter's interrupts.
 #[derive(Debug)]
 pub(super) struct QueueInterrupts {
     /// Index of the queue among the adapter's queues.

@@ -12,10 +12,8 @@ use serde::Deserialize;
 use super::machines::check_origins;
 use crate::load::bench::BenchError;
 
-/// Built-in file of costs.
 const LINUX_4_4: &str = include_str!("../../machines/linux-4.4.toml");
 
-/// Costs of files in Linux 4.4.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileCosts {
@@ -35,10 +33,6 @@ struct Costs {
 }
 
 impl FileCosts {
-    /// Reads the built-in file.
-    ///
-    /// # Errors
-    /// If the file is invalid.
     pub(crate) fn linux_4_4() -> Result<FileCosts, BenchError> {
         let wrong = |text: String| BenchError::Machine { text: format!("linux-4.4: {text}") };
         let costs: FileCosts =
@@ -52,7 +46,6 @@ impl FileCosts {
         Ok(costs)
     }
 
-    /// Returns all costs with their descriptions.
     pub(crate) fn entries(&self) -> [(&'static str, &Cost); 6] {
         let Costs { map, overwrite, page, write_back, name, change } = &self.file;
         [
@@ -65,28 +58,23 @@ impl FileCosts {
         ]
     }
 
-    /// Returns the cost of submitting a direct I/O of a file, in nanoseconds.
     pub(crate) fn direct_ns(&self, op: Op) -> u64 {
         let more = if op.is_write() { self.file.overwrite.ns } else { 0.0 };
         (self.file.map.ns + more) as u64
     }
 
-    /// Returns the cost of copying this many pages, in nanoseconds.
     pub(crate) fn pages_ns(&self, pages: u64) -> u64 {
         (self.file.page.ns * pages as f64) as u64
     }
 
-    /// Returns the flusher's cost of writing back this many pages, in nanoseconds.
     pub(crate) fn write_back_ns(&self, pages: u64) -> u64 {
         (self.file.write_back.ns * pages as f64) as u64
     }
 
-    /// Returns the cost of looking up or closing a name, in nanoseconds.
     pub(crate) fn name_ns(&self) -> u64 {
         self.file.name.ns as u64
     }
 
-    /// Returns the cost of creating or deleting a file, in nanoseconds.
     pub(crate) fn change_ns(&self) -> u64 {
         self.file.change.ns as u64
     }

@@ -174,13 +174,11 @@ impl<M: Machine> SharedCounters<M> {
     }
 }
 
-/// Submission interface of one job's process.
 pub(crate) struct Interface<M: Host> {
     kind: InterfaceKind,
     shared: Arc<SharedCounters<M>>,
     context_list: M::Lock<u64>,
     ring: M::Lock<u64>,
-    /// Head of the lock-free context list.
     list_head: M::Word,
     pub(crate) system_calls: u64,
 }

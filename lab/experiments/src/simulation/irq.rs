@@ -60,7 +60,6 @@ impl<M: Machine> Signal<M> {
 
 /// A drive's hardware queue, shared by submitters and the handler.
 struct Vector<M: Machine> {
-    /// Index of the drive.
     drive: usize,
     device: M::Lock<Device<M>>,
     /// Completions that the handler has found and the block layer has not taken yet.
@@ -76,7 +75,6 @@ struct Device<M: Machine> {
     due: Vec<(Tag, Status)>,
 }
 
-/// Data about a submitted request that its completion needs.
 #[derive(Debug, Clone, Copy, Default)]
 struct RequestInFlight {
     cpu: u32,
@@ -95,13 +93,10 @@ struct Handler<M: Machine> {
     stop: AtomicBool,
 }
 
-/// Signals of the jobs of each drive.
 type SignalsByDrive<M> = Vec<Vec<Arc<Signal<M>>>>;
 
-/// All interrupt handlers of a row, and the signals of the jobs that they wake.
 pub(super) struct Interrupts<M: Machine> {
     handlers: Vec<Handler<M>>,
-    /// Signals of jobs, by CPU.
     by_cpu: Vec<Vec<Arc<Signal<M>>>>,
     hardware_queues: Spread,
     irq: Irq,
@@ -148,7 +143,6 @@ impl<M: Host> Interrupts<M> {
         }))
     }
 
-    /// Starts the handlers' threads.
     pub(super) fn start(self: &Arc<Self>) -> Vec<M::Thread> {
         let start = |index: usize| {
             let all = Arc::clone(self);
@@ -166,7 +160,6 @@ impl<M: Host> Interrupts<M> {
         }
     }
 
-    /// Returns the index of the handler thread for a hardware queue.
     fn home(&self, index: u16) -> usize {
         let node = match (self.irq, self.hardware_queues) {
             (Irq::Steered, Spread::Core) => {
@@ -179,7 +172,6 @@ impl<M: Host> Interrupts<M> {
         node.0 as usize % self.handlers.len()
     }
 
-    /// Main loop of a handler's thread.
     fn handle(&self, index: usize) {
         let handler = &self.handlers[index];
         let mut found = Vec::new();
@@ -265,7 +257,6 @@ impl<M: Machine> Vector<M> {
     }
 }
 
-/// A driver whose completions only a handler thread can find.
 pub(super) struct IrqDriver<M: Machine> {
     pub(super) inner: Box<dyn Driver<M>>,
     pub(super) interrupts: Arc<Interrupts<M>>,

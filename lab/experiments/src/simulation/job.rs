@@ -24,7 +24,6 @@ use millrace_block::{
 /// Time that a job polls for completions before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 20_000;
 
-/// State shared by the jobs of a row.
 pub(super) struct RowState<M: Host> {
     pub(super) plan: SimPlan,
     /// One volume for all jobs, or one for each drive.
@@ -36,14 +35,12 @@ pub(super) struct RowState<M: Host> {
     pub(super) counters: Arc<SharedCounters<M>>,
     /// Shared counters of each hardware queue, if the row's kernel has them.
     pub(super) queue_counters: Counters<M>,
-    /// Signals that wake the jobs, by job number.
     pub(super) signals: Vec<Arc<Signal<M>>>,
     pub(super) sums: Mutex<Sums>,
     /// Model of the kernel's work outside of the block layer, charged to a simulated machine.
     pub(super) kernel: Option<Arc<Kernel<M>>>,
 }
 
-/// Sums over the jobs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sums {
     pub(super) errors: u64,
@@ -75,7 +72,6 @@ impl Sums {
     }
 }
 
-/// Returns the Q-to-C latencies of all drives.
 fn total(drives: &[StatsSnapshot]) -> Snapshot {
     let mut sum = Snapshot::default();
     drives.iter().for_each(|drive| sum.merge(&drive.total()));
@@ -124,7 +120,6 @@ impl<M: Host> RowState<M> {
         (channel, Offsets::new(&plan.workload, blocks, place))
     }
 
-    /// Counts I/Os that a job has completed.
     pub(super) fn count(&self, ios: u64) {
         match self.window.count::<M>(ios) {
             WindowStep::Nothing => {}
@@ -139,7 +134,6 @@ impl<M: Host> RowState<M> {
         }
     }
 
-    /// Adds a finished job's errors and system calls to the sums.
     pub(super) fn end(&self, errors: u64, first_error: Option<String>, system_calls: u64) {
         self.count(0);
         self.sum(|sums| {
@@ -194,7 +188,6 @@ struct Job<'a, M: Host> {
     channel: Channel<M>,
     interface: Interface<M>,
     offsets: Offsets,
-    /// Costs of file I/O, if the job's I/Os go to a file.
     file: Option<FileCosts>,
     signal: &'a Signal<M>,
     noise: Noise,
@@ -286,7 +279,6 @@ impl<'a, M: Host> Job<'a, M> {
         true
     }
 
-    /// Records the duration of the call that has just ended.
     fn end_call(&mut self) {
         if let Some(began_ns) = self.call_ns.take() {
             let took_ns = M::now() - began_ns;

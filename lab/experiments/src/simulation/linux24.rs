@@ -6,6 +6,7 @@
 //! buffer heads, bounce buffers, and the adapter's driver under its lock. raw_job.rs charges the
 //! submitters' work and irq.rs the drives'. Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c, scsi.c,
 //! highmem.c, raw.c.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -154,9 +155,6 @@ const UNITS_MAX: u32 = 65_536;
 
 impl Linux24 {
     /// Checks that a drive with blocks of `block_bytes` accepts I/Os of one unit.
-    ///
-    /// # Errors
-    /// If a unit is not a whole number of blocks, or an I/O has too many units.
     pub(super) fn check_units(&self, bs_bytes: u32, block_bytes: u32) -> Result<(), BenchError> {
         let (_, unit) = self.pieces(bs_bytes);
         if !self.is_raw() || unit.is_multiple_of(block_bytes) && bs_bytes / unit <= UNITS_MAX {
@@ -169,7 +167,6 @@ impl Linux24 {
     }
 }
 
-/// The request queue locks of a row's disks.
 pub(super) struct Locks<M: Machine> {
     global: RequestLock<M>,
     adapters: Vec<(String, RequestLock<M>)>,
@@ -182,7 +179,6 @@ impl<M: Machine> Locks<M> {
         Locks { global: RequestLock::shared().with_plug(plug), adapters: Vec::new(), plug }
     }
 
-    /// Returns the lock of a drive.
     pub(super) fn of(&mut self, scope: LockScope, drive: &Spec) -> RequestLock<M> {
         match scope {
             LockScope::Queue => RequestLock::default().with_plug(self.plug),
@@ -200,7 +196,6 @@ impl<M: Machine> Locks<M> {
     }
 }
 
-/// Built-in file of costs.
 const LINUX_2_4: &str = include_str!("../../machines/linux-2.4.toml");
 
 /// Costs of Linux 2.4 outside of the block layer.
@@ -236,10 +231,6 @@ struct Bounce {
 }
 
 impl KernelCosts {
-    /// Reads the built-in file.
-    ///
-    /// # Errors
-    /// If the file is invalid.
     pub(crate) fn linux_2_4() -> Result<KernelCosts, BenchError> {
         let wrong = |text: String| BenchError::Machine { text: format!("linux-2.4: {text}") };
         let costs: KernelCosts =
@@ -253,7 +244,6 @@ impl KernelCosts {
         Ok(costs)
     }
 
-    /// Returns all costs with their descriptions.
     pub(crate) fn entries(&self) -> [(&'static str, &Cost); 7] {
         let KernelCosts { held, buffer, bounce, .. } = self;
         [
@@ -271,19 +261,12 @@ impl KernelCosts {
 /// Kinds of CPU time that Linux 2.4 spends outside of the block layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUse {
-    /// Submission of buffer heads, before the lock is taken.
     Submit,
-    /// Dispatch of commands by the adapter's driver.
     Dispatch,
-    /// Interrupts of the adapter.
     Interrupt,
-    /// Completion of buffer heads in the bottom half.
     BottomHalf,
-    /// Pages and buffer heads of bounce buffers, taken and released.
     BouncePages,
-    /// Copies to and from bounce buffers.
     BounceCopies,
-    /// The program's own computation.
     User,
 }
 
@@ -351,7 +334,6 @@ impl<M: Machine> Kernel<M> {
         })))
     }
 
-    /// Returns the nanoseconds spent on each kind of work.
     pub(super) fn spent_ns(&self) -> Vec<u64> {
         self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner).to_vec()
     }
@@ -366,7 +348,6 @@ impl<M: Machine> Kernel<M> {
         (self.charge)(ns);
     }
 
-    /// Charges a program's own computation.
     pub(super) fn compute(&self, ns: u64) {
         self.spend_ns(TimeUse::User, ns);
     }
@@ -376,7 +357,6 @@ impl<M: Machine> Kernel<M> {
         !self.adapters.is_empty()
     }
 
-    /// Charges the submission of this many buffer heads.
     pub(super) fn submit(&self, heads: u32) {
         if self.has_adapters() {
             self.spend(TimeUse::Submit, &self.costs.buffer.submit, heads);
@@ -409,7 +389,6 @@ impl<M: Machine> Kernel<M> {
         self.spend(TimeUse::Dispatch, &self.costs.held.dispatch, 1);
     }
 
-    /// Charges an interrupt of a drive's adapter.
     pub(super) fn interrupt(&self, drive: usize) {
         let _held = self.adapters[drive].hold();
         self.spend(TimeUse::Interrupt, &self.costs.held.interrupt, 1);

@@ -108,7 +108,6 @@ pub(crate) struct QueueCounters<M: Machine> {
 }
 
 impl<M: Machine> QueueCounters<M> {
-    /// Creates the counters of hardware queues that are spread over the machine's CPUs.
     pub(crate) fn new(spread: Spread, topology: &Topology) -> Arc<Self> {
         let count = spread.count(topology, 0);
         let cpus = topology.cpus().iter().enumerate();
@@ -121,7 +120,6 @@ impl<M: Machine> QueueCounters<M> {
         })
     }
 
-    /// Counts a request that a CPU has allocated.
     pub(crate) fn queued(&self, CpuId(cpu): CpuId) {
         self.count(cpu as usize);
     }
@@ -138,14 +136,12 @@ impl<M: Machine> QueueCounters<M> {
         self.line(place).store(place as u64, Order::Relaxed);
     }
 
-    /// Reads the line of counters.
     fn read(&self, place: usize) {
         // Relaxed: the value is not used.
         self.line(place).load(Order::Relaxed);
     }
 }
 
-/// A driver whose hardware queues have the kernel's counters.
 pub(crate) struct CountedDriver<M: Machine> {
     pub(crate) inner: Box<dyn Driver<M>>,
     pub(crate) counters: Arc<QueueCounters<M>>,

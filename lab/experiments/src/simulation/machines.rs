@@ -3,6 +3,7 @@
 //!
 //! The error for an unknown name lists the known names and suggests the nearest. A machine's file
 //! has all constants with their origins; the code adds no constant.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use std::path::Path;
 
@@ -11,7 +12,6 @@ use millrace_simulator::Model;
 
 use crate::page::{ORIGINS, Source};
 
-/// Names and contents of the built-in files.
 const MACHINES: [(&str, &str); 10] = [
     ("i7-3930k", include_str!("../../machines/i7-3930k.toml")),
     ("x5690", include_str!("../../machines/x5690.toml")),
@@ -34,28 +34,13 @@ pub enum MachineError {
         "machine {name}: {hint}known machines are {}; or give a file that ends in .toml",
         names()
     )]
-    Unknown {
-        /// Unknown name.
-        name: String,
-        /// Question whether the nearest known name was meant, or empty if no name is near.
-        hint: String,
-    },
+    Unknown { name: String, hint: String },
     /// The file cannot be read.
     #[error("machine file {path}: {source}")]
-    Read {
-        /// Path of the file.
-        path: String,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
+    Read { path: String, source: std::io::Error },
     /// The text is not a valid model.
     #[error("machine {name}: {text}")]
-    Invalid {
-        /// Name or path of the machine.
-        name: String,
-        /// Line, key and description of the problem.
-        text: String,
-    },
+    Invalid { name: String, text: String },
 }
 
 fn names() -> String {
@@ -97,9 +82,6 @@ fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
 }
 
 /// Checks that each origin in a file of constants begins with one of the known words.
-///
-/// # Errors
-/// Names the first key whose origin begins with another word, and the known words.
 pub(crate) fn check_origins(text: &str) -> Result<(), String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     check_table(&table, "")

@@ -45,7 +45,6 @@ pub(crate) trait Program: Clone + Send + Sync + 'static {
     fn run<M: Host>(&self, number: u32, access: &mut Access<'_, M>);
 }
 
-/// State shared by the threads of a program.
 pub(crate) struct ProgramState<M: Host> {
     volume: Arc<Volume<M>>,
     window: Window,
@@ -55,10 +54,6 @@ pub(crate) struct ProgramState<M: Host> {
 }
 
 impl<M: Host> ProgramState<M> {
-    /// Creates the state of threads on `volume`, each with at most `depth` I/Os in flight.
-    ///
-    /// # Errors
-    /// If the built-in file of costs is invalid.
     pub(crate) fn new(
         volume: Arc<Volume<M>>,
         window: Window,
@@ -68,17 +63,14 @@ impl<M: Host> ProgramState<M> {
         Ok(ProgramState { volume, window, costs, depth, errors: M::Word::new(0) })
     }
 
-    /// Returns the volume that the threads use.
     pub(crate) fn volume(&self) -> &Arc<Volume<M>> {
         &self.volume
     }
 
-    /// Returns the number of I/Os that each thread may have in flight.
     pub(crate) fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Returns the measured nanoseconds and operations.
     pub(crate) fn measured(&self) -> (u64, u64) {
         self.window.measured()
     }
@@ -90,7 +82,6 @@ impl<M: Host> ProgramState<M> {
     }
 }
 
-/// Results of a run.
 struct RunMeasurement<M: Host> {
     window: (u64, u64),
     errors: u64,
@@ -101,9 +92,6 @@ struct RunMeasurement<M: Host> {
 
 /// Runs `program` on the plan's volume: `plan.jobs` threads on `plan.cpus`, each with at most
 /// `plan.workload.iodepth` I/Os in flight; the flusher runs on CPU `flusher`.
-///
-/// # Errors
-/// If the plan does not fit the machine or the drives, an I/O fails, or the simulation does.
 pub(crate) fn run_program<P: Program>(
     model: &Model,
     plan: &SimPlan,
@@ -152,7 +140,6 @@ fn thread<M: Machine>(number: u32) -> IoThread<M> {
     IoThread { number: number as u16, owner: u64::from(number) + 1, bell, turn: None }
 }
 
-/// Main thread of a run.
 fn play<M: Host, P: Program>(
     plan: &SimPlan,
     program: &P,
@@ -199,7 +186,6 @@ fn play<M: Host, P: Program>(
     Ok(RunMeasurement { window, errors, stats, _volume: Arc::clone(&shared.volume) })
 }
 
-/// Creates the volume that consists of the cache on top of the plan's volume.
 fn over<M: Host>(
     below: &Arc<Volume<M>>,
     cache: &Arc<Cache<M>>,
@@ -211,7 +197,6 @@ fn over<M: Host>(
     Ok(Volume::over(Arc::clone(below), disk)?)
 }
 
-/// The flusher of a cache, on a CPU of its own.
 struct FlusherThread<M: Machine> {
     thread: M::Thread,
     stop: Arc<M::Word>,

@@ -15,7 +15,6 @@ use super::job::RowState;
 use super::linux24::{Kernel, Readv};
 use crate::load::workload::Offsets;
 
-/// Runs job `number` until the window is over.
 pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
     let plan = &shared.plan;
     let (history, bs_bytes) = (&plan.service.history, plan.workload.bs_bytes);
@@ -113,7 +112,6 @@ impl<M: Host> Raw<'_, M> {
         self.channel.flush();
     }
 
-    /// Waits for all bios of the I/O that begins at sector `first`.
     fn wait(&mut self, first: u64, unit_bytes: u32) {
         while self.channel.in_flight() > 0 {
             let Raw { channel, idle, memory, errors, first_error, kernel, .. } = self;

@@ -40,7 +40,6 @@ const BUFFERS_MAX: u64 = 1 << 30;
 /// Virtual time after which a row fails.
 const LIMIT_NS: u64 = 1_000_000_000_000;
 
-/// Results of a run of the jobs.
 struct RunMeasurement<M: Host> {
     length_ns: u64,
     ios: u64,
@@ -144,7 +143,6 @@ fn observe(
     Ok(ObservedRow { row, stack_ns, tags, cpus: cpu_sum(&report), spent_ns, cache: None, recorded })
 }
 
-/// Returns the mean time from Q to D of a drive's I/Os, in nanoseconds.
 fn stack_ns(stats: &StatsSnapshot) -> u64 {
     let mut sum = Snapshot::default();
     stats.ops.iter().for_each(|op| sum.merge(&op.queue));
@@ -211,8 +209,6 @@ fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<ObservedRow, BenchEr
     Ok(ObservedRow { row, recorded: measured.recorded, ..ObservedRow::default() })
 }
 
-/// Main thread of a row: creates the drives and the volume, starts the jobs, and waits for their
-/// end.
 fn run_jobs<M: Host>(
     plan: &SimPlan,
     charge: Option<Charge>,
@@ -275,7 +271,6 @@ fn run_jobs<M: Host>(
     })
 }
 
-/// Wrappers and observers of the plan's drives.
 type DriverExtras<'a, M> =
     (Option<&'a Arc<Interrupts<M>>>, &'a Counters<M>, Option<&'a Arc<Tracer<M>>>);
 
@@ -368,7 +363,6 @@ fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), 
     Ok(())
 }
 
-/// Returns the statistics of each drive within the window.
 fn states_of(sums: &Sums) -> Vec<DriveStates> {
     let drives = sums.drives.iter().zip(0..);
     drives.map(|(stats, index)| DriveStates::new(&drive_name(index), stats)).collect()

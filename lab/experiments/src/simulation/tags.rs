@@ -19,7 +19,6 @@ pub struct TagSample {
     pub in_use: Vec<u32>,
 }
 
-/// The sampling thread.
 pub(super) struct TagWatch<M: Machine> {
     thread: M::Thread,
     bell: Arc<Doorbell<M>>,
@@ -28,7 +27,6 @@ pub(super) struct TagWatch<M: Machine> {
 }
 
 impl<M: Machine> TagWatch<M> {
-    /// Starts to sample `disks` every `period_ns` nanoseconds, on a thread on CPU `cpu`.
     pub(super) fn start(disks: Vec<Arc<Disk<M>>>, (cpu, period_ns): (u32, u64)) -> TagWatch<M> {
         let bell = Arc::new(Doorbell::<M>::new(M::Parker::new()));
         let (stop, samples) = (Arc::new(M::Word::new(0)), Arc::new(Mutex::new(Vec::new())));

@@ -33,7 +33,6 @@ pub enum Length {
 }
 
 impl Length {
-    /// Returns the length in nanoseconds if it is a time, otherwise 0.
     pub(crate) fn time_ns(self) -> u64 {
         if let Length::Time(length_ns) = self { length_ns } else { 0 }
     }
@@ -42,11 +41,8 @@ impl Length {
 /// Effect on the window of counting completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowStep {
-    /// The window did not change.
     Nothing,
-    /// The window opened: the warm-up is over.
     Begin,
-    /// The window closed.
     End,
 }
 
@@ -57,7 +53,6 @@ pub(crate) struct Edge {
     pub(crate) ios: u64,
 }
 
-/// The measured part of a run.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Number of I/Os in the window; None if its length is a time.
@@ -73,7 +68,6 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates a window for `jobs` jobs with `iodepth` I/Os in flight each.
     pub(crate) fn new(length: Length, jobs: u32, iodepth: u32) -> Window {
         let (jobs, depth) = (u64::from(jobs), u64::from(iodepth));
         let ios = match length {
@@ -93,7 +87,6 @@ impl Window {
         }
     }
 
-    /// Returns the same window, which closes early once `interrupt` is set.
     pub(crate) fn ended_by(self, interrupt: &Interrupt) -> Window {
         Window { interrupt: interrupt.clone(), ..self }
     }
@@ -112,12 +105,10 @@ impl Window {
         }
     }
 
-    /// Returns true if jobs have to stop.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Relaxed) || self.interrupt.is_set()
     }
 
-    /// Returns true if the window is open.
     pub(crate) fn is_open(&self) -> bool {
         let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
         matches!(*edges, (Some(_), None))
@@ -163,7 +154,6 @@ impl Window {
         }
     }
 
-    /// Returns the measured nanoseconds and I/Os.
     pub(crate) fn measured(&self) -> (u64, u64) {
         match *self.edges.lock().unwrap_or_else(PoisonError::into_inner) {
             (Some(begin), Some(end)) => {
@@ -179,7 +169,6 @@ impl Window {
         edges.0.map_or(0, |edge| edge.at_ns)
     }
 
-    /// Returns the number of all I/Os counted.
     pub(crate) fn total(&self) -> u64 {
         self.done.load(Relaxed)
     }

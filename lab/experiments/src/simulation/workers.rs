@@ -14,7 +14,6 @@ use millrace_runtime::disks_by_worker;
 /// First owner number of the workers' queues. Jobs use their index plus one, which is smaller.
 const FIRST_OWNER: u64 = 1 << 32;
 
-/// Running worker threads of a row.
 pub(crate) struct Workers<M: Machine> {
     threads: Vec<M::Thread>,
     bells: Vec<Arc<Doorbell<M>>>,

@@ -29,15 +29,12 @@ pub(super) struct ColumnTable {
 }
 
 impl ColumnTable {
-    /// Returns true if lines have a time.
     pub(super) fn has_time(&self) -> bool {
         self.columns.iter().any(|(_, column)| matches!(column, Column::Time(_)))
     }
 }
 
-/// Meaning of a column.
 pub(super) enum Column {
-    /// Arrival time.
     Time(TimeUnit),
     /// Latency. An empty field or 0 means that the latency is unknown, because no I/O takes 0.
     Latency(TimeUnit),
@@ -57,7 +54,6 @@ pub(super) enum Column {
     Ignored,
 }
 
-/// Unit of a column of times.
 #[derive(Clone, Copy)]
 pub(super) enum TimeUnit {
     /// Whole numbers in units of this many nanoseconds.
@@ -75,7 +71,6 @@ impl TimeUnit {
     }
 }
 
-/// Meaning of a word in the column of operations.
 #[derive(Clone, Copy)]
 pub(super) enum Action {
     /// An I/O; a flush needs no further columns.
@@ -88,10 +83,8 @@ pub(super) enum Action {
     Nothing,
 }
 
-/// Parser of the lines of a `ColumnTable`.
 pub(super) struct ColumnParser {
     table: &'static ColumnTable,
-    /// Name of the current line's device.
     device: String,
     waited_ns: u64,
     skipped: u64,
@@ -187,7 +180,6 @@ impl LineParser for ColumnParser {
     }
 }
 
-/// Returns the meaning of a word.
 fn action(name: &str, text: &str, words: &[(&'static str, Action)]) -> Result<Action, Problem> {
     let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
     found.map(|(_, action)| *action).ok_or_else(|| {

@@ -63,7 +63,6 @@ fn first_lines(head: &str) -> Vec<(u64, &str)> {
     (1..).zip(rows).take(LINES_TRIED).collect()
 }
 
-/// Returns true if a format accepts the beginning of a trace.
 fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
     match format.reader() {
         FormatReader::Columns(table) => takes(&mut *ColumnParser::boxed(table), lines),

@@ -38,7 +38,6 @@ enum ArrivalEvent {
     Issue,
 }
 
-/// Turns the spans that `Spans` reports into I/Os.
 #[derive(Debug, Default)]
 pub(super) struct EventIos {
     pending: Pending,
@@ -111,7 +110,6 @@ impl IoListener for EventIos {
     }
 }
 
-/// Builds the I/O that begins with a record, for the device of this index.
 fn io_of(record: &Record, device: u32) -> TraceIo {
     let op = match record {
         _ if record.bytes == 0 => Op::Flush,
@@ -130,7 +128,6 @@ fn io_of(record: &Record, device: u32) -> TraceIo {
     }
 }
 
-/// The pairing of events, with its I/Os and, if they are measured, its spans over time.
 #[derive(Debug, Default)]
 pub(super) struct PairedEvents {
     pub(super) spans: Spans,
@@ -139,7 +136,6 @@ pub(super) struct PairedEvents {
 }
 
 impl PairedEvents {
-    /// Measures spans from now on.
     pub(super) fn measure(&mut self) {
         (self.spans, self.timeline) = (Spans::new(), Some(Timeline::default()));
     }

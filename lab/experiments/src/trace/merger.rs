@@ -47,7 +47,6 @@ impl PartialOrd for QueuedIo {
     }
 }
 
-/// A reader with its window.
 pub(super) struct TraceStream {
     parser: Box<dyn TraceParser>,
     gauge: ReadGauge,
@@ -68,7 +67,6 @@ impl TraceStream {
         TraceStream { parser, gauge, waiting, read: 0, newest_ns: 0, more, error: None }
     }
 
-    /// Reads I/Os until the window is full.
     fn fill(&mut self, (window, span_ns): (usize, u64), devices: &mut DeviceNames) {
         while self.waiting.len() < window && self.spanned_ns() < span_ns {
             let Some(io) = self.next(devices) else { return };

@@ -15,16 +15,13 @@ pub(super) const PENDING_MAX: usize = 65_536;
 /// Tells if a trace may have more records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamState {
-    /// More records may come.
     ToCome,
-    /// The trace has ended.
     Ended,
 }
 
 /// State of an I/O that is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CompletionState {
-    /// The completion is still to come.
     Open,
     /// The I/O is complete, or no completion is expected.
     Answered,
@@ -32,14 +29,12 @@ enum CompletionState {
     Dropped,
 }
 
-/// An I/O that is held back.
 #[derive(Debug, Clone, Copy)]
 struct PendingIo {
     io: TraceIo,
     state: CompletionState,
 }
 
-/// I/Os that are held back.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     held: VecDeque<PendingIo>,
@@ -63,7 +58,6 @@ impl Pending {
         Some(&mut held.io)
     }
 
-    /// Records that an I/O completed at `at_ns`.
     pub(super) fn answer(&mut self, number: u64, at_ns: u64) {
         if let Some(io) = self.end(number) {
             io.latency_ns = Some(at_ns.saturating_sub(io.at_ns));
@@ -86,7 +80,6 @@ impl Pending {
         number >= self.first
     }
 
-    /// Returns the first I/O without removing it.
     pub(super) fn front(&self) -> Option<&TraceIo> {
         self.held.front().map(|held| &held.io)
     }

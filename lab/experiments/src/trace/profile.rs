@@ -23,7 +23,6 @@ const BINS: usize = 64;
 /// no time.
 const PAGES_MAX: u64 = 4_096;
 
-/// Counts by powers of two.
 #[derive(Debug, Clone, Copy)]
 struct PowerBins([u64; BINS]);
 
@@ -34,7 +33,6 @@ impl Default for PowerBins {
 }
 
 impl PowerBins {
-    /// Counts a number in the bin of its exponent.
     fn add(&mut self, number: u64) {
         self.0[number.max(1).ilog2() as usize] += 1;
     }
@@ -47,7 +45,6 @@ impl PowerBins {
     }
 }
 
-/// I/O counts of one operation.
 #[derive(Debug, Clone, Default)]
 struct OpCount {
     ios: u64,
@@ -64,7 +61,6 @@ struct Strides {
     backward: PowerBins,
 }
 
-/// I/O counts of one device.
 #[derive(Debug, Clone, Copy, Default)]
 struct DeviceCount {
     ios: u64,
@@ -204,12 +200,10 @@ impl TraceProfile {
         unmeasured_note(self.ios(), self.ops.iter().map(|op| op.latency.n).sum())
     }
 
-    /// Returns the time of the last I/O, in nanoseconds.
     fn last_ns(&self) -> u64 {
         self.slots.last_ns
     }
 
-    /// Returns true if any I/O has a latency.
     fn has_latency(&self) -> bool {
         self.ops.iter().any(|op| op.latency.n > 0)
     }

@@ -7,19 +7,15 @@
 
 use crate::page::{Panel, Series, Unit};
 
-/// Largest number of time slots.
 pub(super) const SLOTS_MAX: usize = 120;
 
-/// Counts of one time slot.
 pub(super) trait TimeSlot: Clone {
-    /// Counts of an empty slot.
     const EMPTY: Self;
 
     /// Adds the counts of the next slot.
     fn merge(&mut self, later: &Self);
 }
 
-/// Counts over time.
 #[derive(Debug, Clone)]
 pub(super) struct Slots<T> {
     pub(super) slots: Vec<T>,

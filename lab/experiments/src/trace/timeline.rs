@@ -9,20 +9,16 @@ use millrace_trace::{IoKind, IoListener, Sample, Span, Spans, TraceEntry};
 
 use super::slots::{Slots, TimeSlot};
 
-/// Number of bins for a drive's sectors.
 pub(super) const SECTOR_BINS: usize = 48;
 /// Largest number of drives with a plot of their own.
 pub(super) const DRIVES_SHOWN: usize = 8;
-/// Largest number of CPUs with a line of their own.
 pub(super) const CPUS_SHOWN: usize = 8;
 /// Number of latency bins: two for each power of two.
 pub(super) const LATENCY_BINS: usize = 84;
 
-/// Stages with a line in the plots.
 pub(super) const STAGES: [Span; 6] =
     [Span::Q2G, Span::G2I, Span::I2D, Span::M2D, Span::D2C, Span::Q2C];
 
-/// Events of one time slot.
 #[derive(Debug, Clone)]
 pub(super) struct TimelineSlot {
     /// For each stage, the number of I/Os whose stage ended in the slot, and the total time of

@@ -2,6 +2,7 @@
 //!
 //! Converts the command line's settings to a plan, runs the plan with `run_vm`, and returns a
 //! report. The modes are those that `paper msst15` compares. The verb `bench` calls this file.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use millrace_drives::Spec;
 use millrace_simulator::Model;
@@ -154,26 +155,19 @@ pub struct VmBench {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmReport {
-    /// Name of the host's model.
     pub machine: String,
-    /// The guest, and its queues and I/O threads.
     #[serde(flatten)]
     pub guest: VmGuest,
-    /// The workload.
     #[serde(flatten)]
     pub work: VmWork,
-    /// I/Os per second.
     pub iops: f64,
-    /// Bytes per second.
     pub bw_bytes: f64,
     /// Mean latency from submission in the guest to reaping, in nanoseconds.
     pub lat_mean_ns: f64,
-    /// Events and waits per I/O.
     #[serde(flatten)]
     pub cost: VmIoCost,
     /// Fraction of the host's CPU time that was not idle, 0 to 1.
     pub busy_share: f64,
-    /// Number of events of the simulation.
     pub sim_events: u64,
 }
 
@@ -181,13 +175,9 @@ pub struct VmReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmGuest {
-    /// Name of the mode.
     pub vm: &'static str,
-    /// Number of vCPUs.
     pub vcpus: u32,
-    /// Number of virtqueues.
     pub queues: u32,
-    /// Number of I/O threads.
     pub threads: u32,
     /// Number of submitting processes, fio's jobs.
     pub numjobs: u32,
@@ -203,18 +193,14 @@ pub struct VmGuest {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmWork {
-    /// Specification of the drive.
     pub drives: String,
-    /// Kind of I/O.
     pub rw: String,
-    /// Percentage of reads, if reads and writes are mixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rwmixread: Option<u8>,
     /// Length of an I/O in bytes.
     pub bs: u32,
     /// I/Os in flight per process.
     pub iodepth: u32,
-    /// Seed of offsets and simulation.
     pub seed: u64,
 }
 

@@ -9,10 +9,8 @@ use serde::Deserialize;
 use crate::load::bench::BenchError;
 use crate::simulation::check_origins;
 
-/// Built-in file of costs.
 const KVM_2015: &str = include_str!("../../machines/kvm-2015.toml");
 
-/// Costs of a virtual machine.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VmCosts {
@@ -34,7 +32,6 @@ pub(crate) struct Exits {
     pub(crate) ipi: Cost,
 }
 
-/// Costs of the guest's kernel.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Guest {
@@ -47,7 +44,6 @@ pub(crate) struct Guest {
     pub(crate) page: Cost,
 }
 
-/// Costs of the device model on the host.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Device {
@@ -63,9 +59,6 @@ pub(crate) struct Device {
 
 impl VmCosts {
     /// Reads the costs of KVM and QEMU as used in \[MIOT\].
-    ///
-    /// # Errors
-    /// If the file is invalid.
     pub(crate) fn kvm_2015() -> Result<VmCosts, BenchError> {
         let wrong = |text: String| BenchError::Machine { text: format!("kvm-2015: {text}") };
         let costs: VmCosts = toml::from_str(KVM_2015).map_err(|error| wrong(error.to_string()))?;
@@ -92,7 +85,6 @@ impl VmCosts {
         dearer
     }
 
-    /// Returns all costs with their descriptions.
     pub(crate) fn entries(&self) -> [(&'static str, &Cost); 21] {
         let VmCosts { exits, guest, device, .. } = self;
         [
@@ -121,7 +113,6 @@ impl VmCosts {
     }
 }
 
-/// Charges a cost to the running thread, `times` times.
 pub(super) fn charge(cost: &Cost, times: u32) {
     Simulated::charge((cost.ns * f64::from(times)).round() as u64);
 }

@@ -23,7 +23,6 @@ use super::vcpu::{IPI, Vcpu};
 use crate::load::workload::Offsets;
 use crate::simulation::WindowStep;
 
-/// A process in the guest.
 struct Process {
     offsets: Offsets,
     /// Number of further I/Os that the process may submit.
@@ -33,7 +32,6 @@ struct Process {
     waits_since_ns: Option<u64>,
 }
 
-/// The thread of a vCPU.
 pub(super) struct GuestCpu<'a> {
     vm: &'a Vm,
     me: &'a Vcpu,
@@ -152,7 +150,6 @@ impl GuestCpu<'_> {
         true
     }
 
-    /// Reports `reaped` completions to the window.
     fn count_reaped(&self, reaped: u32) {
         match self.vm.window.count::<Simulated>(reaped.into()) {
             WindowStep::Nothing => {}
@@ -173,7 +170,6 @@ impl GuestCpu<'_> {
         self.me.bell.sleep_unless(None, woken);
     }
 
-    /// Handles the pending interrupts.
     fn take_interrupts(&mut self) {
         self.vm.cores.enter(Some(self.me));
         if !self.me.is_interrupted() {
@@ -216,7 +212,6 @@ impl GuestCpu<'_> {
         self.vm.vcpus[vcpu as usize].interrupt(IPI, &self.vm.cores);
     }
 
-    /// Completes a request of this vCPU.
     fn complete(&mut self, request: VmRequest) {
         debug_assert!(
             matches!(request.op, Op::Read | Op::Write),

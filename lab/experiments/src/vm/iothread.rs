@@ -23,7 +23,6 @@ use super::machine::{ThreadHandle, Vm};
 use super::memory::GuestMemory;
 use super::ring::{Ring, VmRequest};
 
-/// A queue as its I/O thread sees it.
 struct Queue {
     number: u32,
     ring: Arc<Ring>,
@@ -51,7 +50,6 @@ enum NotificationRule {
     AsTheyAre,
 }
 
-/// State of an I/O thread.
 pub(super) struct IoThreadState<'a> {
     vm: &'a Vm,
     handle: &'a ThreadHandle,
@@ -69,7 +67,6 @@ pub(super) struct IoThreadState<'a> {
     since_ns: u64,
 }
 
-/// Runs I/O thread `number` until the processes have ended.
 pub(super) fn run(vm: &Vm, number: u32) {
     let served = vm.plan.served;
     let handle = &vm.handles[number as usize];
@@ -132,7 +129,6 @@ impl IoThreadState<'_> {
         true
     }
 
-    /// Charges a system call, and the cost of the kernel's work in it.
     fn system_call(&self, body: &millrace_simulator::Cost) {
         Simulated::system_call();
         charge(body, 1);
@@ -289,7 +285,6 @@ impl IoThreadState<'_> {
         true
     }
 
-    /// Interrupts the vCPU of a queue.
     fn signal(&self, queue: u32) {
         self.vm.count(|counts| counts.signals += 1);
         self.system_call(&self.vm.costs.device.signal);

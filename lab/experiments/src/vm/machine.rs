@@ -18,7 +18,6 @@ use crate::filter::FilteredDriver;
 use crate::load::bench::{BenchError, Interrupt};
 use crate::simulation::{PollerDriver, Window};
 
-/// Event counts at present and at the start of the measured window.
 #[derive(Debug, Default)]
 pub(super) struct Windowed {
     now: Counts,
@@ -36,7 +35,6 @@ impl Windowed {
     }
 }
 
-/// State shared by the threads of a virtual machine.
 pub(super) struct Vm {
     pub(super) plan: VmPlan,
     pub(super) costs: VmCosts,
@@ -108,14 +106,12 @@ impl Vm {
         count(&mut lock(&self.counts).now);
     }
 
-    /// Notifies the I/O thread of a queue.
     pub(super) fn kick(&self, queue: u32) {
         let handle = &self.handles[(queue % self.plan.served.threads) as usize];
         *lock(&handle.kicked) |= 1 << queue;
         handle.bell.ring();
     }
 
-    /// Returns true if every process has ended.
     pub(super) fn is_over(&self) -> bool {
         *lock(&self.processes) == 0
     }

@@ -30,7 +30,6 @@ const PAGE_LOOKUPS: u32 = 2;
 struct Futex {
     word: SimWord,
     waiting: Mutex<VecDeque<(u64, SimParker)>>,
-    /// Number given to the last waiter.
     last: Mutex<u64>,
 }
 
@@ -79,10 +78,8 @@ impl Futex {
     }
 }
 
-/// The map of the guest's memory.
 pub(super) struct GuestMemory {
     mutex: Futex,
-    /// References to the map.
     references: SimWord,
 }
 

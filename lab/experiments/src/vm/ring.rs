@@ -25,7 +25,6 @@ const USED_PER_LINE: u32 = 8;
 type SimLine = <Simulated as Machine>::Line<[u8; 64]>;
 type SimWord = <Simulated as Machine>::Word;
 
-/// One I/O of the guest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VmRequest {
     /// Descriptor slot that the request occupies until the driver has taken the request back.
@@ -46,7 +45,6 @@ pub(super) struct DriverSide {
     waiting: VecDeque<u32>,
 }
 
-/// A virtqueue.
 pub(super) struct Ring {
     driver: GuestLock<DriverSide>,
     avail_idx: SimWord,
@@ -85,7 +83,6 @@ impl Ring {
         }
     }
 
-    /// Returns the statistics of the driver's lock.
     pub(super) fn lock_seen(&self) -> LockSeen {
         self.driver.seen()
     }

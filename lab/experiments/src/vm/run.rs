@@ -16,7 +16,6 @@ use crate::load::bench::{BenchError, Interrupt};
 /// Virtual time after which a row fails.
 const LIMIT_NS: u64 = 100_000_000_000;
 
-/// Results of a row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct VmResult {
     pub(crate) iops: f64,
@@ -36,9 +35,6 @@ pub(crate) struct VmResult {
 }
 
 /// Runs a row; equal models, costs and plans give equal numbers to the bit.
-///
-/// # Errors
-/// If the plan does not fit, or the simulation fails.
 pub(crate) fn run_vm(
     model: &Model,
     costs: &VmCosts,
@@ -48,9 +44,6 @@ pub(crate) fn run_vm(
 }
 
 /// Like [`run_vm`], but an interrupt ends the row early.
-///
-/// # Errors
-/// As [`run_vm`].
 pub(crate) fn run_vm_until(
     model: &Model,
     costs: &VmCosts,
@@ -73,7 +66,6 @@ pub(crate) fn run_vm_until(
     Ok(seen(&vm, &report))
 }
 
-/// Returns the machine's model without the effects that the plan switches off.
 fn with_effects(model: &Model, plan: &VmPlan) -> Model {
     let mut model = model.clone();
     if !plan.effects.sharing {
@@ -89,7 +81,6 @@ pub(crate) fn share_nothing(model: &mut Model) {
     }
 }
 
-/// Starts all threads of a virtual machine and waits for their end.
 fn run_threads(vm: Vm) -> Arc<Vm> {
     let vm = Arc::new(vm);
     let mut threads = Vec::new();

@@ -27,7 +27,6 @@ pub(super) struct RunTimes {
     pub(super) times_from_ns: Option<u64>,
 }
 
-/// Counts and latencies of a client's I/Os in the measured interval.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) ios: u64,
@@ -50,7 +49,6 @@ struct IoInFlight {
     cost_ns: u64,
 }
 
-/// Running client with its channel.
 pub(super) struct Contender<'a, M: Machine> {
     channel: &'a mut Channel<M>,
     moments: RunTimes,
@@ -67,7 +65,6 @@ pub(super) struct Contender<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> Contender<'a, M> {
-    /// Creates client `number` of the plan.
     pub(super) fn new(
         channel: &'a mut Channel<M>,
         plan: &ContentionPlan,
@@ -124,7 +121,6 @@ impl<'a, M: Machine> Contender<'a, M> {
         }
     }
 
-    /// Submits idle I/Os, or as many of them as the block layer accepts.
     fn submit(&mut self, now_ns: u64) {
         M::work(Stage::Interface, self.idle.len() as u32);
         while let Some(mut bio) = self.idle.pop() {
@@ -153,7 +149,6 @@ impl<'a, M: Machine> Contender<'a, M> {
         self.channel.flush();
     }
 
-    /// Collects completions; returns their number.
     fn collect(&mut self) -> usize {
         let Contender { channel, moments, sent, idle, tally, .. } = self;
         let (mut now_ns, mut counts) = (0, false);
@@ -180,7 +175,6 @@ impl<'a, M: Machine> Contender<'a, M> {
 }
 
 impl Tally {
-    /// Counts an I/O that has completed.
     fn count(&mut self, now_ns: u64, (at_ns, cost_ns): (u64, u64), series: Option<(u64, u64)>) {
         self.ios += 1;
         self.cost_ns += cost_ns;

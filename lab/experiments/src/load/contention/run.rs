@@ -100,7 +100,6 @@ impl ClientHost for IoContext {
     }
 }
 
-/// Waits for work, until `until_ns` at most.
 fn wait<S: Sleeper>(
     sleeper: &mut S,
     channel: &mut Channel<S::Machine>,
@@ -118,7 +117,6 @@ fn wait<S: Sleeper>(
 /// Report and volume. The volume is returned so that it is dropped outside of the measured time.
 type RunResult<M> = (ContentionReport, Arc<Volume<M>>);
 
-/// Runs an experiment on the main thread.
 fn run_on<S: ClientHost + 'static>(
     plan: &ContentionPlan,
     open: impl Fn(&Spec) -> Result<Box<dyn Driver<S::Machine>>, SpecError>,
@@ -160,7 +158,6 @@ fn run_on<S: ClientHost + 'static>(
     Ok((contest, volume))
 }
 
-/// Runs a client's thread.
 fn serve<S: ClientHost>(
     volume: &Arc<Volume<S::Machine>>,
     plan: &ContentionPlan,
@@ -185,7 +182,6 @@ fn serve<S: ClientHost>(
     Ok(tally)
 }
 
-/// Opens the drives, all with the same groups, and creates a volume of them.
 fn volume_of<M: Machine>(
     plan: &ContentionPlan,
     groups: &Arc<Groups<M>>,

@@ -27,7 +27,6 @@ pub enum JobDetail {
     Bins,
 }
 
-/// Form in which latencies are reported.
 struct TimesForm<'a> {
     detail: JobDetail,
     /// Percentiles to report, in rising order.

@@ -49,7 +49,6 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Returns an error at this place.
     pub(super) fn wrong(&self, text: impl Into<String>) -> JobFileError {
         JobFileError { place: self.clone(), text: text.into() }
     }
@@ -63,14 +62,12 @@ pub(super) struct Entry {
     pub(super) value: String,
 }
 
-/// Section of a job as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Section {
     pub(super) place: Place,
     pub(super) name: String,
     /// Options of the `global` sections above the job, in order.
     pub(super) global: Vec<Entry>,
-    /// Options of the job's own section.
     pub(super) own: Vec<Entry>,
 }
 
@@ -101,7 +98,6 @@ struct Reader<'a> {
     words: usize,
 }
 
-/// Splits a file into sections, one for each job.
 pub(super) fn sections(
     name: &str,
     bytes: &[u8],
@@ -235,7 +231,6 @@ impl Reader<'_> {
     }
 }
 
-/// Multiplies the numbers in `text`.
 fn product(text: &str) -> Option<String> {
     let mut factors = text.split('*').map(|factor| factor.trim().parse::<u64>().ok());
     let product = factors.try_fold(1u64, |product, factor| product.checked_mul(factor?));

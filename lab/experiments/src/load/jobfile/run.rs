@@ -52,7 +52,6 @@ pub struct JobReport {
     pub(super) tally: Tally,
 }
 
-/// Clone of a job.
 #[derive(Clone)]
 struct Instance {
     job: usize,
@@ -62,7 +61,6 @@ struct Instance {
     group: u32,
 }
 
-/// State that the threads of a phase share.
 struct PhaseState {
     file: JobFile,
     setting: JobSetting,
@@ -108,7 +106,6 @@ impl PhaseState {
     }
 }
 
-/// Result that a thread sends when it ends.
 type InstanceResult = (Instance, Result<Tally, BenchError>);
 
 /// Runs the jobs of a file: clone j of job i on `volumes[i][j]`, or on `volumes[i][0]` if all
@@ -153,7 +150,6 @@ pub fn run_jobs(
     Ok((group(file, reports), failed))
 }
 
-/// Returns every clone of every job, with a number and a group for each.
 fn instances(file: &JobFile) -> Vec<Instance> {
     let (mut all, mut group, mut first) = (Vec::new(), 0, 0);
     for (job, spec) in file.jobs.iter().enumerate() {
@@ -172,7 +168,6 @@ fn instances(file: &JobFile) -> Vec<Instance> {
     all
 }
 
-/// Checks that every job fits its volume.
 fn check(file: &JobFile, volumes: &[Vec<Arc<Volume<Native>>>]) -> Result<(), BenchError> {
     check_buffers(file)?;
     let topology = Native::topology();
@@ -250,7 +245,6 @@ fn check_buffers(file: &JobFile) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Returns the part of a device of `device` bytes that a clone works on.
 fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     let region = &job.region;
     let used = || job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has);
@@ -298,7 +292,6 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     Ok(Span { begin, size, io_size, device })
 }
 
-/// Runs the jobs of a phase at the same time.
 fn run_phase(
     file: &JobFile,
     phase: &[Instance],
@@ -357,7 +350,6 @@ fn watch(
     }
 }
 
-/// Runs one clone, on its own thread.
 fn run_instance(
     shared: &PhaseState,
     instance: &Instance,
@@ -399,7 +391,6 @@ fn run_instance(
     Ok(tally)
 }
 
-/// Returns the delay of `startdelay`: one time, or a time drawn from a range.
 fn delay_ns(job: &JobSpec, clone: u64) -> u64 {
     let (first, last) = job.span.delay_ns;
     first + SplitMix64::new(job.shape.seed.wrapping_add(clone)).below(last - first + 1)

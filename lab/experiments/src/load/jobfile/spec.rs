@@ -72,14 +72,12 @@ pub(super) enum Engine {
     Uring,
 }
 
-/// Directions of the job's I/Os (reads, writes, trims), and whether their offsets are random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) has: [bool; 3],
     pub(super) random: bool,
 }
 
-/// Sizes, directions and contents of single I/Os.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct IoShape {
     pub(super) read_percent: u8,
@@ -98,7 +96,6 @@ pub(super) struct IoShape {
     pub(super) verify: Option<Verify>,
 }
 
-/// Sequence of the I/Os' offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sequence {
     /// Number of bytes skipped between two sequential I/Os; negative to go backwards.
@@ -123,7 +120,6 @@ pub(super) struct Zones {
     pub(super) skip: u64,
 }
 
-/// Verification of written blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verify {
     /// True if blocks are read and checked, either after the job wrote them or by a job that only
@@ -146,7 +142,6 @@ pub(super) struct Region {
     pub(super) number_ios: Option<u64>,
 }
 
-/// Rate, depth and pauses at which I/Os are issued.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct IssueRules {
     pub(super) iodepth: u32,
@@ -173,7 +168,6 @@ pub(super) struct Flow {
     pub(super) sleep_ns: u64,
 }
 
-/// Pauses of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ThinkTime {
     pub(super) time_ns: u64,
@@ -181,7 +175,6 @@ pub(super) struct ThinkTime {
     pub(super) blocks: u64,
 }
 
-/// Start and end of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) runtime_ns: Option<u64>,
@@ -191,7 +184,6 @@ pub(super) struct Span {
     pub(super) loops: u64,
 }
 
-/// Clones of a job, and the jobs beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CloneGroup {
     pub(super) numjobs: u32,
@@ -229,7 +221,6 @@ impl JobSpec {
         self.region.fill
     }
 
-    /// Returns true if the job's writes carry a pattern by which they can be verified.
     pub(super) fn verifies_writes(&self) -> bool {
         self.shape.verify.is_some() && self.kind.has[1]
     }

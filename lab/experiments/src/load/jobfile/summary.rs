@@ -1,6 +1,7 @@
 //! `JobLine`: a line of the results table, for one kind of I/O of a job or group.
 //!
 //! `lines` computes this plain data from reports; the command line prints it.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use super::run::JobReport;
 use super::spec::JobFile;
@@ -9,19 +10,14 @@ use super::tally::Times;
 /// Results of a job, or of a group of jobs, for one kind of operation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobLine {
-    /// Name of the job, or of the first job of a group.
     pub job: String,
     /// Number of jobs whose results are summed in this line.
     pub members: u32,
-    /// Number of the reporting group.
     pub group: u32,
     /// `read`, `write`, `trim` or `sync`.
     pub kind: &'static str,
-    /// Number of completed I/Os.
     pub ios: u64,
-    /// Number of bytes of these I/Os.
     pub bytes: u64,
-    /// Length of the measured interval in nanoseconds.
     pub runtime_ns: u64,
     /// Completion latencies, as fio has them: from submission to completion.
     pub clat: JobTimes,
@@ -33,13 +29,9 @@ pub struct JobLine {
 /// Completion latencies in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JobTimes {
-    /// Mean latency in nanoseconds.
     pub mean: u64,
-    /// Median.
     pub p50: u64,
-    /// 99th percentile.
     pub p99: u64,
-    /// Maximum.
     pub max: u64,
 }
 

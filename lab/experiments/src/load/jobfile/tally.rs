@@ -17,7 +17,6 @@ pub(super) struct Spread {
     pub(super) min: u64,
     pub(super) max: u64,
     sum: u64,
-    /// Sum of the squares of the values.
     squares: u128,
 }
 
@@ -42,12 +41,10 @@ impl Spread {
         self.squares = self.squares.wrapping_add(other.squares);
     }
 
-    /// Returns the mean; 0 without values.
     pub(super) fn mean(&self) -> f64 {
         self.sum as f64 / self.count.max(1) as f64
     }
 
-    /// Returns the standard deviation of a sample.
     pub(super) fn deviation(&self) -> f64 {
         if self.count < 2 {
             return 0.0;
@@ -117,7 +114,6 @@ impl Buckets {
     }
 }
 
-/// Latencies and their histogram.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Times {
     pub(super) spread: Spread,
@@ -136,7 +132,6 @@ impl Times {
     }
 }
 
-/// Counts and latencies of one direction.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct DirectionTally {
     pub(super) bytes: u64,
@@ -185,7 +180,6 @@ pub(super) type Levels = [u64; 8];
 /// no limit.
 pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 
-/// Counts of a job, or of a group of jobs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Tally {
     pub(super) flows: [DirectionTally; 3],
@@ -219,7 +213,6 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Returns the resources used since `before`.
     pub(super) fn since(self, before: Usage) -> Usage {
         Usage {
             user_us: self.user_us - before.user_us,
@@ -241,7 +234,6 @@ pub(super) fn level(depth: u32) -> usize {
 }
 
 impl Tally {
-    /// Counts a completed I/O with data.
     #[inline]
     pub(super) fn done(&mut self, direction: usize, bytes: u32, (slat, clat): (u64, u64)) {
         let flow = &mut self.flows[direction];
@@ -262,7 +254,6 @@ impl Tally {
         }
     }
 
-    /// Counts a block that was read and checked.
     pub(super) fn check(&mut self, found: Result<(), String>) {
         match found {
             Ok(()) => self.verified += 1,
@@ -275,7 +266,6 @@ impl Tally {
         }
     }
 
-    /// Adds the counts of another job of the group.
     pub(super) fn merge(&mut self, other: &Tally) {
         self.flows.iter_mut().zip(&other.flows).for_each(|(mine, theirs)| mine.merge(theirs));
         self.sync.merge(&other.sync);

@@ -34,7 +34,6 @@ const MARKS: [Mark; 20] = [
     ("a boot record or MBR partition table", 510, b"\x55\xaa"),
 ];
 
-/// Returns the name of the format that begins with these bytes, if it is known.
 pub(super) fn known(head: &[u8]) -> Option<&'static str> {
     let has = |(_, at, mark): &&Mark| head.get(*at..).is_some_and(|rest| rest.starts_with(mark));
     MARKS.iter().find(has).map(|(name, ..)| *name)

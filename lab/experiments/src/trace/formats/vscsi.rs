@@ -35,7 +35,6 @@ pub(in crate::trace) fn has_version(head: &[u8]) -> bool {
     })
 }
 
-/// Reader of a vscsi trace.
 pub(in crate::trace) struct Vscsi {
     records: TraceRecords,
     version: u8,

@@ -65,7 +65,6 @@ impl TraceProfile {
     }
 }
 
-/// Converts bins to an object of counts by lower bound.
 fn bins(bins: &PowerBins) -> Value {
     let counted = bins.used().filter(|bin| bins.0[*bin] > 0);
     let pair = |bin: usize| {

@@ -10,7 +10,6 @@ use millrace_block::Op;
 
 use crate::trace::TraceIo;
 
-/// Writer of one format.
 pub(in crate::trace) trait FormatWriter {
     /// Writes one I/O; `device` is its device's name.
     fn io(
@@ -25,7 +24,6 @@ pub(in crate::trace) trait FormatWriter {
     fn finish(&mut self, out: &mut dyn Write, dropped_events: u64) -> io::Result<()>;
 }
 
-/// Counts of data that the format cannot represent.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct OmittedFields {
     /// I/Os left out, by operation.
