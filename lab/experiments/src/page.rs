@@ -36,7 +36,6 @@ pub enum CheckKind {
 
 impl CheckKind {
     /// Returns the name of the kind, for people and JSON.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             CheckKind::Input => "input",
@@ -58,7 +57,6 @@ pub enum Verdict {
 
 impl Verdict {
     /// Returns the verdict as text for people.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Yes => "holds",
@@ -159,7 +157,6 @@ impl Check {
         Check::new(id, kind, (paper, Quantity::default()), Verdict::NotYet)
     }
 
-    #[must_use]
     pub fn with_note(self, note: impl Into<String>) -> Check {
         Check { note: note.into(), ..self }
     }
@@ -167,7 +164,6 @@ impl Check {
 
 /// Returns the largest relative deviation: our number divided by the paper's, minus 1. None unless
 /// both sides have the same number of numbers, at least one, and the paper's are not 0.
-#[must_use]
 pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
     if paper.len() != ours.len() || paper.contains(&0.0) {
         return None;
@@ -180,7 +176,6 @@ pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// Numbers shown as they are.
     Plain,
     /// Counts or rates, shown with K, M and G (factors of 1,000).
     Count,
@@ -237,7 +232,6 @@ impl Series {
     }
 
     /// Returns the name with the kind, for legends and tables.
-    #[must_use]
     pub fn label(&self) -> String {
         match self.kind {
             SeriesKind::Ours => self.name.clone(),
@@ -368,7 +362,6 @@ pub struct Page {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReferenceKind {
-    /// A paper.
     #[default]
     Paper,
     /// A promise of millrace about itself.
@@ -376,7 +369,6 @@ pub enum ReferenceKind {
 }
 
 impl ReferenceKind {
-    /// Returns the column heads of both sides.
     fn heads(self) -> [&'static str; 2] {
         match self {
             ReferenceKind::Paper => ["paper", "ours"],
@@ -396,7 +388,6 @@ pub struct CheckTally {
 
 impl Page {
     /// Counts the verdicts.
-    #[must_use]
     pub fn tally(&self) -> CheckTally {
         let mut tally = CheckTally::default();
         for check in &self.checks {
@@ -412,19 +403,16 @@ impl Page {
     }
 
     /// Renders one self-contained HTML file.
-    #[must_use]
     pub fn html(&self) -> String {
         html::page(self)
     }
 
     /// Renders tables for a terminal, with x down and series across, then the checks.
-    #[must_use]
     pub fn text(&self) -> String {
         text::page(self)
     }
 
     /// Renders `{"checks": [...], "figures": [...], ...}`; points are pairs of x and y.
-    #[must_use]
     pub fn json(&self) -> String {
         let text = serde_json::to_string_pretty(self);
         text.expect("plain data with text for keys is always JSON")

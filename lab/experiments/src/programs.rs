@@ -56,13 +56,11 @@ impl Task {
     }
 
     /// Returns true if the task writes to the volume.
-    #[must_use]
     pub fn writes(self) -> bool {
         !matches!(self, Task::Graph(_) | Task::Utility(utilities::Kind::CopyFrom))
     }
 
     /// Returns the number of the program's threads.
-    #[must_use]
     pub fn threads(self) -> u32 {
         match self {
             Task::Writers => 8,
@@ -94,7 +92,6 @@ impl Task {
         self.with(plan.workload.seed, run)
     }
 
-    /// Creates the program of a seed and hands it to `runner`.
     fn with<R: Runs>(self, seed: u64, runner: R) -> Result<R::Result, BenchError> {
         match self {
             Task::Writers => runner.run(&writers::Writers(seed)),

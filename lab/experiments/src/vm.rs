@@ -6,8 +6,7 @@
 //! shared by all threads; `guest` the thread of a vCPU: a process and the guest's driver;
 //! `iothread` the host's side: the production block layer with the production policies of vhost
 //! (`BatchPacer`, `Polling`); `run` runs one row; `bench` is a row of the command line. vCPUs and
-//! I/O threads are simulated threads that share the host's CPUs. Called by papers' experiments and
-//! by `bench --vm`. Source: \[MIOT\].
+//! I/O threads are simulated threads that share the host's CPUs. Source: \[MIOT\].
 //!
 //! Not modelled: idle CPUs that pull threads from busy CPUs; cache and TLB pollution by exits;
 //! nested paging; timer ticks; directed yields of spinning vCPUs.
@@ -22,8 +21,6 @@ mod ring;
 mod run;
 mod spinlock;
 mod vcpu;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millrace_drives::Spec;
 use millrace_simulator::Model;
@@ -79,7 +76,6 @@ impl QueueService {
         if self.threads == 1 { model.cpus() - 1 } else { machine::cpu_of(model, thread) }
     }
 
-    /// Returns the vCPU that gets a queue's interrupts.
     fn target(self, queue: u32) -> u32 {
         if self.steered { queue } else { 0 }
     }
@@ -177,11 +173,4 @@ impl Counts {
             reaped: self.reaped - before.reaped,
         }
     }
-}
-
-/// Locks bookkeeping of the simulation, which takes no virtual time. The lock is never contended:
-/// all threads of a simulation run on one system thread, and no guard is held across a call to the
-/// machine.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

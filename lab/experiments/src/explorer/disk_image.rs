@@ -51,7 +51,6 @@ pub(super) struct DiskImage {
     pub(super) frozen: bool,
     /// Set while the drive is quiesced: a request that enters now is a violation.
     pub(super) quiesced: bool,
-    /// Number of requests that the drive has not completed.
     pub(super) inside: u32,
     start_ns: u64,
 }
@@ -75,7 +74,6 @@ impl DiskImage {
         }
     }
 
-    /// Starts the run: seeds the drive's random stream and takes the start time.
     pub(super) fn start(&mut self, seed: u64, drive: usize, start_ns: u64) {
         self.random = Random::new(seed, 100 + drive as u64);
         self.start_ns = start_ns;
@@ -99,7 +97,6 @@ impl DiskImage {
         self.random.per_mille(500)
     }
 
-    /// Draws the outcome of a request submitted now.
     pub(super) fn fate(
         &mut self,
         (op, flags): (Op, OpFlags),

@@ -189,7 +189,6 @@ impl DriverQueue<Simulated> for ModelQueue {
 }
 
 impl ModelQueue {
-    /// Completes a request: applies its effect, or fails it.
     fn finish(&self, oracle: &mut Oracle, rq: &HeldRequest, now_ns: u64) -> Status {
         oracle.release_memory(&rq.memory);
         oracle.media[self.drive].inside -= 1;

@@ -12,10 +12,8 @@ use millrace_block::Status;
 
 use super::oracle::{BioRecord, stamp_of};
 
-/// End of a sector's list of changes.
 const NONE: u32 = u32::MAX;
 
-/// One change of a sector, linked to the change before it.
 #[derive(Debug, Clone, Copy)]
 struct SectorChange {
     bio: u32,

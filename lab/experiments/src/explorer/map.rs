@@ -6,7 +6,6 @@
 
 use super::scenario::{LayoutSpec, Scenario};
 
-/// Layout of a volume, as the oracle computes it.
 #[derive(Debug, Clone)]
 pub(super) struct SectorMap {
     stripe: Option<u64>,

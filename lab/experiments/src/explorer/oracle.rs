@@ -95,7 +95,6 @@ struct FaultPlan {
     bound_ns: u64,
 }
 
-/// Acknowledged changes, and the flushes that made them durable.
 #[derive(Default)]
 struct FlushLog {
     /// Sectors of the changes, in the order of their acknowledgements.
@@ -107,7 +106,6 @@ struct FlushLog {
 }
 
 impl FlushLog {
-    /// Records an acknowledged flush, and returns the sectors that it made durable.
     fn flush(&mut self, flush: &BioRecord) -> Vec<u64> {
         let mut sectors = self.sectors[self.durable.min(flush.log_len)..flush.log_len].to_vec();
         sectors.sort_unstable();
@@ -172,7 +170,6 @@ impl Oracle {
         }
     }
 
-    /// Records a violation; only the first one counts.
     pub(super) fn accuse(&mut self, kind: &str, detail: String) {
         if self.violation.is_none() {
             self.violation = Some(Violation { kind: kind.to_owned(), detail });
@@ -263,7 +260,6 @@ impl Oracle {
         self.history.remove(range, id as u32);
     }
 
-    /// Records a new volume size that the block layer announced.
     pub(super) fn grown(&mut self, sectors: u64) {
         let (old, most) = (self.map.told, self.map.capacity);
         if sectors <= old || sectors > most {
@@ -296,7 +292,6 @@ impl Oracle {
         Some(&mut self.bios[id as usize])
     }
 
-    /// Records the completion of a bio, with its status and the fate of its memory.
     pub(super) fn end(&mut self, id: u64, status: Status, memory: MemoryFate, now_ns: u64) {
         self.events += 1;
         self.ios += 1;
@@ -462,7 +457,6 @@ impl Oracle {
         self.leftovers.strays |= self.live.len() < before;
     }
 
-    /// Returns true if drives may rightly hold requests that no bio waits for.
     pub(super) fn may_keep_requests(&self) -> bool {
         self.leftovers.strays || self.leftovers.may_time_out
     }

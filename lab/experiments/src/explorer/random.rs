@@ -1,14 +1,12 @@
 //! `Random`: the only source of randomness in a scenario: SplitMix64, from a seed.
 //!
-//! Used by everything in `explorer` that draws a value. A seed gives the same numbers in every
-//! build, so a scenario is a pure function of its seed.
+//! A seed gives the same numbers in every build, so a scenario is a pure function of its seed.
 
 use millrace_random::SplitMix64;
 
 /// Odd multiplier of the stream number, so that the streams of one seed start far apart.
 const STREAM: u64 = 0xd605_1d4b_2af3_8e55;
 
-/// A stream of pseudo-random numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Random(SplitMix64);
 
@@ -29,7 +27,6 @@ impl Random {
         self.next() % end.max(1)
     }
 
-    /// Returns a number from `least` to `most`, both inclusive.
     pub(super) fn within(&mut self, least: u32, most: u32) -> u32 {
         least + self.below(u64::from(most.saturating_sub(least)) + 1) as u32
     }
@@ -38,7 +35,6 @@ impl Random {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// Returns true with a probability of `chance` in a thousand.
     pub(super) fn per_mille(&mut self, chance: u32) -> bool {
         chance > 0 && self.below(1_000) < u64::from(chance)
     }

@@ -70,7 +70,6 @@ pub struct MachineSpec {
 pub enum StackSpec {
     Mq,
     Sq,
-    /// Raw: bypasses the block layer.
     Raw,
 }
 
@@ -261,7 +260,6 @@ pub enum DisturbanceKind {
     Shutdown,
     /// Stops the process for this many microseconds while its drives go on.
     Stop(u32),
-    /// Switches the volume to another serving mode.
     Switch(ModeSpec),
     /// Ends a worker's thread; a new one replaces it after this many microseconds, or never if 0.
     Leave(u32, u32),
@@ -270,7 +268,6 @@ pub enum DisturbanceKind {
     Grow(u32, u32),
     /// Changes a drive's scheduler: drive, scheduler. Only with the mq design.
     Schedule(u32, SchedulerSpec),
-    /// Changes a group's settings: group, settings.
     Regroup(u32, GroupSpec),
 }
 
@@ -339,7 +336,6 @@ impl LimitSpec {
 
 impl Scenario {
     /// Returns the scenario as one line of JSON.
-    #[must_use]
     pub fn line(&self) -> String {
         serde_json::to_string(self).expect("plain data always serializes")
     }
@@ -352,7 +348,6 @@ impl Scenario {
         self.disturbances.push(Disturbance { at_us, cpu, what });
     }
 
-    /// Checks that the scenario can be run; the error names the condition that it does not fulfil.
     pub(super) fn check(&self) -> Result<(), String> {
         let cpus = self.machine.cpus();
         let named = self.channels.iter().map(|c| c.cpu);
@@ -448,12 +443,10 @@ impl Scenario {
         self.disturbances.iter().any(|d| matches!(d.what, DisturbanceKind::Grow(..)))
     }
 
-    /// Returns true if some drive has a scheduler at some time.
     pub(super) fn is_scheduled(&self) -> bool {
         self.disturbances.iter().any(|d| matches!(d.what, DisturbanceKind::Schedule(..)))
     }
 
-    /// Returns true if some drive's queues belong to threads.
     pub(super) fn has_owned(&self) -> bool {
         self.drives.iter().any(|drive| drive.owned)
     }
@@ -464,7 +457,6 @@ impl Scenario {
         self.has_owned() || self.cache.is_some()
     }
 
-    /// Returns true if a request may exceed its timeout.
     pub(super) fn may_time_out(&self) -> bool {
         let timeout_us = self.layer.timeout_us;
         let stalls = |f: &FaultSpec| f.stall_us.is_some_and(|[_, for_us]| for_us >= timeout_us);
@@ -476,7 +468,6 @@ impl Scenario {
     /// Returns the longest virtual time that an I/O may take, in nanoseconds: three times the time
     /// to serve all requests in flight one after the other, plus all delays that affect the whole
     /// volume, plus the block layer's own polling periods.
-    #[must_use]
     pub fn bound_ns(&self) -> u64 {
         let requests = self.in_flight_max();
         let most = |f: &dyn Fn(&DriveSpec) -> u64| self.drives.iter().map(f).max().unwrap_or(0);

@@ -2,8 +2,7 @@
 //!
 //! Part of a `Scenario`: mode, watermarks, pressure points, and the CPUs of workers. Drawn from a
 //! random stream of its own, so that seeds with inline serving stay as they are. Also holds the
-//! bounds on the delay caused by a drive that stalls. Called by generator.rs, run.rs and the
-//! oracle.
+//! bounds on the delay caused by a drive that stalls.
 
 use millrace_block::{Serving, ServingConfig};
 use serde::{Deserialize, Serialize};

@@ -52,7 +52,6 @@ impl Scenario {
         }
     }
 
-    /// Changes a few scenarios so that their channels only share one drive by weights.
     pub(super) fn be_fair(&mut self, random: &mut Random) {
         let cpus = self.machine.cpus().min(4);
         if !random.per_mille(15) || cpus < 2 {
@@ -108,7 +107,6 @@ impl Scenario {
         self.disturbances = vec![Disturbance { at_us: 0, cpu: 0, what }];
     }
 
-    /// Returns true if the groups can be opened and every change of them is valid.
     pub(super) fn has_sound_groups(&self) -> bool {
         let sound = |index: usize, spec: &GroupSpec| {
             let config = spec.config(index);
@@ -168,7 +166,6 @@ pub(super) fn regroup(groups: Option<&Arc<Groups<Simulated>>>, group: u32, spec:
     }
 }
 
-/// Completion times of each group's I/Os, in nanoseconds, indexed by group.
 #[derive(Default)]
 pub(super) struct GroupEnds(Vec<Vec<u64>>);
 

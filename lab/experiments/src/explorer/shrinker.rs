@@ -28,7 +28,6 @@ const FIXED: [&str; 6] = ["seed", "block", "sectors", "size_kib", "dirty_kib", "
 
 /// Returns scenarios with something left out, the largest omissions first. All are valid, and none
 /// equals `scenario`.
-#[must_use]
 pub fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     let whole = serde_json::to_value(scenario).expect("plain data always serializes");
     let mut list = vec![with_half_the_cores(scenario)];

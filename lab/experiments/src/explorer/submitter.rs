@@ -7,7 +7,7 @@
 //! flight.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use millrace_block::{
     Bio, Channel, ChannelConfig, Completion, Disk, IoThread, Op, QueueKind, Reject, Stamp, Status,
@@ -26,11 +26,12 @@ use super::time::NS_PER_US;
 use super::workers::WorkerHandle;
 use super::workload::{OwnedPieces, Workload, found};
 
+use crate::load::threads::lock;
+
 pub(super) type SimDoorbell = Arc<Doorbell<Simulated>>;
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
 
-/// State shared by all threads of a run.
 pub(super) struct RunState {
     pub(super) scenario: Scenario,
     pub(super) volume: Arc<Volume<Simulated>>,
@@ -55,7 +56,6 @@ impl RunState {
         self.busy.load(Order::Acquire)
     }
 
-    /// Marks a submitter as done and wakes all threads that wait for that.
     fn leave(&self) {
         if self.busy.fetch_add(u64::MAX, Order::AcqRel) == 1 {
             self.watchdog.unpark();
@@ -318,7 +318,7 @@ impl Submitter {
         let group = done.bio.group();
         let hollow = op.has_data() && done.bio.nr_segments() == 0;
         let foreign = self.foreign.remove(&id);
-        let mut ends = self.state.group_ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ends = lock(&self.state.group_ends);
         ends.note((group, op), status, now_ns);
         drop(ends);
         let mut oracle = lock_oracle(&self.state.oracle);
@@ -335,7 +335,7 @@ impl Submitter {
     fn forget(&mut self) {
         lock_oracle(&self.state.oracle).forget(self.index);
         let left = std::mem::take(&mut self.foreign);
-        let mut kept = self.state.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.state.kept);
         kept.extend(left.into_values());
     }
 }

@@ -20,7 +20,6 @@ type SimWord = <Simulated as Machine>::Word;
 /// First owner number of workers; I/O threads use their index plus one.
 const FIRST_OWNER: u64 = 1 << 32;
 
-/// Control block of a worker thread, which other threads use to stop or wake it.
 pub(super) struct WorkerHandle {
     cpu: u32,
     /// 0 while the worker serves. Otherwise it must leave, and come back after this many
@@ -53,7 +52,6 @@ impl WorkerHandle {
     }
 }
 
-/// Starts all workers, and waits until each serves its drives.
 pub(super) fn start(state: &Arc<RunState>) -> Vec<<Simulated as Machine>::Thread> {
     let up = Arc::new(SimWord::new(0));
     let start = |number: usize| {
@@ -67,7 +65,6 @@ pub(super) fn start(state: &Arc<RunState>) -> Vec<<Simulated as Machine>::Thread
     threads
 }
 
-/// Stops all workers and waits until their threads have ended.
 pub(super) fn stop(state: &RunState, threads: Vec<<Simulated as Machine>::Thread>) {
     for handle in &state.workers {
         handle.over.store(1, Order::Release);

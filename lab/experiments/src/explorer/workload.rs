@@ -19,7 +19,6 @@ pub(super) struct Workload {
     channel: usize,
     spec: ChannelSpec,
     random: Random,
-    /// Size of the volume in blocks.
     blocks: u64,
     block_sectors: u64,
     /// The channel's own region: first block and length.
@@ -82,7 +81,6 @@ impl Workload {
         self.left
     }
 
-    /// Returns the next bio; `id` is its number and user data.
     pub(super) fn next(&mut self, id: u64) -> PreparedBio {
         let op = if self.closes() { Op::Flush } else { self.op() };
         self.left -= 1;

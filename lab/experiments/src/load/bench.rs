@@ -1,8 +1,7 @@
 //! One row of a benchmark: threads, channels, a measured time, and the sums.
 //!
 //! The caller of `run_row` creates the volume. `run_row` starts each job on a thread of its own,
-//! lets the jobs run for the given time or number of I/Os, and adds up their results. `millrace-lab
-//! bench` calls this file.
+//! lets the jobs run for the given time or number of I/Os, and adds up their results.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, Snapshot, Stamp, Volume, cuts_requests};
 use millrace_drives::Words;
-use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
@@ -23,6 +22,7 @@ use crate::load::drain_barrier::DrainBarrier;
 use crate::load::job::{Aim, Job, JobResult, StopCondition};
 use crate::load::jobfile::Usage;
 use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
+use crate::load::threads::{join_all, lock};
 use crate::load::workload::Workload;
 
 /// Settings of a row: workload, jobs, CPUs and length.
@@ -59,7 +59,6 @@ impl Interrupt {
     }
 
     /// Returns true if the end of the run was requested.
-    #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -123,16 +122,13 @@ impl RowState {
     }
 
     pub(crate) fn finish(&self, result: Result<JobResult, BenchError>) {
-        self.results.lock().expect("no job panics while it holds the results").push(result);
+        lock(&self.results).push(result);
         self.left.fetch_sub(1, Ordering::Release);
     }
 
     /// Returns the results of the jobs, all of which must have been joined.
     pub(crate) fn results(&self) -> Result<Vec<JobResult>, BenchError> {
-        let results = std::mem::take(
-            &mut *self.results.lock().expect("no job panics while it holds the results"),
-        );
-        results.into_iter().collect()
+        std::mem::take(&mut *lock(&self.results)).into_iter().collect()
     }
 }
 
@@ -143,7 +139,6 @@ pub(crate) struct Times {
     syscalls: u64,
 }
 
-/// Starts the jobs together and waits for their end.
 pub(crate) fn measure(shared: &RowState, plan: &Plan, progress: Progress<'_>) -> Times {
     shared.ready();
     let began = shared.began.get();
@@ -171,11 +166,7 @@ pub fn run_row(
     let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, Pinning::Pinned)?;
     let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
     let mut times = measure(&shared, plan, progress);
-    let mut whole = true;
-    threads.into_iter().for_each(|thread| whole &= thread.join());
-    if !whole {
-        return Err(BenchError::Panicked);
-    }
+    join_all(threads)?;
     workers.stop()?;
     times.syscalls += workers.system_calls();
     let results = shared.results()?;
@@ -219,7 +210,6 @@ pub(crate) fn check_writable(volume: &Volume<Native>, what: &str) -> Result<(), 
     Err(BenchError::Workload(text))
 }
 
-/// Checks that the plan's writes can be verified on a device of `bytes` bytes.
 pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     let Workload { rw, bs_bytes, iodepth, verify, .. } = plan.workload;
     let blocks = plan.blocks(bytes) / u64::from(plan.jobs);
@@ -350,9 +340,7 @@ pub(crate) fn client_row(
     progress: Progress<'_>,
 ) -> Result<(Row, Vec<JobResult>), BenchError> {
     let times = measure(shared, plan, progress);
-    if !threads.into_iter().all(Thread::join) {
-        return Err(BenchError::Panicked);
-    }
+    join_all(threads)?;
     let results = shared.results()?;
     let mut latency = Snapshot::default();
     results.iter().for_each(|result| latency.merge(&result.latencies));

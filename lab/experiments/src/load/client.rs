@@ -46,7 +46,6 @@ pub(crate) enum DataMemory {
 /// Slot whose request has completed, with the status if the request failed.
 pub(crate) type DoneSlot<F> = (u32, Option<F>);
 
-/// Connection to a server, or a virtqueue, which identifies requests by their slots.
 pub(crate) trait Client: Sized {
     const DATA: DataMemory;
     type Failure: Copy + Display;

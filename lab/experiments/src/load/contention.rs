@@ -4,8 +4,7 @@
 //! The jobs of a row of `simulation` or `bench` all have the same settings; here, each client has
 //! its own group, depth, block size and kind of I/O. `client` is the loop of one client, `run`
 //! creates the drives and the threads, on a simulated machine or on this one, and `result` holds
-//! the results. Below the clients runs the production code. `millrace-lab bench --client` and
-//! experiments on schedulers call this module.
+//! the results. Below the clients runs the production code.
 
 mod client;
 mod result;
@@ -22,7 +21,6 @@ pub use run::{contend, contend_simulated};
 
 /// Largest number of clients of a plan.
 pub const CLIENTS_MAX: usize = 4096;
-/// Largest size of the buffers of all clients together, in bytes.
 const BUFFERS_MAX: u64 = 1 << 30;
 
 /// Client of a plan: a thread with a channel, which keeps `iodepth` I/Os in flight.

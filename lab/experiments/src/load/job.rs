@@ -16,11 +16,9 @@ use crate::load::error::BenchError;
 use crate::load::verify::WrittenBlocks;
 use crate::load::workload::{Offsets, Workload};
 
-/// Number of a job's I/Os after which the job reports its progress.
 const IOS_PER_REPORT: u64 = 1024;
 
 pub(crate) struct StopCondition {
-    /// Number of I/Os after which a job stops.
     pub(crate) ios: Option<u64>,
     pub(crate) stop: AtomicBool,
     /// Number of I/Os that all jobs have completed so far, for a progress bar.
@@ -36,7 +34,6 @@ pub(crate) struct JobResult {
     /// Number of kicks written to virtqueues, and of interrupts that ended a sleep.
     pub(crate) kicks: u64,
     pub(crate) interrupts: u64,
-    /// Latencies, if the job measures them itself.
     pub(crate) latencies: Snapshot,
 }
 
@@ -57,7 +54,6 @@ pub(crate) trait JobIo {
     fn stamp_ns(&self) -> u64;
     fn op(&self) -> Op;
     fn sector(&self) -> Sector;
-    /// Returns the data of the I/O, for jobs that verify.
     fn memory(&mut self) -> &mut [u8];
     fn failure(&self, status: &dyn Display) -> String;
 }
@@ -78,7 +74,6 @@ pub(crate) trait Target {
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
     /// Hands out completions. Returns their number.
     fn turn(&mut self, to: &mut impl CompletionHandler<Self::Io>) -> Result<usize, BenchError>;
-    /// Waits until an I/O may have completed.
     fn wait(&mut self) -> Result<(), BenchError>;
     /// Checks for timeouts; called from time to time while I/Os are in flight.
     fn tick(&mut self) {}
@@ -90,7 +85,6 @@ pub(crate) trait Target {
 }
 
 pub(crate) struct Aim {
-    /// Sectors of an I/O.
     sectors: u64,
     offsets: Offsets,
     written: Option<WrittenBlocks>,
@@ -129,12 +123,10 @@ impl Aim {
     }
 }
 
-/// Receiver of a job's completions, which aims each I/O again for another submission.
 struct JobTurn<'a> {
     aim: &'a mut Aim,
     result: &'a mut JobResult,
     measure: bool,
-    /// Number of I/Os that may still be submitted.
     left: u64,
     /// Time of the current round of completions; 0 until it is needed.
     now_ns: u64,
@@ -235,7 +227,6 @@ impl<Io: JobIo> CompletionHandler<Io> for ReadBack<'_> {
 pub(crate) struct Job<T> {
     pub(crate) target: T,
     pub(crate) aim: Aim,
-    /// True if the job measures latencies itself.
     pub(crate) measure: bool,
 }
 

@@ -1,8 +1,7 @@
 //! One row of a benchmark against an NBD server: a connection for each job.
 //!
 //! Checks that the row fits the export, and implements `Client` for a connection. job.rs and
-//! client.rs have the loop; the clients crate has the NBD client. `bench --connect` calls this
-//! file.
+//! client.rs have the loop; the clients crate has the NBD client.
 
 use std::time::Duration;
 

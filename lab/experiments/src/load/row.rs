@@ -28,7 +28,6 @@ pub struct LatencyNs {
 
 impl LatencyNs {
     /// Returns the latencies of a histogram.
-    #[must_use]
     pub fn of(snapshot: &Snapshot) -> LatencyNs {
         LatencyNs {
             samples: snapshot.count(),
@@ -141,7 +140,6 @@ pub struct StackStages {
 
 impl DriveStates {
     /// Returns the states of a drive's accounting.
-    #[must_use]
     pub fn new(drive: &str, stats: &StatsSnapshot) -> DriveStates {
         let sum = |part: fn(&OpSnapshot) -> &Snapshot| {
             let mut sum = Snapshot::default();
@@ -171,7 +169,6 @@ impl DriveStates {
 
     /// Returns the ratio of the slowest drive's mean stack latency to the fastest drive's; `None`
     /// for fewer than two drives.
-    #[must_use]
     pub fn unfairness(drives: &[DriveStates]) -> Option<f64> {
         let means = || drives.iter().map(|drive| drive.stack_ns.mean.max(1) as f64);
         (drives.len() > 1).then(|| means().fold(0.0, f64::max) / means().fold(f64::MAX, f64::min))
@@ -258,7 +255,6 @@ pub struct Row {
 impl Row {
     /// Returns a name that tells the row from others: `mq-randread-4096-32x1`, which ends in I/Os
     /// in flight and jobs.
-    #[must_use]
     pub fn job_name(&self) -> String {
         let Row { rw, bs, iodepth, jobs, .. } = self;
         format!("{}-{rw}-{bs}-{iodepth}x{jobs}", self.queues.stack)

@@ -2,7 +2,6 @@
 //!
 //! Counts are shown in eight steps of one colour on a logarithmic scale, since a rare slow I/O
 //! matters as much as the many fast ones. All cells of a step are one path, so a map stays small.
-//! Called by `plot.rs`.
 
 use super::Panel;
 use super::plot;
@@ -25,7 +24,6 @@ impl HeatCells {
         self.columns.iter().flatten().copied().max().unwrap_or(0)
     }
 
-    /// Appends the cells and the axes of a panel.
     pub(super) fn draw(&self, svg: &mut String, panel: &Panel) {
         let (x, y) = plot::axes(panel, &self.x_edges, &self.y_edges);
         let x = x.ending_at(self.x_edges.iter().copied());

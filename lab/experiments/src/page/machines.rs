@@ -38,7 +38,6 @@ pub const ORIGINS: [&str; 5] = ["published", "counted", "input", "assumption", "
 impl Source {
     /// Parses an origin's first words; None if they are not in [`ORIGINS`], or nothing follows the
     /// colon.
-    #[must_use]
     pub fn of(origin: &str) -> Option<Source> {
         // An origin that is partly from memory counts as from memory.
         let is_looked_up = origin.contains("looked up") && !origin.contains("from memory");
@@ -60,13 +59,11 @@ impl Source {
 
 impl Constant {
     /// Returns the origin; an assumption if none is given.
-    #[must_use]
     pub fn source(&self) -> Source {
         Source::of(&self.origin).unwrap_or(Source::Assumption)
     }
 }
 
-/// Returns a sentence with the number of constants by origin.
 fn sources(machines: &[MachineTable]) -> String {
     let all = || machines.iter().flat_map(|machine| &machine.constants);
     let count = |source| all().filter(|constant| constant.source() == source).count();
@@ -81,7 +78,6 @@ fn sources(machines: &[MachineTable]) -> String {
     )
 }
 
-/// Name of the fact that says where the constants come from.
 const SOURCES: &str = "constants of the machines";
 
 impl Page {

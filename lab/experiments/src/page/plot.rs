@@ -151,7 +151,6 @@ fn shape(colour: usize, (x, y): (f64, f64), size: f64) -> String {
     }
 }
 
-/// Renders the legend of a figure, with one entry for each label.
 pub(super) fn legend(panels: &[Panel], names: &[&str]) -> String {
     let mut html = String::from("<ul class=\"legend\">");
     let mut seen: Vec<String> = Vec::new();

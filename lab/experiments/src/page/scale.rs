@@ -121,7 +121,6 @@ fn digits(value: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// Formats a deviation as a signed percentage.
 pub(super) fn percent_off(deviation: f64) -> String {
     format!("{:+.0} %", deviation * 100.0)
 }

@@ -39,7 +39,6 @@ fn figure(blocks: &mut Vec<String>, figure: &Figure) {
     }
 }
 
-/// Unit that all numbers of a panel share.
 struct PanelUnit {
     /// Text after the label, such as `, in us`.
     said: String,
@@ -238,7 +237,6 @@ fn wrapped(text: &str, indent: usize) -> String {
     lines.join("\n")
 }
 
-/// Treatment of a table that is wider than `WIDTH`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ColumnFit {
     /// The column stays as wide as its longest cell.

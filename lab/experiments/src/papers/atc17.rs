@@ -54,7 +54,6 @@ const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
 /// I/Os in flight for each drive in runs that compare drives, sample the tags in use, or let `auto`
 /// choose a serving mode.
 const FEW: u32 = 64;
-/// Measured virtual time.
 const LENGTH_NS: u64 = 100_000_000;
 /// Virtual time that is measured in runs that compare drives, or where `auto` must have tried both
 /// serving modes and settled on one. The number of I/Os in flight at one drive is a random walk,
@@ -113,7 +112,6 @@ impl Rig {
     }
 }
 
-/// Number of I/Os in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Depth {
@@ -154,7 +152,6 @@ struct Point {
     long: bool,
     /// True if the I/Os go to a file instead of the volume.
     file: bool,
-    /// Program that runs instead of the replayer.
     task: Option<Program>,
     #[serde(skip)]
     without: Vec<Mechanism>,

@@ -1,8 +1,7 @@
 //! Page that compares a run with all mechanisms and a run without some of them.
 //!
 //! Merges two pages of the same parts. A check gets the second run's result, a panel gets those
-//! lines of the second run that differ, and a table that differs is shown a second time. `repeat`
-//! calls this file.
+//! lines of the second run that differ, and a table that differs is shown a second time.
 
 use super::mechanism::{Mechanism, words};
 use crate::page::{
@@ -48,7 +47,6 @@ fn add_lines(panel: Panel, other: Panel) -> Panel {
     Panel { series: [panel.series, others].concat(), ..panel }
 }
 
-/// Returns a table, and the other run's table if it differs.
 fn both(table: DataTable, other: DataTable, left_out: &str) -> Vec<DataTable> {
     if table.rows == other.rows {
         let caption = format!("{} Without {left_out} it is the same.", table.caption);

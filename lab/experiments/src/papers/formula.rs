@@ -155,7 +155,6 @@ impl Formula {
         formula
     }
 
-    /// Returns the value under some settings.
     pub(super) fn value(&self, names: &dyn Names, settings: &Table) -> Option<Vec<f64>> {
         match self {
             Formula::Number(number) => Some(vec![*number]),
@@ -240,7 +239,6 @@ fn straightness((xs, ys): (&[f64], &[f64])) -> f64 {
     if xx * yy == 0.0 { 0.0 } else { xy * xy / (xx * yy) }
 }
 
-/// Returns every combination of one setting from each list.
 pub(super) fn product(axes: impl Iterator<Item = Vec<Table>>) -> Vec<Table> {
     axes.fold(vec![Table::new()], |all, axis| {
         all.iter().flat_map(|one| axis.iter().map(|other| with(one, other))).collect()

@@ -10,7 +10,6 @@ use serde::Deserialize;
 
 use crate::page::{Constant, MachineTable};
 
-/// Inputs of a paper's simulations that are not in a machine's file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Given {
@@ -22,7 +21,6 @@ pub(crate) struct Given {
     others: Vec<Constant>,
 }
 
-/// Sources of the known values of a drive.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DriveOrigins {

@@ -39,7 +39,6 @@ fn lines(name: &str, lines: &Lines) -> Constant {
     constant(name, format!("{}", lines.lines), &lines.origin)
 }
 
-/// Returns a table of costs that are not part of a machine's model.
 pub(crate) fn of_costs(name: &str, about: &str, costs: &[(&str, &Cost)]) -> MachineTable {
     let constants = costs.iter().map(|(name, of)| cost(name, of)).collect();
     MachineTable { name: name.into(), about: about.into(), constants }

@@ -47,7 +47,6 @@ const DEPTH: u32 = 32;
 const CPUS: [u32; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 const VCPUS: u32 = 8;
 
-/// Host device below the guest's virtual device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Device {
@@ -81,7 +80,6 @@ struct Point {
     queues: Option<u32>,
     threads: Option<u32>,
     steered: Option<bool>,
-    /// True if workload-aware batching is on.
     wait: Option<bool>,
     #[serde(default)]
     poll: bool,

@@ -3,8 +3,7 @@
 //! A `Point` is one simulation with settings from `papers/ols02.toml`, which also has the figures,
 //! tables and checks. `locks` makes the paper's table of lock statistics (lockmeter). `native`
 //! counts and measures the same settings on this machine. The only inputs are the files of machine
-//! and kernel and the paper's inputs; no result of the paper is an input. `millrace-lab paper`
-//! calls this file.
+//! and kernel and the paper's inputs; no result of the paper is an input.
 
 mod locks;
 mod native;
@@ -56,7 +55,6 @@ pub(super) fn paper() -> Paper {
     })
 }
 
-/// Calls counted on this machine, and the table of times measured on this machine.
 type NativeResults = (Option<[native::Calls; 2]>, Option<DataTable>);
 
 fn measured(parts: &[&str]) -> Result<NativeResults, BenchError> {
@@ -65,7 +63,6 @@ fn measured(parts: &[&str]) -> Result<NativeResults, BenchError> {
     Ok((calls, table))
 }
 
-/// Returns the check that compares calls counted on this machine with the paper's.
 fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
     let text = format!(
         "submit_bh {} and {}; make_request the same; merges {} and {}",
@@ -114,9 +111,7 @@ struct Step {
 struct Load {
     name: String,
     adapters: u32,
-    /// Number of elements of a read's vector.
     iovecs: Option<u32>,
-    /// Time that a process computes after each read.
     #[serde(default)]
     compute_ns: u64,
 }

@@ -4,7 +4,6 @@
 //! several parts may show the same point. The points of all parts run in parallel, those with the
 //! most work first; their results do not depend on the order. `repeat` makes the page. If
 //! mechanisms are to be left out, each point is run twice: with all mechanisms, and without these.
-//! The papers' modules call this file.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -35,7 +34,6 @@ pub struct PartSelection<'a> {
 
 impl<'a> PartSelection<'a> {
     /// Selects these parts, with every mechanism.
-    #[must_use]
     pub fn new(parts: &'a [&'static str], seed: u64) -> Self {
         PartSelection { parts, seed, without: &[] }
     }
@@ -181,7 +179,6 @@ pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechani
     Ok(Mechanism::WORDS.iter().map(|(mechanism, _)| *mechanism).filter(has).collect())
 }
 
-/// Runs parts of a paper and returns their page, to which `finish` adds the inputs.
 pub(crate) fn repeat<P: Point>(
     (paper, sheet): (&str, &Sheet),
     wanted: PartSelection<'_>,

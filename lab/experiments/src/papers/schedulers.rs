@@ -4,8 +4,7 @@
 //! The experiment repeats no paper: \[MQ\] leaves I/O scheduling to the software queues, and this
 //! experiment measures millrace's schedulers there. A `Point` is one simulation of clients that
 //! share a drive under a scheduler, with settings from `papers/schedulers.toml`. `limit_accuracy`
-//! measures how exactly a rate limit is kept. No result is an input. `millrace-lab paper` calls
-//! this file.
+//! measures how exactly a rate limit is kept. No result is an input.
 
 mod limit_accuracy;
 
@@ -41,7 +40,6 @@ pub(super) fn paper() -> Paper {
 const MS: u64 = 1_000_000;
 /// Time at which clients with a rate limit begin; by then, their group's token bucket is full.
 const LIMITED_START_NS: u64 = 50 * MS;
-/// Measured time of a run whose clients have no limit.
 const FREE_LENGTH_NS: u64 = 5 * MS;
 
 #[derive(Debug, Deserialize)]
@@ -53,7 +51,6 @@ struct Settings {
     clients: Vec<Load>,
     /// Name of the only kind of clients that takes part; `None` means that all kinds do.
     only: Option<String>,
-    /// True if each client is a group of its own.
     #[serde(default)]
     groups: bool,
     /// Number of clients of each kind, except the kinds marked `others`, which have `others`
@@ -175,7 +172,6 @@ impl Point {
         model_presets().iter().find(|preset| preset.name == self.drive)
     }
 
-    /// Returns the cost model of I/Os that follows from the drive's data sheet.
     fn cost(&self) -> CostModel {
         let Some(preset) = self.preset() else { return CostModel::default() };
         let op = |iops, bytes_per_s| {

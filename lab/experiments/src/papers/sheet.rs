@@ -34,7 +34,6 @@ pub(crate) struct Sheet {
     /// `NAME-VALUE` replaces the list `NAME`.
     #[serde(default)]
     by: String,
-    /// Texts that templates may refer to by name.
     #[serde(default)]
     texts: Texts,
     /// Lists for `each` and for axes: of values of the setting of that name, or of whole settings.
@@ -73,7 +72,6 @@ enum Axis {
 #[serde(deny_unknown_fields)]
 struct Part {
     name: String,
-    /// The points that the part needs, as products of axes.
     #[serde(default)]
     points: Vec<Vec<Axis>>,
 }
@@ -121,7 +119,6 @@ struct LineSpec {
     #[serde(default)]
     only: Table,
     name: String,
-    /// Formula for y at each point of the x axis.
     y: Option<Formula>,
     /// Points of the line, x and y, instead of `y`.
     #[serde(default)]
@@ -185,7 +182,6 @@ struct CheckSpec {
     note: String,
 }
 
-/// Search for the greatest value of a formula over axes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BestSpec {
@@ -211,7 +207,6 @@ impl<'de> Deserialize<'de> for Formula {
     }
 }
 
-/// A sheet with its points' results, and the names that one check may use.
 struct Evidence<'a, P: Point> {
     sheet: &'a Sheet,
     results: &'a Results<P>,
@@ -233,7 +228,6 @@ impl<P: Point> Names for Evidence<'_, P> {
     }
 }
 
-/// Deserializes a setting that is one of a type's words.
 pub(crate) fn word<'de, D: serde::Deserializer<'de>, T: Words>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -242,7 +236,6 @@ pub(crate) fn word<'de, D: serde::Deserializer<'de>, T: Words>(
         .ok_or_else(|| serde::de::Error::custom(format!("{text}: not one of the setting's values")))
 }
 
-/// Deserializes a setting that its type parses from text.
 pub(crate) fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,

@@ -62,7 +62,6 @@ impl DriveSpans {
     }
 }
 
-/// A folder of temporary files, removed when it is dropped.
 struct TempFolder(PathBuf);
 
 impl TempFolder {
@@ -214,7 +213,6 @@ fn page(drives: &[DriveSpans], seed: u64) -> Page {
     }
 }
 
-/// Returns the figure of the spans: a point for each span of each drive, and of the paper.
 fn figure(drives: &[DriveSpans]) -> Figure {
     let points = |of: &dyn Fn(usize) -> f64, spans: core::ops::Range<usize>| {
         spans.map(|index| (index as f64 + 1.0, of(index))).collect::<Vec<_>>()
@@ -238,7 +236,6 @@ fn figure(drives: &[DriveSpans]) -> Figure {
     Figure::new("points", "The paper's spans beside ours", &caption, panels)
 }
 
-/// Returns the check `walk.spans`, which the modelled NVMe drive must pass.
 fn check(drives: &[DriveSpans]) -> Check {
     let paper = Quantity::new("Q2G, G2I, I2D together below 10 % of Q2C (4 %)", []);
     let Some(nvme) = drives.first() else {

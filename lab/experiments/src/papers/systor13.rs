@@ -36,7 +36,6 @@ pub(super) fn paper() -> Paper {
 /// A current machine, which the paper does not have.
 const TODAY: &str = "epyc-2x64";
 
-/// Settings of one simulation: a design of the block layer on a number of a machine's cores.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {

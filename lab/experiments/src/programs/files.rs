@@ -5,10 +5,11 @@
 //! The list of existing files is bookkeeping of the simulated program, so access to it takes no
 //! simulated lock and no virtual time.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use millrace_random::SplitMix64 as Random;
 
+use crate::load::threads::lock;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, PAGE_SECTORS, Span};
 
@@ -29,14 +30,12 @@ pub(super) struct FileSet {
 
 #[derive(Debug, Default)]
 struct Lists {
-    /// Files of the set, in no particular order.
     there: Vec<File>,
     /// Index in `there` of each slot's file; `None` for a slot without a file.
     places: Vec<Option<usize>>,
     free: Vec<u64>,
 }
 
-/// A file of a simulated program: its slot, and its length in pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct File {
     slot: u64,
@@ -57,7 +56,7 @@ impl FileSet {
     }
 
     fn lists<T>(&self, change: impl FnOnce(&mut Lists) -> T) -> T {
-        change(&mut self.lists.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut lock(&self.lists))
     }
 
     pub(super) fn pick(&self, random: &mut Random) -> Option<File> {
@@ -120,7 +119,6 @@ impl FileSet {
         (from < until).then_some((start * PAGE_SECTORS, (until - from) * PAGE_SECTORS))
     }
 
-    /// Modifies a file's inode in its page.
     pub(super) fn touch<M: Host>(&self, access: &mut Access<'_, M>, file: File) {
         access.write((file.slot / INODES * PAGE_SECTORS, PAGE_SECTORS));
     }

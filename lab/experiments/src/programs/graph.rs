@@ -25,7 +25,6 @@ const EDGE_BYTES: u64 = 4;
 /// Probability, in units of 1/65,536, that the source of an edge lies in the upper half of the
 /// vertices: a + b.
 const UPPER: u64 = 49_807;
-/// Largest number of pages of one read.
 const READ_PAGES_MAX: u64 = 256;
 /// Number of pages read before the measured window, and virtual time of the window.
 const WARM_PAGES: u64 = 8_192;

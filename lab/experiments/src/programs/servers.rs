@@ -20,7 +20,6 @@ use crate::simulation::program::{Access, Program};
 /// Size of all files of a set on average, and of the cache's memory, in bytes.
 const SET_BYTES: u64 = 1 << 30;
 const CACHE_BYTES: u64 = SET_BYTES / 8;
-/// Virtual time that is measured, in nanoseconds.
 const LENGTH_NS: u64 = 200_000_000;
 /// Longest append: 16 KiB in all three, in pages.
 const APPEND_PAGES: u64 = 4;

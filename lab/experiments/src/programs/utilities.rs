@@ -51,7 +51,6 @@ impl Kind {
     }
 }
 
-/// Utility, and the seed of its tree.
 #[derive(Debug, Clone)]
 pub(super) struct Utility(pub(super) Kind, pub(super) u64);
 

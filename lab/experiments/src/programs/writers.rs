@@ -15,7 +15,6 @@ use crate::simulation::program::{Access, Program};
 const CACHE_BYTES: u64 = 64 << 20;
 /// Number of writes before the window: five times the number of pages that may be dirty.
 const WARM_WRITES: u64 = 5 * (CACHE_BYTES / 2) / 4096;
-/// Virtual time that is measured, in nanoseconds.
 const LENGTH_NS: u64 = 200_000_000;
 
 #[derive(Debug, Clone)]

@@ -2,9 +2,9 @@
 //! results.
 //!
 //! The engine has one thread. Each iteration reaps the pieces that have ended, admits I/Os that are
-//! due, sends pieces of ready I/Os, and sleeps until the next of these events. An admitted I/O waits
-//! for earlier I/Os (order.rs), then for room, and is then in flight, in one piece or several. The
-//! loop is open: the due time of an I/O does not depend on the end of other I/Os.
+//! due, sends pieces of ready I/Os, and sleeps until the next of these events. An admitted I/O
+//! waits for earlier I/Os (order.rs), then for room, and is then in flight, in one piece or more.
+//! The loop is open: the due time of an I/O does not depend on the end of other I/Os.
 //!
 //! Invariants: every I/O that is taken from the feed ends, is skipped, or is counted as unsent or
 //! unanswered. Pieces in flight together never have more than `IN_FLIGHT_BYTES_MAX` bytes, except
@@ -91,9 +91,7 @@ pub(crate) struct Engine<'a, T, F> {
 
 #[derive(Debug, Default)]
 struct Flight {
-    /// Number of I/Os with at least one piece in flight.
     started: u32,
-    /// Number of bytes of memory that I/Os in flight occupy.
     bytes: u64,
 }
 
@@ -101,7 +99,6 @@ struct Flight {
 struct EndOfReplay {
     /// No more I/Os are taken from the trace.
     has_begun: bool,
-    /// Reason why the replay ended before the trace did.
     why: Option<StopReason>,
     /// Time at which the replay was stopped: no further I/Os are sent from then on.
     stopped_ns: Option<u64>,
@@ -130,7 +127,6 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Runs the replay to the end of the trace, or until it is stopped or the target breaks.
     pub(crate) fn run(mut self, progress: Progress<'_>) -> Report {
         let mut shown_ns = self.begin_ns;
         loop {
@@ -441,7 +437,6 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         Piece { lane, slot: at, op, fua, offset_bytes, len_bytes: left.min(most) }
     }
 
-    /// Records that the target has taken the first piece of an I/O.
     fn begin(&mut self, at: u32, now_ns: u64) {
         self.flight.started += 1;
         let slot = &mut self.slots[at as usize];

@@ -1,5 +1,8 @@
 //! `Lane`: the volume or server that one or more devices of a trace are replayed on. `Target`: the
-//! receiver of a replay's I/Os, with its lanes. Only the engine's thread uses a target.
+//! receiver of a replay's I/Os, with its lanes.
+//!
+//! The engine submits a `Piece`, and the target returns a `Done`. Only the engine's thread uses a
+//! target.
 
 use millrace_block::Op;
 
@@ -39,7 +42,6 @@ pub(crate) struct Lane {
     pub(crate) block_bytes: u64,
     pub(crate) takes: PieceLimits,
     pub(crate) is_read_only: bool,
-    /// Data on the lane that writes would destroy.
     pub(crate) contents: DiskContents,
 }
 

@@ -1,5 +1,7 @@
 //! NBD servers as the target of a replay: one lane, with one connection, for each export. A lane
 //! refuses operations that the server does not offer.
+//!
+//! The server's size, block sizes and transmission flags become the lane's limits.
 
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{ClientSession, NbdUri};

@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 /// each is compared.
 const SHORT_BYTES: u64 = 128 << 10;
 
-/// Range that an I/O touches, or a flush of all ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Range {
@@ -37,7 +36,6 @@ pub(crate) enum Waits {
 /// Ranges by their start and slot: each range's end, and whether its I/O changes it.
 type Ranges = BTreeMap<(u64, u32), (u64, bool)>;
 
-/// Ranges of one lane whose I/Os have not ended.
 #[derive(Debug, Default)]
 struct Lane {
     short: Ranges,
@@ -49,7 +47,6 @@ impl Lane {
         if bytes <= SHORT_BYTES { &mut self.short } else { &mut self.long }
     }
 
-    /// Appends the slots of I/Os that conflict with an access.
     fn conflicts(&self, access: Access, slots: &mut Vec<u32>) {
         match access {
             Access::Flush => {
@@ -71,12 +68,10 @@ impl Lane {
     }
 }
 
-/// Dependencies of one slot: the slots it waits for, and the slots that wait for it.
 #[derive(Debug, Default)]
 struct Links {
     lane: usize,
     access: Option<Access>,
-    /// Number of earlier I/Os that this slot waits for.
     earlier: u32,
     later: Vec<u32>,
 }

@@ -40,7 +40,6 @@ impl Payload {
     }
 }
 
-/// Key of interchangeable buffers: their length and direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Kind {
     len: usize,

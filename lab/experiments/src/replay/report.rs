@@ -23,7 +23,6 @@ pub struct Latency {
 
 impl Latency {
     /// Computes the latencies of a histogram; `None` if the histogram is empty.
-    #[must_use]
     pub fn of(snapshot: &Snapshot) -> Option<Latency> {
         (snapshot.count() > 0).then(|| Latency {
             samples: snapshot.count(),

@@ -64,12 +64,10 @@ pub(crate) struct Routed {
     pub(crate) flush_after: bool,
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u64,
-    /// Latency of the I/O in the trace.
     pub(crate) latency_ns: Option<u64>,
     pub(crate) changed: Adaptations,
 }
 
-/// Changes to an I/O that make it fit its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Adaptations {
     pub(crate) aligned: bool,
@@ -154,7 +152,6 @@ impl<S: TraceSource> Router<S> {
         }
     }
 
-    /// Refuses a write to a read-only lane, or to data that must not be overwritten.
     fn check_write(&self, io: &TraceIo, lane: &Lane) -> Result<(), BenchError> {
         let (number, op, name) = (self.number, io.op.name(), &lane.name);
         if lane.is_read_only {
@@ -206,9 +203,6 @@ pub struct Extents {
 }
 
 /// Reads a trace to its end to find the extent of the I/Os on each of `lanes` lanes.
-///
-/// # Errors
-/// If the trace cannot be read, or a device has no lane.
 pub fn extents<S: TraceSource>(
     mut source: S,
     routes: &Routes,

@@ -1,4 +1,6 @@
-//! `Tally`: counts and latencies of a running replay. Its size does not depend on the trace's length.
+//! `Tally`: counts and latencies of a running replay.
+//!
+//! Its size does not depend on the trace's length.
 
 use millrace_block::{OPS, Op, Snapshot};
 
@@ -56,7 +58,6 @@ impl Tally {
         Tally { lanes, begin_ns, end_ns: begin_ns, ..Tally::default() }
     }
 
-    /// Moves the beginning of the replay to `begin_ns`.
     pub(crate) fn begin(&mut self, begin_ns: u64) {
         (self.begin_ns, self.end_ns) = (begin_ns, begin_ns);
     }

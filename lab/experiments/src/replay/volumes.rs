@@ -30,7 +30,6 @@ pub(crate) struct Volumes<S: Sleeper> {
     lanes: Vec<Lane>,
     pool: Pool<Buffer>,
     sleeper: S,
-    /// Threads that serve this machine's drives.
     workers: Vec<DriveWorkers>,
 }
 
@@ -136,7 +135,6 @@ impl<S: Sleeper> Target for Volumes<S> {
     }
 }
 
-/// Returns the lane of a volume, marked as holding no data.
 fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
     let limits = volume.limits();
     let block_bytes = u64::from(limits.logical_block_size);

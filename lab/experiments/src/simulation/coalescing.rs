@@ -17,10 +17,12 @@
 //! submitting CPU. Here, the thread that serves a queue finds the queue's completions when it
 //! polls, at the time at which it last expected the interrupt.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use millrace_block::{CompletionBatch, DriverQueue};
 use millrace_machine::Machine;
+
+use crate::load::threads::lock;
 
 /// Longest wait of a completion for further completions, with one command in flight: code 9, the
 /// mean of 3,413 and 5,120 ns.
@@ -31,7 +33,6 @@ pub(super) struct Coalescing(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Commands in flight at all drives.
     active: u32,
     /// Time at which each queue's drive completes its next command; `u64::MAX` if unknown.
     next_ns: Vec<u64>,
@@ -65,7 +66,7 @@ impl Coalescing {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Adds a queue and returns its view of the interrupts.
@@ -108,7 +109,6 @@ impl Coalescing {
 
 #[derive(Debug)]
 pub(super) struct QueueInterrupts {
-    /// Index of the queue among the adapter's queues.
     queue: usize,
     /// True if the adapter knows the time of this queue's next completion.
     told: bool,

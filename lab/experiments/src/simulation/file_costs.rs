@@ -9,7 +9,7 @@ use millrace_block::Op;
 use millrace_simulator::Cost;
 use serde::Deserialize;
 
-use super::machines::check_origins;
+use super::machines::read_costs;
 use crate::load::bench::BenchError;
 
 const LINUX_4_4: &str = include_str!("../../machines/linux-4.4.toml");
@@ -34,21 +34,12 @@ struct Costs {
 
 impl FileCosts {
     pub(crate) fn linux_4_4() -> Result<FileCosts, BenchError> {
-        let wrong = |text: String| BenchError::Machine { text: format!("linux-4.4: {text}") };
-        let costs: FileCosts =
-            toml::from_str(LINUX_4_4).map_err(|error| wrong(error.to_string()))?;
-        check_origins(LINUX_4_4).map_err(wrong)?;
-        for (name, cost) in costs.entries() {
-            if !(0.0..=1e9).contains(&cost.ns) {
-                return Err(wrong(format!("{name}: must be a time of 0 to 1e9 ns")));
-            }
-        }
-        Ok(costs)
+        read_costs(("linux-4.4", LINUX_4_4), FileCosts::entries)
     }
 
-    pub(crate) fn entries(&self) -> [(&'static str, &Cost); 6] {
+    pub(crate) fn entries(&self) -> Vec<(&'static str, &Cost)> {
         let Costs { map, overwrite, page, write_back, name, change } = &self.file;
-        [
+        vec![
             ("direct I/O to a file: mapping the offset to blocks of the volume", map),
             ("direct write to a file: additional cost beside that of a read", overwrite),
             ("copying a page of 4 KiB from or to the page cache", page),

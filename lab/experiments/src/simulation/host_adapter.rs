@@ -105,7 +105,6 @@ impl<M: Machine> HostAdapter<M> {
         })
     }
 
-    /// Begins a command: increments the counts and takes a free number.
     fn begin(&self, device_busy: &M::Word) {
         self.count(1, device_busy);
         if let Some(lookup) = &self.lookup {
@@ -184,7 +183,6 @@ struct AdapterQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     adapter: Arc<HostAdapter<M>>,
     device_busy: Arc<M::Word>,
-    /// The queue's view of the adapter's interrupts, if these are coalesced.
     gate: Option<QueueInterrupts>,
 }
 

@@ -42,7 +42,6 @@ impl<M: Machine> Signal<M> {
         self.bell.ring();
     }
 
-    /// Returns true if the signal was raised since it was last lowered.
     pub(super) fn is_raised(&self) -> bool {
         // Relaxed: ordered by the fence of `Doorbell::arm`.
         self.raised.load(Order::Relaxed) != 0
@@ -58,7 +57,6 @@ impl<M: Machine> Signal<M> {
     }
 }
 
-/// A drive's hardware queue, shared by submitters and the handler.
 struct Vector<M: Machine> {
     drive: usize,
     device: M::Lock<Device<M>>,
@@ -68,7 +66,6 @@ struct Vector<M: Machine> {
 
 struct Device<M: Machine> {
     queue: Box<dyn DriverQueue<M>>,
-    /// Submitting CPU and size of each tag's request.
     submitters: Vec<RequestInFlight>,
     batch: CompletionBatch,
     /// Completions that a submitter found when it looked for the time of the next completion.
@@ -82,7 +79,6 @@ struct RequestInFlight {
     sectors: u32,
 }
 
-/// A thread that handles interrupts.
 struct Handler<M: Machine> {
     cpu: u32,
     bell: Doorbell<M>,
@@ -107,7 +103,6 @@ pub(super) struct Interrupts<M: Machine> {
 }
 
 impl<M: Host> Interrupts<M> {
-    /// Creates the handlers that a plan asks for; None if submitters poll.
     pub(super) fn new(
         plan: &SimPlan,
         signals: &[Arc<Signal<M>>],
@@ -152,7 +147,6 @@ impl<M: Host> Interrupts<M> {
         (0..self.handlers.len()).map(start).collect()
     }
 
-    /// Lets the handlers end once nothing is in flight.
     pub(super) fn stop(&self) {
         for handler in &self.handlers {
             handler.stop.store(true, Relaxed);
@@ -260,7 +254,6 @@ impl<M: Machine> Vector<M> {
 pub(super) struct IrqDriver<M: Machine> {
     pub(super) inner: Box<dyn Driver<M>>,
     pub(super) interrupts: Arc<Interrupts<M>>,
-    /// Index of the drive.
     pub(super) drive: usize,
 }
 

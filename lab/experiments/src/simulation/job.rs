@@ -7,7 +7,7 @@
 //! After the window has closed, the job waits for its I/Os in flight. Each bio owns a buffer for
 //! one I/O, whose content nobody reads.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::file_costs::FileCosts;
 use super::interface::{Host, Interface, InterfaceKind, SharedCounters};
@@ -16,12 +16,12 @@ use super::linux3::{Counters, Noise};
 use super::linux24::Kernel;
 use super::window::{Window, WindowStep};
 use super::{SimPlan, raw_job};
+use crate::load::threads::lock;
 use crate::load::workload::Offsets;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Reject, Snapshot, StatsSnapshot, Volume,
 };
 
-/// Time that a job polls for completions before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 20_000;
 
 pub(super) struct RowState<M: Host> {
@@ -58,13 +58,11 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Starts the window: keeps the statistics so far, which `end` subtracts.
     fn begin(&mut self, drives: Vec<StatsSnapshot>) {
         self.latency = total(&drives);
         self.drives = drives;
     }
 
-    /// Ends the window: subtracts the statistics at its start, which leaves those of the window.
     fn end(&mut self, drives: &[StatsSnapshot]) {
         self.latency = total(drives).since(&self.latency);
         let since = drives.iter().zip(&self.drives).map(|(now, before)| now.since(before));
@@ -148,7 +146,7 @@ impl<M: Host> RowState<M> {
     /// Changes the sums. `change` must not call the machine: such a call may switch to another job,
     /// which would then wait for this mutex for ever.
     pub(super) fn sum(&self, change: impl FnOnce(&mut Sums)) {
-        change(&mut self.sums.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.sums));
     }
 
     fn drives(&self) -> Vec<StatsSnapshot> {
@@ -157,7 +155,6 @@ impl<M: Host> RowState<M> {
     }
 }
 
-/// Runs job `number` until the window is over and nothing is in flight.
 pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
     if shared.plan.service.history.is_raw() {
         return raw_job::run(shared, number);

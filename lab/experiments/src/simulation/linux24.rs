@@ -8,7 +8,7 @@
 //! highmem.c, raw.c.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use millrace_block::baseline::{Inside, QueuePlug, RequestLock};
 use millrace_drives::{Spec, Words};
@@ -17,9 +17,10 @@ use millrace_simulator::Cost;
 use serde::Deserialize;
 
 use super::linux3::Linux3;
-use super::machines::check_origins;
+use super::machines::read_costs;
 use crate::load::bench::BenchError;
 use crate::load::row::Linux24Row;
+use crate::load::threads::lock;
 
 /// Set of disks whose request queues, or adapter drivers, share one lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,7 +95,6 @@ impl Linux24 {
     }
 
     /// Returns the controller that a drive names, for `LockScope::Adapter`.
-    #[must_use]
     pub fn adapter_of(drive: &Spec) -> Option<&str> {
         drive.get("controller").or(drive.controller.as_deref())
     }
@@ -105,7 +105,6 @@ impl Linux24 {
         (element, self.unit_bytes.unwrap_or(element).min(element))
     }
 
-    /// Returns the columns of a row that describe these settings and the kernel.
     pub(super) fn row(&self, inside: Inside, linux3: &Linux3) -> Linux24Row {
         let unit = match self.unit_bytes {
             _ if !self.is_raw() => "none".to_owned(),
@@ -198,7 +197,6 @@ impl<M: Machine> Locks<M> {
 
 const LINUX_2_4: &str = include_str!("../../machines/linux-2.4.toml");
 
-/// Costs of Linux 2.4 outside of the block layer.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KernelCosts {
@@ -232,21 +230,12 @@ struct Bounce {
 
 impl KernelCosts {
     pub(crate) fn linux_2_4() -> Result<KernelCosts, BenchError> {
-        let wrong = |text: String| BenchError::Machine { text: format!("linux-2.4: {text}") };
-        let costs: KernelCosts =
-            toml::from_str(LINUX_2_4).map_err(|error| wrong(error.to_string()))?;
-        check_origins(LINUX_2_4).map_err(wrong)?;
-        for (name, cost) in costs.entries() {
-            if !(0.0..=1e9).contains(&cost.ns) {
-                return Err(wrong(format!("{name}: must be a time of 0 to 1e9 ns")));
-            }
-        }
-        Ok(costs)
+        read_costs(("linux-2.4", LINUX_2_4), KernelCosts::entries)
     }
 
-    pub(crate) fn entries(&self) -> [(&'static str, &Cost); 7] {
+    pub(crate) fn entries(&self) -> Vec<(&'static str, &Cost)> {
         let KernelCosts { held, buffer, bounce, .. } = self;
-        [
+        vec![
             ("adapter's driver under its lock: dispatch of a command", &held.dispatch),
             ("adapter's driver under its lock: interrupt", &held.interrupt),
             ("buffer head: submission before the lock", &buffer.submit),
@@ -286,12 +275,9 @@ impl TimeUse {
 /// Clock frequency, in GHz, of the machine for which the file gives its times.
 const FILE_GHZ: f64 = 0.7;
 
-/// Function that charges a machine for work outside of the block layer, and the machine's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Charge {
-    /// Keeps the calling CPU busy for this many nanoseconds.
     pub(super) work: fn(u64),
-    /// Clock frequency of the machine, in GHz.
     pub(super) ghz: f64,
 }
 
@@ -335,7 +321,7 @@ impl<M: Machine> Kernel<M> {
     }
 
     pub(super) fn spent_ns(&self) -> Vec<u64> {
-        self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner).to_vec()
+        lock(&self.spent_ns).to_vec()
     }
 
     fn spend(&self, on: TimeUse, cost: &Cost, times: u32) {
@@ -344,7 +330,7 @@ impl<M: Machine> Kernel<M> {
 
     fn spend_ns(&self, on: TimeUse, ns: u64) {
         // The mutex takes no virtual time, like all bookkeeping.
-        self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner)[on as usize] += ns;
+        lock(&self.spent_ns)[on as usize] += ns;
         (self.charge)(ns);
     }
 

@@ -64,7 +64,6 @@ impl Words for KernelKind {
 impl Linux3 {
     /// Returns the settings that model this kernel. The queue counters are modelled only if several
     /// threads may dispatch from a hardware queue at a time.
-    #[must_use]
     pub fn of(kernel: KernelKind, inside: Inside) -> Linux3 {
         match kernel {
             KernelKind::Own => Linux3::default(),
@@ -76,7 +75,6 @@ impl Linux3 {
         }
     }
 
-    /// Returns the kernel that these settings model.
     pub(super) fn kernel(&self) -> KernelKind {
         match *self == Linux3::default() {
             true => KernelKind::Own,
@@ -97,13 +95,11 @@ pub enum DioCount {
     None,
 }
 
-/// The counters of a row's hardware queues, if its kernel has any.
 pub(crate) type Counters<M> = Option<Arc<QueueCounters<M>>>;
 
 /// The counter line of each hardware queue, written by the CPUs that share the queue.
 pub(crate) struct QueueCounters<M: Machine> {
     lines: Vec<M::Word>,
-    /// Index of each CPU's hardware queue.
     queues: Vec<usize>,
 }
 

@@ -8,8 +8,10 @@
 use std::path::Path;
 
 use millrace_drives::nearest;
-use millrace_simulator::Model;
+use millrace_simulator::{Cost, Model};
+use serde::de::DeserializeOwned;
 
+use crate::load::bench::BenchError;
 use crate::page::{ORIGINS, Source};
 
 const MACHINES: [(&str, &str); 10] = [
@@ -81,8 +83,21 @@ fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
     Ok(model)
 }
 
-/// Checks that each origin in a file of constants begins with one of the known words.
-pub(crate) fn check_origins(text: &str) -> Result<(), String> {
+/// Reads a built-in file of costs; `entries` lists all costs, which must be times of 0 to 1e9 ns.
+pub(crate) fn read_costs<T: DeserializeOwned>(
+    (name, text): (&str, &str),
+    entries: fn(&T) -> Vec<(&'static str, &Cost)>,
+) -> Result<T, BenchError> {
+    let wrong = |text: String| BenchError::Machine { text: format!("{name}: {text}") };
+    let costs: T = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    check_origins(text).map_err(wrong)?;
+    match entries(&costs).into_iter().find(|(_, cost)| !(0.0..=1e9).contains(&cost.ns)) {
+        Some((name, _)) => Err(wrong(format!("{name}: must be a time of 0 to 1e9 ns"))),
+        None => Ok(costs),
+    }
+}
+
+fn check_origins(text: &str) -> Result<(), String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     check_table(&table, "")
 }

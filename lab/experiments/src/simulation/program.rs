@@ -8,14 +8,14 @@
 
 mod access;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Volume};
 use millrace_cache::{
     Cache, CacheConfig, CacheDriver, CacheStats, Flusher, FlusherConfig, WriteLists,
 };
-use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
-use millrace_simulator::{Model, Simulated, Simulation};
+use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Word};
+use millrace_simulator::{Model, Simulated};
 
 use super::file_costs::FileCosts;
 use super::interface::Host;
@@ -26,15 +26,13 @@ use super::workers::Workers;
 use super::{ObservedRow, SimPlan};
 use crate::load::bench::BenchError;
 use crate::load::row::{MachineRow, Row};
+use crate::load::threads::{join_all, simulate};
 
 pub(crate) use access::{Access, PAGE_SECTORS, Span};
 
-/// Virtual time after which a run fails.
 const LIMIT_NS: u64 = 600_000_000_000;
 
-/// Work of a program's threads.
 pub(crate) trait Program: Clone + Send + Sync + 'static {
-    /// Returns the configuration of the cache between the program and the volume, if there is one.
     fn cache(&self) -> Option<CacheConfig>;
 
     /// Returns the warm-up, as the number of operations of all threads before the measured window,
@@ -98,21 +96,12 @@ pub(crate) fn run_program<P: Program>(
     (program, flusher): (&P, u32),
 ) -> Result<ObservedRow, BenchError> {
     plan.check(model.cpus())?;
-    let machine = |text: String| BenchError::Machine { text };
-    let simulation = Simulation::new(model, plan.workload.seed);
-    let simulation = simulation.map_err(|error| machine(error.to_string()))?;
-    let slot = Arc::new(Mutex::new(None));
-    let (inner, result, body) = (plan.clone(), Arc::clone(&slot), program.clone());
-    let main = move || {
-        let measured = play::<Simulated, P>(&inner, &body, CpuId(flusher));
-        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
-    };
-    let report = simulation.first_cpu(plan.cpus[0]).time_limit_ns(LIMIT_NS).run(main);
-    let report = report.map_err(|error| machine(error.to_string()))?;
-    let measured = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let measured = measured.ok_or(BenchError::Panicked)??;
+    let (inner, body) = (plan.clone(), program.clone());
+    let main = move || play::<Simulated, P>(&inner, &body, CpuId(flusher));
+    let (measured, report) = simulate((model, plan.workload.seed), (plan.cpus[0], LIMIT_NS), main)?;
     if measured.errors > 0 || measured.stats.is_some_and(|stats| stats.write_errors > 0) {
-        return Err(machine("a program's I/O failed".into()));
+        let text = "a program's I/O failed".into();
+        return Err(BenchError::Machine { text });
     }
     let (length_ns, ios) = measured.window;
     let row = Row {
@@ -121,14 +110,8 @@ pub(crate) fn run_program<P: Program>(
         seconds: length_ns as f64 / 1e9,
         iops: ios as f64 * 1e9 / length_ns.max(1) as f64,
         machine: Some(MachineRow {
-            machine: model.name.clone(),
-            interface: plan.interface.to_string(),
-            irq: plan.irq.to_string(),
-            batch: None,
-            history: plan.service.history.row(plan.service.inside, &plan.service.linux3),
-            seed: plan.workload.seed,
             sim_events: Some(report.events),
-            locks: None,
+            ..plan.machine_row(&model.name)
         }),
         ..Row::default()
     };
@@ -175,13 +158,10 @@ fn play<M: Host, P: Program>(
         M::spawn(&format!("program-{number}"), plan.cpu_of(number).map(CpuId), body)
     };
     let threads: Vec<M::Thread> = (0..plan.jobs).map(start).collect();
-    let mut whole = threads.into_iter().fold(true, |whole, thread| thread.join() & whole);
+    let joined = join_all(threads);
     let stats = cache.as_ref().map(|cache| cache.stats());
-    whole &= flusher.is_none_or(FlusherThread::stop);
-    whole &= workers.stop();
-    if !whole {
-        return Err(BenchError::Panicked);
-    }
+    let flushed = flusher.map_or(Ok(()), FlusherThread::stop);
+    joined.and(flushed).and(workers.stop())?;
     let (window, errors) = (shared.measured(), shared.errors());
     Ok(RunMeasurement { window, errors, stats, _volume: Arc::clone(&shared.volume) })
 }
@@ -217,11 +197,10 @@ impl<M: Host> FlusherThread<M> {
         FlusherThread { thread: M::spawn("flusher", Some(cpu), body), stop, bell }
     }
 
-    /// Stops the flusher and waits for its end; returns false if it panicked.
-    fn stop(self) -> bool {
+    fn stop(self) -> Result<(), BenchError> {
         self.stop.store(1, Order::SeqCst);
         self.bell.ring();
-        self.thread.join()
+        join_all([self.thread])
     }
 }
 
@@ -229,7 +208,6 @@ impl<M: Host> FlusherThread<M> {
 /// them in one order, like the kernel's single `bdi_writeback` of a volume.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 64, lists: WriteLists::Shared };
 
-/// Runs the flusher, and charges the kernel's other work for each page when the page is written.
 fn flush<M: Host>(
     cache: &Arc<Cache<M>>,
     thread: &IoThread<M>,

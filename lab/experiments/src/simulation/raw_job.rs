@@ -61,14 +61,12 @@ struct Raw<'a, M: Host> {
     idle: Vec<Bio>,
     /// The program's buffer if the bios' buffers are bounce buffers; otherwise empty.
     memory: Vec<u8>,
-    /// Latencies from before the program's call to after it.
     calls: Snapshot,
     errors: u64,
     first_error: Option<String>,
 }
 
 impl<M: Host> Raw<'_, M> {
-    /// Does one I/O of the program, from its submission to the return of the system call.
     fn io(&mut self, bs_bytes: u32, together_bytes: u32, unit_bytes: u32) {
         let (block, op) = self.offsets.next_io();
         let first = block * u64::from(bs_bytes >> 9);
@@ -136,7 +134,6 @@ impl<M: Host> Raw<'_, M> {
         }
     }
 
-    /// Sleeps as in a system call, until something may have completed.
     fn sleep(&mut self) {
         let deadline_ns = self.channel.sleep_until();
         let (channel, signal) = (&self.channel, self.signal);

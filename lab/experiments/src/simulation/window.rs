@@ -5,12 +5,13 @@
 //! the window; all jobs then stop. Counting takes no virtual time on a simulated machine, because a
 //! benchmark program's bookkeeping is not part of the measurement.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 use millrace_machine::Machine;
 
 use crate::load::bench::Interrupt;
+use crate::load::threads::lock;
 
 /// Number of rounds of outstanding I/O in the warm-up.
 const WARM_ROUNDS: u64 = 5;
@@ -38,7 +39,6 @@ impl Length {
     }
 }
 
-/// Effect on the window of counting completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowStep {
     Nothing,
@@ -46,7 +46,6 @@ pub(crate) enum WindowStep {
     End,
 }
 
-/// Time and number of I/Os at the start or the end of the window.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Edge {
     pub(crate) at_ns: u64,
@@ -110,7 +109,7 @@ impl Window {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+        let edges = lock(&self.edges);
         matches!(*edges, (Some(_), None))
     }
 
@@ -127,7 +126,7 @@ impl Window {
 
     fn look<M: Machine>(&self, done: u64) -> WindowStep {
         let now_ns = M::now();
-        let mut edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut edges = lock(&self.edges);
         let edge = Edge { at_ns: now_ns, ios: done };
         match *edges {
             (None, _) if done < self.look_at.load(Relaxed) => WindowStep::Nothing,
@@ -155,7 +154,7 @@ impl Window {
     }
 
     pub(crate) fn measured(&self) -> (u64, u64) {
-        match *self.edges.lock().unwrap_or_else(PoisonError::into_inner) {
+        match *lock(&self.edges) {
             (Some(begin), Some(end)) => {
                 (end.at_ns.saturating_sub(begin.at_ns), end.ios.saturating_sub(begin.ios))
             }
@@ -165,7 +164,7 @@ impl Window {
 
     /// Returns the start of the window, or 0 if it has not opened.
     pub(crate) fn begin_ns(&self) -> u64 {
-        let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+        let edges = lock(&self.edges);
         edges.0.map_or(0, |edge| edge.at_ns)
     }
 

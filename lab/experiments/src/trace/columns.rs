@@ -12,19 +12,15 @@ use super::error::shown;
 use super::parser::{Fields, LineKind, LineParser, Problem, decimal, scaled, whole};
 use super::pending::StreamState;
 
-/// A text format with one I/O per line.
 pub(super) struct ColumnTable {
-    /// Example of a line, for error messages.
     pub(super) example: &'static str,
     /// First line of every file. Formats without one may have a line of column names there.
     pub(super) head: Option<&'static str>,
-    /// Splits a line into its fields, one for each column.
     pub(super) split: for<'a> fn(&'a str) -> Result<Fields<'a>, Problem>,
     /// Name and meaning of each column; fields behind the last one are ignored.
     pub(super) columns: &'static [(&'static str, Column)],
     /// Note on lines whose operation means `Action::Skip`; it follows the number of such lines.
     pub(super) skipped: &'static str,
-    /// Note on all traces of the format.
     pub(super) note: Option<&'static str>,
 }
 
@@ -58,7 +54,6 @@ pub(super) enum Column {
 pub(super) enum TimeUnit {
     /// Whole numbers in units of this many nanoseconds.
     Ns(u64),
-    /// Seconds with decimals.
     Seconds,
 }
 
@@ -79,7 +74,6 @@ pub(super) enum Action {
     Wait,
     /// An I/O about which the trace tells too little. It is skipped and counted.
     Skip,
-    /// No I/O.
     Nothing,
 }
 

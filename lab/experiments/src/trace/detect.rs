@@ -23,7 +23,6 @@ use super::format::{Format, FormatReader};
 use super::input::said;
 use super::parser::{LineKind, LineParser};
 
-/// Number of lines that each text format is tried on.
 const LINES_TRIED: usize = 16;
 
 /// Returns the format of a trace that begins with these bytes, or None if no format fits.

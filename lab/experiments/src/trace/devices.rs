@@ -8,7 +8,6 @@ use std::collections::HashMap;
 pub(super) const DEVICES_MAX: usize = 65_536;
 const NAME_BYTES_MAX: usize = 256;
 
-/// Names of devices, in order of first appearance.
 #[derive(Debug, Default)]
 pub(super) struct DeviceNames {
     names: Vec<String>,

@@ -5,8 +5,7 @@
 //! has D events without any Q, as recorded by `blktrace -a issue`, I/Os arrive with D; that is
 //! decided after `ISSUES_TRIED` such events. If a Q comes earlier, the I/Os that arrived with D are
 //! dropped, since they began before the recording. A write with a preflush becomes a flush and a
-//! write. Passthrough commands (SCSI generic) have no range and are ignored. Called by the readers
-//! of binary traces and of blkparse output.
+//! write. Passthrough commands (SCSI generic) have no range and are ignored.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
@@ -47,7 +46,6 @@ pub(super) struct EventIos {
 }
 
 impl EventIos {
-    /// Registers a device in a list under the name that `name` returns.
     pub(super) fn number(
         &mut self,
         device: u32,
@@ -140,7 +138,6 @@ impl PairedEvents {
         (self.spans, self.timeline) = (Spans::new(), Some(Timeline::default()));
     }
 
-    /// Processes one more event, whose device is registered.
     pub(super) fn entry(&mut self, entry: &TraceEntry) {
         let Some(timeline) = &mut self.timeline else {
             return self.spans.entry(entry, &mut self.ios);

@@ -130,13 +130,11 @@ impl Format {
     }
 
     /// Returns the format's name on the command line.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
     /// Returns the names of formats, separated by commas.
-    #[must_use]
     pub fn names(formats: impl Iterator<Item = Format>) -> String {
         formats.map(Format::name).collect::<Vec<_>>().join(", ")
     }

@@ -17,7 +17,6 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::error::{FilePosition, ReadError};
 
-/// Number of bytes available to format detection.
 const HEAD_BYTES: usize = 4_096;
 const BUFFER_BYTES: usize = 64 << 10;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -135,7 +134,6 @@ pub(super) fn said(line: &str) -> &str {
     if line.starts_with('#') { "" } else { line }
 }
 
-/// Reader of the lines of one file, which are numbered and of bounded length.
 pub(super) struct TraceLines {
     input: InputStream,
     bytes: Vec<u8>,
@@ -192,7 +190,6 @@ impl TraceLines {
 
 pub(super) struct TraceRecords {
     input: InputStream,
-    /// Offset of the current record.
     offset: u64,
     /// Number of bytes of the current record that were read.
     have: u64,
@@ -259,7 +256,6 @@ fn take(
     Ok(bytes)
 }
 
-/// Read position in a file.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReadGauge {
     file: Option<Arc<File>>,

@@ -22,7 +22,6 @@ pub(super) trait TraceParser: Send {
     /// Returns the next I/O that may be output, with its time by the format's own clock.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
 
-    /// Returns notes for the user about what was read so far.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -32,7 +31,6 @@ pub(super) trait TraceParser: Send {
         Vec::new()
     }
 
-    /// Returns the number of events that the recorder dropped.
     fn dropped_events(&self) -> u64 {
         0
     }
@@ -45,7 +43,6 @@ pub(super) trait TraceParser: Send {
     /// Measures spans from now on, if the trace has events. Called before the first step.
     fn measure_spans(&mut self, _naming: DeviceNaming) {}
 
-    /// Returns the spans and events over time, if they are measured.
     fn spans(&self) -> Option<(&Spans, &Timeline)> {
         None
     }
@@ -65,7 +62,6 @@ pub enum DeviceNaming {
 pub(super) enum LineKind {
     /// A line that only this format has.
     Proof,
-    /// A line with content.
     Record,
     /// A line that does not prove the format, such as a header.
     Other,
@@ -142,7 +138,6 @@ impl TraceParser for LineReader {
 /// Largest number of fields of a line that are parsed; further fields are ignored.
 const FIELDS_MAX: usize = 8;
 
-/// First fields of a line, trimmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Fields<'a> {
     fields: [&'a str; FIELDS_MAX],

@@ -2,8 +2,7 @@
 //!
 //! In a trace with separate completion records an I/O's latency becomes known only later. I/Os are
 //! output in order of arrival, so one without a completion holds back all later ones, but at most
-//! `PENDING_MAX` of them; then it is output without a latency. Called by `event_ios.rs` and
-//! `formats/nbdkit.rs`.
+//! `PENDING_MAX` of them; then it is output without a latency.
 
 use std::collections::VecDeque;
 
@@ -19,13 +18,11 @@ pub(super) enum StreamState {
     Ended,
 }
 
-/// State of an I/O that is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CompletionState {
     Open,
     /// The I/O is complete, or no completion is expected.
     Answered,
-    /// The I/O is to be discarded.
     Dropped,
 }
 
@@ -69,7 +66,6 @@ impl Pending {
         let _ = self.end(number);
     }
 
-    /// Discards the I/Os for which `is_none` returns true.
     pub(super) fn drop_where(&mut self, is_none: impl Fn(&TraceIo) -> bool) {
         let none = self.held.iter_mut().filter(|held| is_none(&held.io));
         none.for_each(|held| held.state = CompletionState::Dropped);
@@ -84,7 +80,6 @@ impl Pending {
         self.held.front().map(|held| &held.io)
     }
 
-    /// Returns true if more I/Os are held back than the limit.
     pub(super) fn is_full(&self) -> bool {
         self.held.len() > PENDING_MAX
     }

@@ -73,7 +73,6 @@ struct DeviceCount {
     end: u64,
 }
 
-/// I/Os that arrived in one time slot.
 #[derive(Debug, Clone)]
 struct ArrivalSlot {
     /// Numbers of reads, writes, and other I/Os.
@@ -113,7 +112,6 @@ pub struct TraceProfile {
     pages: [PageSketch; 2],
     long: u64,
     slots: Slots<ArrivalSlot>,
-    /// Time of the previous I/O.
     previous_ns: Option<u64>,
 }
 
@@ -175,7 +173,6 @@ impl TraceProfile {
         }
     }
 
-    /// Adds the pages of a read or write to the working set.
     fn touch(&mut self, io: &TraceIo, way: usize, end: u64) {
         let (first, behind) = (io.offset_bytes / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
         self.long += u64::from(behind - first > PAGES_MAX);
@@ -185,7 +182,6 @@ impl TraceProfile {
     }
 
     /// Returns true if no I/O was added.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ios() == 0
     }
@@ -195,7 +191,6 @@ impl TraceProfile {
     }
 
     /// Returns a note if some I/Os have a latency and others do not.
-    #[must_use]
     pub fn unmeasured_note(&self) -> Option<String> {
         unmeasured_note(self.ios(), self.ops.iter().map(|op| op.latency.n).sum())
     }

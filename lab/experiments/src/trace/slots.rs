@@ -20,7 +20,6 @@ pub(super) trait TimeSlot: Clone {
 pub(super) struct Slots<T> {
     pub(super) slots: Vec<T>,
     pub(super) slot_ns: u64,
-    /// Latest time so far.
     pub(super) last_ns: u64,
 }
 
@@ -31,7 +30,6 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T: TimeSlot> Slots<T> {
-    /// Returns the slot of a time.
     pub(super) fn at(&mut self, time_ns: u64) -> &mut T {
         self.last_ns = self.last_ns.max(time_ns);
         while time_ns / self.slot_ns >= SLOTS_MAX as u64 {
@@ -66,7 +64,6 @@ impl<T: TimeSlot> Slots<T> {
         slots * self.slot_ns as f64 / self.unit().1
     }
 
-    /// Converts a count of one slot to a rate per second.
     pub(super) fn rate(&self, count: u64) -> f64 {
         count as f64 * 1e9 / self.slot_ns as f64
     }

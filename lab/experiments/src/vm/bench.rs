@@ -4,7 +4,7 @@
 //! report. The modes are those that `paper msst15` compares. The verb `bench` calls this file.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
-use millrace_drives::Spec;
+use millrace_drives::{Spec, Words};
 use millrace_simulator::Model;
 use serde::Serialize;
 
@@ -27,39 +27,24 @@ pub enum Mode {
     Miot,
 }
 
-impl Mode {
-    /// All modes, with their names.
-    pub const WORDS: [(Mode, &'static str); 3] =
-        [(Mode::Baseline, "baseline"), (Mode::Mq, "mq"), (Mode::Miot, "miot")];
-
-    /// Returns the name of the mode.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        Mode::WORDS.iter().find(|(mode, _)| *mode == self).map_or("", |(_, word)| word)
-    }
+impl Words for Mode {
+    const WORDS: &'static [(Mode, &'static str)] =
+        &[(Mode::Baseline, "baseline"), (Mode::Mq, "mq"), (Mode::Miot, "miot")];
 }
 
 /// An effect of the host that can be switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// The host may preempt a vCPU that holds a lock of the guest.
     Preemption,
-    /// Threads may wake on idle CPUs.
     Roaming,
-    /// CPUs of a core share its execution units.
     Sharing,
-    /// Workload-aware batching waits no longer than the time of the system calls that it could
-    /// save.
     Bound,
-    /// I/O threads share one map of the guest's memory.
     Translation,
-    /// QEMU decides about an interrupt after each request.
     Signals,
 }
 
-impl Effect {
-    /// All effects, with their names.
-    pub const WORDS: [(Effect, &'static str); 6] = [
+impl Words for Effect {
+    const WORDS: &'static [(Effect, &'static str)] = &[
         (Effect::Preemption, "preemption"),
         (Effect::Roaming, "roaming"),
         (Effect::Sharing, "sharing"),
@@ -89,7 +74,6 @@ pub struct VmSetting {
 
 impl VmSetting {
     /// Creates \[MIOT\]'s guest of 8 vCPUs in a mode.
-    #[must_use]
     pub fn new(mode: Mode) -> VmSetting {
         let without = Vec::new();
         VmSetting { mode, vcpus: 8, threads: None, batching_ns: None, polling_ns: 0, without }
@@ -107,7 +91,6 @@ impl VmSetting {
         }
     }
 
-    /// Returns the queues and I/O threads, if the settings are valid.
     fn served(&self) -> Result<QueueService, BenchError> {
         if !(1..=VCPUS_MAX).contains(&self.vcpus) {
             let vcpus = self.vcpus;
@@ -279,7 +262,8 @@ pub fn run_vm_bench(
     if interrupt.is_set() && seen.iops == 0.0 {
         return Ok(None);
     }
-    let words = |(effect, word)| setting.without.contains(&effect).then_some(word);
+    let words =
+        |(effect, word): &(Effect, &'static str)| setting.without.contains(effect).then_some(*word);
     Ok(Some(VmReport {
         machine: model.name.clone(),
         guest: VmGuest {
@@ -290,7 +274,7 @@ pub fn run_vm_bench(
             numjobs: *processes,
             batching_ns: served.wait_max_ns,
             polling_ns: served.poll_max_ns,
-            without: Effect::WORDS.into_iter().filter_map(words).collect(),
+            without: Effect::WORDS.iter().filter_map(words).collect(),
         },
         work: VmWork {
             drives: drive.to_string(),

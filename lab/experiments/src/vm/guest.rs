@@ -16,10 +16,10 @@ use millrace_machine::Machine;
 use millrace_simulator::Simulated;
 
 use super::costs::charge;
-use super::lock;
 use super::machine::Vm;
 use super::ring::VmRequest;
 use super::vcpu::{IPI, Vcpu};
+use crate::load::threads::lock;
 use crate::load::workload::Offsets;
 use crate::simulation::WindowStep;
 
@@ -36,11 +36,9 @@ pub(super) struct GuestCpu<'a> {
     vm: &'a Vm,
     me: &'a Vcpu,
     process: Option<Process>,
-    /// Completed requests that are not reaped yet.
     done: VecDeque<VmRequest>,
 }
 
-/// Runs vCPU `number` until no process is left.
 pub(super) fn run(vm: &Vm, number: u32) {
     let workload = &vm.plan.workload;
     let process = (number < vm.plan.processes).then(|| Process {
@@ -191,7 +189,6 @@ impl GuestCpu<'_> {
         (0..queues).filter(|queue| bits & (1 << queue) != 0).for_each(|queue| self.drain(queue));
     }
 
-    /// Interrupt handler of a queue.
     fn drain(&mut self, queue: u32) {
         let vm = self.vm;
         let told = vm.rings[queue as usize].take_done(|request| {

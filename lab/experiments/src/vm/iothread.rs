@@ -18,15 +18,16 @@ use millrace_machine::{CpuId, Machine, Stage};
 use millrace_simulator::Simulated;
 
 use super::costs::charge;
-use super::lock;
 use super::machine::{ThreadHandle, Vm};
 use super::memory::GuestMemory;
 use super::ring::{Ring, VmRequest};
 
+use crate::load::threads::lock;
+
 struct Queue {
     number: u32,
     ring: Arc<Ring>,
-    /// Number of requests taken off the ring so far. `done` is the number put on the used ring.
+    /// Number of requests taken off the ring so far. `used` is the number put on the used ring.
     taken: u64,
     used: u64,
     published: u64,
@@ -58,7 +59,6 @@ pub(super) struct IoThreadState<'a> {
     channel: Channel<Simulated>,
     pace: BatchPacer,
     polling: Polling,
-    /// Requests in the channel, by user data.
     requests: Vec<(u32, VmRequest)>,
     free: Vec<usize>,
     bios: Vec<Bio>,

@@ -13,9 +13,10 @@ use super::memory::GuestMemory;
 use super::ring::Ring;
 use super::spinlock::PauseLoop;
 use super::vcpu::{Cores, Vcpu};
-use super::{Counts, VmCosts, VmPlan, lock};
+use super::{Counts, VmCosts, VmPlan};
 use crate::filter::FilteredDriver;
 use crate::load::bench::{BenchError, Interrupt};
+use crate::load::threads::lock;
 use crate::simulation::{PollerDriver, Window};
 
 #[derive(Debug, Default)]
@@ -43,7 +44,6 @@ pub(super) struct Vm {
     /// Fixed cost of a submission in nanoseconds: the system calls of the submission and of reaping
     /// its completions.
     pub(super) turn_ns: u64,
-    /// Size of the drive.
     pub(super) bytes: u64,
     pub(super) volume: Arc<Volume<Simulated>>,
     pub(super) vcpus: Vec<Vcpu>,
@@ -141,7 +141,6 @@ fn turn_ns(model: &Model, costs: &VmCosts) -> u64 {
     (bodies_ns + 4.0 * model.threads.system_call.ns).round() as u64
 }
 
-/// Handle through which other threads reach an I/O thread.
 pub(super) struct ThreadHandle {
     pub(super) cpu: u32,
     pub(super) bell: Arc<Doorbell<Simulated>>,

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use millrace_machine::{Machine, Order, Parker, Word};
 use millrace_simulator::Simulated;
 
-use super::lock;
+use crate::load::threads::lock;
 
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
@@ -26,7 +26,6 @@ const LOOKUPS: u32 = 6;
 /// Look-ups for each further page: an entry of the indirect table and a buffer.
 const PAGE_LOOKUPS: u32 = 2;
 
-/// A glibc mutex with its waiters.
 struct Futex {
     word: SimWord,
     waiting: Mutex<VecDeque<(u64, SimParker)>>,

@@ -14,12 +14,12 @@ use millrace_block::Op;
 use millrace_machine::{Line, Machine, Order, Word};
 use millrace_simulator::Simulated;
 
-use super::lock;
 use super::spinlock::{GuestLock, LockSeen, PauseLoop};
+
+use crate::load::threads::lock;
 
 /// Number of slots of a ring, as in QEMU's virtio-blk of 2014.
 const SLOTS: u32 = 128;
-/// Entries of the used ring per cache line.
 const USED_PER_LINE: u32 = 8;
 
 type SimLine = <Simulated as Machine>::Line<[u8; 64]>;
@@ -35,7 +35,6 @@ pub(super) struct VmRequest {
     pub(super) start_ns: u64,
 }
 
-/// State of the driver's side, under its lock.
 #[derive(Debug)]
 pub(super) struct DriverSide {
     free: Vec<u32>,

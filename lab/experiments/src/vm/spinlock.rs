@@ -17,12 +17,12 @@ use millrace_machine::{Lock, Machine, Meter, Order, Word};
 use millrace_simulator::{Cost, SimGuard, Simulated};
 
 use super::costs::charge;
-use super::lock;
+
+use crate::load::threads::lock;
 
 type SimLock<T> = <Simulated as Machine>::Lock<T>;
 type SimWord = <Simulated as Machine>::Word;
 
-/// Adds one to the next ticket.
 const TICKET: u64 = 1 << 32;
 /// Wait for the lock, in nanoseconds, after which its holder must have been preempted, because work
 /// under the lock takes only microseconds.
@@ -63,7 +63,6 @@ pub(super) enum GuestLock<T: Send> {
     Left(SimLock<T>),
 }
 
-/// A ticket lock built from words.
 pub(super) struct TicketLock<T> {
     word: SimWord,
     value: Mutex<T>,
@@ -154,7 +153,6 @@ impl<T: Send> TicketLock<T> {
     }
 }
 
-/// Keeps a [`GuestLock`] locked until dropped.
 pub(super) enum GuestGuard<'a, T: Send> {
     Left(SimGuard<'a, T>),
     Preempted {

@@ -12,8 +12,9 @@ use std::sync::Mutex;
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 use millrace_simulator::{Model, Simulated};
 
-use super::lock;
 use super::ring::VmRequest;
+
+use crate::load::threads::lock;
 
 /// Interrupt bit of IPIs; lower bits are queues.
 pub(super) const IPI: u64 = 1 << 63;

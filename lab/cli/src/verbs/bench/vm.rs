@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_console::words::{size, size_text};
 use millrace_console::{Grid, ProgressBar, Side};
+use millrace_drives::Words;
 use millrace_experiments::simulation::{Length, machine, run_rows};
 use millrace_experiments::vm::{Mode, VmBench, VmReport, run_vm_bench};
 use millrace_experiments::{Interrupt, Workload};

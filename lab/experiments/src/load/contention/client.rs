@@ -14,7 +14,6 @@ use millrace_machine::{Machine, Stage};
 use super::{Client, ContentionPlan};
 use crate::load::workload::{Offsets, Workload};
 
-/// Times of a run, by its machine's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunTimes {
     pub(super) start_ns: u64,
@@ -35,7 +34,6 @@ pub(super) struct Tally {
     pub(super) latency: Snapshot,
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
-    /// Number of I/Os completed in each step of the series.
     pub(super) series: Vec<u64>,
     /// Completion time of each I/O since the start of the run, in nanoseconds, if the run keeps
     /// these times.
@@ -54,7 +52,7 @@ pub(super) struct Contender<'a, M: Machine> {
     moments: RunTimes,
     cost: CostModel,
     sectors: u32,
-    /// Pause after a completion, in nanoseconds. `pause_until_ns` is the end of the current pause.
+    /// Pause after a completion, in nanoseconds. `pauses_until_ns` is the end of the current pause.
     thinktime_ns: u64,
     pauses_until_ns: u64,
     offsets: Offsets,

@@ -114,13 +114,11 @@ impl ContentionReport {
     }
 
     /// Returns the row of the client with this name.
-    #[must_use]
     pub fn client(&self, name: &str) -> Option<&ClientRow> {
         self.clients.iter().find(|row| row.name == name)
     }
 
     /// Returns the number of I/Os that failed.
-    #[must_use]
     pub fn errors(&self) -> u64 {
         self.clients.iter().map(|row| row.failed.errors).sum()
     }
@@ -155,7 +153,6 @@ fn row_of(plan: &ContentionPlan, client: &Client, tally: &Tally) -> ClientRow {
 
 /// Returns Jain's index of fairness, 1 for no values or zeroes. Source: Jain, Chiu, Hawe, "A
 /// quantitative measure of fairness", DEC-TR-301, 1984.
-#[must_use]
 pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum, squares) =
         values.fold((0.0, 0.0, 0.0), |(n, sum, squares), x| (n + 1.0, sum + x, squares + x * x));

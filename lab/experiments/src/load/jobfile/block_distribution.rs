@@ -113,7 +113,6 @@ enum Kind {
 }
 
 impl BlockSequence {
-    /// Creates a generator of `blocks` blocks, 1 or more.
     pub(super) fn new(of: Distribution, blocks: u64, random: &mut SplitMix64) -> BlockSequence {
         let mut at = |center: Option<f64>| match center {
             Some(center) => (center * blocks as f64) as u64 % blocks,

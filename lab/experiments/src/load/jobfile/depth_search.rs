@@ -12,7 +12,6 @@
 /// `latency_run`.
 const PROBE_WINDOWS: u32 = 10;
 
-/// Values of a job's `latency_*` words.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LatencyTarget {
     /// Largest completion latency that meets the target, in nanoseconds.
@@ -28,7 +27,6 @@ pub(super) struct LatencyTarget {
 #[derive(Debug)]
 pub(super) struct DepthSearch {
     target: LatencyTarget,
-    /// Depth of the current window.
     depth: u32,
     /// Largest depth that met the target; 0 if none has met it yet.
     good: u32,

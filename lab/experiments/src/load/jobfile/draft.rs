@@ -77,7 +77,6 @@ fn pairs(entries: &[Entry]) -> Vec<(String, String)> {
     entries.iter().map(|entry| (entry.word.clone(), entry.value.clone())).collect()
 }
 
-/// Returns the job of a section, and the words in it that have no meaning here.
 fn job(section: &Section) -> Result<(JobSpec, Vec<String>), JobFileError> {
     let mut draft = Draft::new(section);
     // `kb_base` also applies to sizes that are written before it.

@@ -14,7 +14,6 @@ use super::spec::Flow;
 /// Minimum time in nanoseconds after which a job that is ahead checks again.
 const LOOK_NS: u64 = 20_000;
 
-/// Groups of jobs by `flow_id`, with their I/Os and weights.
 #[derive(Debug, Default)]
 pub(super) struct FlowGroups(BTreeMap<u64, FlowGroup>);
 

@@ -18,7 +18,6 @@ pub(super) enum FlushAccounting {
     No,
 }
 
-/// Largest size in bytes of idle buffers of any job.
 const IDLE_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +36,6 @@ pub(super) struct Slots {
     /// Slots that were submitted since the last flush of the channel.
     pub(super) batch: Vec<u32>,
     pub(super) idle: Vec<Bio>,
-    /// Largest size of the idle buffers in bytes.
     idle_bytes_max: usize,
     random: SplitMix64,
 }

@@ -107,7 +107,6 @@ impl Worker<'_> {
         Some(JobStep::Wait(until_ns))
     }
 
-    /// Draws the next I/O; returns false if there are no more.
     fn draw(&mut self) -> bool {
         let (span, job) = (self.setting.span, self.setting.job);
         if self.at.has_drawn_all {

@@ -1,8 +1,7 @@
 //! Reports with fio's keys, so that fio's own tools read them.
 //!
 //! The names and types are those of `fio --output-format=json`, and with `json+` also the bins of
-//! latencies. Keys without a counterpart in millrace are left out; `disk_util` is empty. The
-//! command line calls this file.
+//! latencies. Keys without a counterpart in millrace are left out; `disk_util` is empty.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -29,12 +28,10 @@ pub enum JobDetail {
 
 struct TimesForm<'a> {
     detail: JobDetail,
-    /// Percentiles to report, in rising order.
     percents: &'a [f64],
 }
 
 /// Returns the report of a run, as fio would report it.
-#[must_use]
 pub fn report(file: &JobFile, reports: &[JobReport], detail: JobDetail) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let jobs: Vec<Value> = reports.iter().map(|one| job(file, one, detail)).collect();

@@ -2,14 +2,11 @@
 //!
 //! This file handles comments, `[section]` heads, `include`, and the expansion of `${NAME}` and of
 //! fio's variables `$pagesize`, `$mb_memory` and `$ncpus`. It does not know the meaning of any
-//! option. Limits: 1 MiB for a file, 16 nested includes, and 4096 sections. `draft` calls this
-//! file.
+//! option. Limits: 1 MiB for a file, 16 nested includes, and 4096 sections.
 
 use std::fmt;
 
-/// Largest size of one job file or included file, in bytes.
 const FILE_MAX: usize = 1 << 20;
-/// Largest depth of nested includes.
 const DEPTH_MAX: usize = 16;
 /// Largest number of options in all sections. An option of `global` counts once for each job that
 /// inherits it.
@@ -74,9 +71,6 @@ pub(super) struct Section {
 /// Source of a job file's external inputs: other files, and variables.
 pub trait Includes {
     /// Returns the bytes of an included file.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     fn file(&self, name: &str) -> std::io::Result<Vec<u8>>;
 
     /// Returns the value of `${name}`; `None` if the variable is not set.

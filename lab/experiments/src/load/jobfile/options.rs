@@ -15,12 +15,10 @@ pub(super) struct Refused {
     remedy: &'static str,
 }
 
-/// Returns a refused option that the user must remove.
 const fn without(word: &'static str, plain: &'static str) -> Refused {
     Refused { word, plain, remedy: "remove this option" }
 }
 
-/// Returns a refused option with advice on a replacement.
 const fn instead(word: &'static str, plain: &'static str, remedy: &'static str) -> Refused {
     Refused { word, plain, remedy }
 }

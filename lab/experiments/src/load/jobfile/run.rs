@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, Stamp, Volume};
 use millrace_drives::memory_bytes;
-use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_machine::{CpuId, Machine, Native};
 use millrace_random::SplitMix64;
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
@@ -27,6 +27,7 @@ use super::value::Amount;
 use super::worker::{Setting, Worker};
 use crate::load::bench::{BenchError, Interrupt, Progress, check_writable};
 use crate::load::drain_barrier::{DrainBarrier, serve_while};
+use crate::load::threads::join_all;
 
 /// Settings of a run of jobs.
 #[derive(Debug, Clone, Default)]
@@ -71,7 +72,6 @@ struct PhaseState {
     running: Vec<AtomicU32>,
 }
 
-/// Guard that counts a clone as running until it is dropped.
 struct RunningClone<'a>(&'a AtomicU32);
 
 impl Drop for RunningClone<'_> {
@@ -98,7 +98,6 @@ impl PhaseState {
         }
     }
 
-    /// Returns true if the job must wait for a job above it, by `wait_for`.
     fn must_wait(&self, job: usize) -> bool {
         let Some(awaited) = &self.file.jobs[job].crowd.wait_for else { return false };
         let mut above = self.file.jobs[..job].iter().zip(&self.running);
@@ -215,7 +214,6 @@ fn check(file: &JobFile, volumes: &[Vec<Arc<Volume<Native>>>]) -> Result<(), Ben
     Ok(())
 }
 
-/// Returns the volume of a clone: its own, or the volume of all clones.
 fn volume_of(volumes: &[Arc<Volume<Native>>], clone: u32) -> &Arc<Volume<Native>> {
     &volumes[clone as usize % volumes.len()]
 }
@@ -316,16 +314,11 @@ fn run_phase(
     let threads: Vec<_> = phase.iter().map(spawn).collect();
     drop(sender);
     let mut ended = watch(file, phase, &receiver, progress);
-    let mut whole = true;
-    threads.into_iter().for_each(|thread| whole &= thread.join());
-    if !whole {
-        return Err(BenchError::Panicked);
-    }
+    join_all(threads)?;
     ended.sort_by_key(|(instance, _)| instance.number);
     ended.into_iter().map(|(instance, result)| Ok((instance, result?))).collect()
 }
 
-/// Collects the results of a phase until its last thread has ended, and reports progress.
 fn watch(
     file: &JobFile,
     phase: &[Instance],

@@ -103,7 +103,6 @@ impl Source {
         used.map(|direction| self.shape.sizes[direction].least()).min().unwrap_or(1)
     }
 
-    /// Draws a direction, by the percentage of reads.
     pub(super) fn direction(&mut self) -> usize {
         if self.kind.has[READ] && self.kind.has[WRITE] {
             let is_read = self.random[0].below(100) < self.shape.read_percent.into();

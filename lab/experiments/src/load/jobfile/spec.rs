@@ -44,7 +44,6 @@ pub struct JobSpec {
     pub(super) flow: IssueRules,
     pub(super) span: Span,
     pub(super) crowd: CloneGroup,
-    /// Options of the job's own section, as they were written.
     pub(super) own: Vec<(String, String)>,
     pub(super) place: Place,
 }
@@ -127,7 +126,6 @@ pub(super) struct Verify {
     pub(super) read_back: bool,
 }
 
-/// Region of the job's I/Os, and their number.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Region {
     pub(super) size: Option<Amount>,
@@ -146,7 +144,6 @@ pub(super) struct Region {
 pub(super) struct IssueRules {
     pub(super) iodepth: u32,
     pub(super) batch: Option<u32>,
-    /// Limits of bytes and I/Os a second for each direction.
     pub(super) rate: [Option<u64>; 3],
     pub(super) rate_iops: [Option<u64>; 3],
     pub(super) poisson: bool,
@@ -192,20 +189,17 @@ pub(super) struct CloneGroup {
     pub(super) group_reporting: bool,
     /// CPUs that are assigned to clones in turn; empty means any CPU.
     pub(super) cpus: Vec<u32>,
-    /// Name of the job that must end before this job begins.
     pub(super) wait_for: Option<String>,
 }
 
 impl JobSpec {
     /// Returns the number of clones of the job that run at the same time.
-    #[must_use]
     pub fn numjobs(&self) -> u32 {
         self.crowd.numjobs
     }
 
     /// Returns the file or device of one of the job's clones. As in fio, each clone has a file of
     /// its own if the job names no file.
-    #[must_use]
     pub fn filename_of(&self, clone: u32) -> String {
         let own = || format!("{}.{clone}.0", self.name);
         let name = self.filename.clone().unwrap_or_else(own);
@@ -216,7 +210,6 @@ impl JobSpec {
     }
 
     /// Returns true if the job goes on to the end of its device (`fill_device`).
-    #[must_use]
     pub fn fills_device(&self) -> bool {
         self.region.fill
     }
@@ -232,7 +225,6 @@ impl JobSpec {
 
     /// Returns the size that the job's file must have in bytes; `None` if the size depends on the
     /// file.
-    #[must_use]
     pub fn file_bytes(&self) -> Option<u64> {
         let bytes = |amount: Option<Amount>| match amount {
             Some(Amount::Bytes(bytes)) => Some(bytes),
@@ -254,13 +246,11 @@ impl JobSpec {
     }
 
     /// Returns the file and line where the job begins.
-    #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
     /// Returns true if the job's own thread does each I/O and waits for its end.
-    #[must_use]
     pub fn is_inline(&self) -> bool {
         match self.access.engine {
             Engine::Sync => true,
@@ -276,26 +266,22 @@ impl JobSpec {
     }
 
     /// Returns the percentiles in the job's report.
-    #[must_use]
     pub fn percentiles(&self) -> Option<&[f64]> {
         self.percentiles.as_deref()
     }
 
     /// Returns the advice to the page cache about the job's reads.
-    #[must_use]
     pub fn advice(&self) -> Advice {
         let of_kind = if self.kind.random { Advice::Random } else { Advice::Sequential };
         self.access.advice.unwrap_or(of_kind)
     }
 
     /// Returns true if the job reads.
-    #[must_use]
     pub fn reads_data(&self) -> bool {
         self.kind.has[0]
     }
 
     /// Returns true if the job writes or trims.
-    #[must_use]
     pub fn changes_data(&self) -> bool {
         self.kind.has[1] || self.kind.has[2]
     }

@@ -37,13 +37,11 @@ pub struct JobTimes {
 
 impl JobLine {
     /// Returns the number of I/Os per second.
-    #[must_use]
     pub fn iops(&self) -> f64 {
         self.ios as f64 * 1e9 / self.runtime_ns.max(1) as f64
     }
 
     /// Returns the number of bytes per second.
-    #[must_use]
     pub fn bytes_per_s(&self) -> f64 {
         self.bytes as f64 * 1e9 / self.runtime_ns.max(1) as f64
     }
@@ -51,7 +49,6 @@ impl JobLine {
 
 impl JobReport {
     /// Returns a line for each kind of operation that the job did, or one line without I/Os.
-    #[must_use]
     pub fn lines(&self, file: &JobFile) -> Vec<JobLine> {
         let tally = &self.tally;
         let percents = file.jobs[self.job].percentiles().unwrap_or_default();
@@ -89,26 +86,22 @@ impl JobReport {
     }
 
     /// Returns the number of I/Os that failed plus the number of blocks that failed verification.
-    #[must_use]
     pub fn errors(&self) -> u64 {
         self.tally.errors
     }
 
     /// Returns the text of the first error.
-    #[must_use]
     pub fn first_error(&self) -> Option<&str> {
         self.tally.first_error.as_deref()
     }
 
     /// Returns the largest queue depth that met `latency_target` (for several jobs, the smallest of
     /// their results), and whether the search had ended.
-    #[must_use]
     pub fn depth_found(&self) -> Option<(u32, bool)> {
         self.tally.depth_found
     }
 
     /// Returns the number of blocks that passed verification.
-    #[must_use]
     pub fn verified(&self) -> u64 {
         self.tally.verified
     }

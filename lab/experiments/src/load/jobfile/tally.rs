@@ -4,9 +4,7 @@
 //! up. Like fio's, the histogram has 64 buckets for each power of two, so percentiles are accurate
 //! to 1/128.
 
-/// Number of histogram buckets for each power of two.
 const OCTAVE: u64 = 64;
-/// Total number of histogram buckets.
 const BUCKETS: usize = 64 * 59;
 
 /// Minimum, maximum, mean and standard deviation of a series of values. Holds exact sums, because a
@@ -58,7 +56,6 @@ impl Spread {
     }
 }
 
-/// Histogram: number of values in each bucket of about the same size.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Buckets(Vec<u64>);
 
@@ -148,7 +145,6 @@ pub(super) struct DirectionTally {
 }
 
 impl DirectionTally {
-    /// Takes a sample at the end of about half a second.
     pub(super) fn sample(&mut self, length_ns: u64) {
         let (bytes, ios) = (self.bytes - self.since.0, self.ios - self.since.1);
         if bytes > 0 {
@@ -202,7 +198,6 @@ pub(super) struct Tally {
     pub(super) depth_found: Option<(u32, bool)>,
 }
 
-/// Resources that a thread used, as the operating system counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Usage {
     pub(crate) user_us: u64,

@@ -5,7 +5,6 @@
 //! 3.33: with `kb_base=1024` (the default) `k`, `kb` and `ki` are 1024 and `kib` is 1000; with
 //! `kb_base=1000`, `k`, `kb` and `ki` are 1000 and `kib` is 1024. `words` and `draft` call them.
 
-/// Number of bytes, or percentage of the size of a file or device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Amount {
     Bytes(u64),

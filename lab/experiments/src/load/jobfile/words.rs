@@ -264,7 +264,6 @@ fn verifies(value: &str) -> Result<bool, String> {
     }
 }
 
-/// Sets a value.
 fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     *place = value?;
     Ok(())

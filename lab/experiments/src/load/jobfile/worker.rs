@@ -23,7 +23,6 @@ use super::tally::{Tally, Usage, level};
 use crate::load::bench::{Interrupt, thread_usage};
 use crate::load::verify::{self, WrittenBlocks};
 
-/// Length of a bandwidth sample in nanoseconds.
 const SAMPLE_NS: u64 = 500_000_000;
 /// Interval in nanoseconds at which a waiting job checks for an interrupt.
 const LOOK_NS: u64 = 50_000_000;
@@ -36,7 +35,6 @@ pub(super) struct Setting<'a> {
     pub(super) job: &'a JobSpec,
     pub(super) span: Span,
     pub(super) cached: Option<CachedRange>,
-    /// Number of the clone among the job's clones.
     pub(super) clone: u64,
     /// Number added to the seed if every run must be different.
     pub(super) salt: u64,
@@ -352,7 +350,6 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Does a flush after all I/Os, which is not counted.
     fn end_flush(&mut self) -> Result<(), Error> {
         while !self.submit(None, FlushAccounting::No, Native::now()) {
             self.sleep(0)?;

@@ -1,5 +1,7 @@
 //! Searches servers' disks for data: block status reports ranges of zeroes, and samples of the
 //! other ranges are read.
+//!
+//! Benchmarks close the connection afterwards; a replay goes on with the same connection.
 
 use std::ops::Range;
 use std::path::Path;

@@ -2,7 +2,6 @@
 //! locks, from a row's statistics.
 //!
 //! The table names a call site in millrace's source after the kernel function that it models.
-//! ols02.rs calls this file.
 
 use millrace_trace::LockLine;
 

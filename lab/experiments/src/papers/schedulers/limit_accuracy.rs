@@ -8,7 +8,6 @@ use millrace_block::GroupLimits;
 use super::Point;
 use crate::papers::Results;
 
-/// Longest time window in which the rate is checked.
 const WINDOW_NS: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq)]

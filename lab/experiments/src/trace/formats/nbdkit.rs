@@ -92,7 +92,6 @@ impl NbdkitLog {
     }
 }
 
-/// Device name of an export without a name.
 const DEFAULT_EXPORT: &str = "nbd";
 
 /// Returns the value of `name=value` among a line's arguments.

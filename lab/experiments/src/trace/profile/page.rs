@@ -20,7 +20,6 @@ impl TraceProfile {
     }
 
     /// Returns the tables as text for a terminal.
-    #[must_use]
     pub fn text(&self, devices: &[String]) -> String {
         Page { tables: self.tables(devices), ..Page::default() }.text()
     }
@@ -134,7 +133,6 @@ impl TraceProfile {
         DataTable::new(("workload", "Workload"), "", ["of all I/Os", "value"], rows)
     }
 
-    /// Builds the table of operations, with latencies where the trace has them.
     fn mix(&self) -> DataTable {
         let mut head = vec!["op", "I/Os", "share", "bytes", "mean size", "FUA"];
         if self.has_latency() {
@@ -216,7 +214,6 @@ fn share(part: u64, all: u64) -> String {
     if all == 0 { "-".into() } else { format!("{:.1} %", part as f64 / all as f64 * 100.0) }
 }
 
-/// Formats a number of bytes with a binary prefix.
 fn bytes(bytes: f64) -> String {
     let prefixes = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut scaled = bytes;

@@ -14,7 +14,6 @@ pub(super) const PAGE_BYTES: u64 = 4_096;
 /// Number of hash bits that select the register.
 const CHOOSING: u32 = 14;
 const REGISTERS: usize = 1 << CHOOSING;
-/// Largest value of a register.
 const RANK_MAX: usize = 65 - CHOOSING as usize;
 
 #[derive(Debug, Clone)]

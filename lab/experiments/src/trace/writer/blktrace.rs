@@ -62,7 +62,6 @@ impl BlktraceEvents {
         out.write_all(text.as_bytes())
     }
 
-    /// Writes the completions due until a time.
     fn answers(&mut self, out: &mut dyn Write, until_ns: u64) -> io::Result<()> {
         while self.flying.peek().is_some_and(|Reverse(answer)| answer.0 <= until_ns) {
             let Some(Reverse(answer)) = self.flying.pop() else { break };

@@ -11,7 +11,6 @@ use millrace_block::Op;
 use crate::trace::TraceIo;
 
 pub(in crate::trace) trait FormatWriter {
-    /// Writes one I/O; `device` is its device's name.
     fn io(
         &mut self,
         out: &mut dyn Write,
@@ -26,7 +25,6 @@ pub(in crate::trace) trait FormatWriter {
 
 #[derive(Debug, Default)]
 pub(in crate::trace) struct OmittedFields {
-    /// I/Os left out, by operation.
     pub(super) ios: [u64; millrace_block::OPS],
     pub(super) zeroes: u64,
     pub(super) fua: u64,

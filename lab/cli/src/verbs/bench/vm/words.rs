@@ -4,7 +4,7 @@
 
 use clap::Args;
 use millrace_console::words::duration_ns;
-use millrace_drives::nearest;
+use millrace_drives::{Words, nearest};
 use millrace_experiments::vm::{Effect, Mode, VmSetting};
 
 use crate::verbs::bench::row_flags::rows_only;
