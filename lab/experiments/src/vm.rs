@@ -25,8 +25,6 @@ mod vcpu;
 use millrace_drives::Spec;
 use millrace_simulator::Model;
 
-use serde::Deserialize;
-
 use crate::load::workload::Workload;
 use crate::simulation::Length;
 
@@ -81,42 +79,6 @@ impl QueueService {
     }
 }
 
-/// Effects of the host that can be switched off, to measure each of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Effects {
-    /// The host may preempt a vCPU that holds, or waits for, a lock of the guest.
-    pub(crate) preemption: bool,
-    /// vCPUs, and a single I/O thread, may wake on idle CPUs.
-    pub(crate) roaming: bool,
-    /// CPUs of a core share its execution units; otherwise each CPU is a core.
-    pub(crate) sharing: bool,
-    /// Workload-aware batching waits no longer than the time of the system calls that it could
-    /// save.
-    pub(crate) bound: bool,
-    /// All I/O threads share one map of the guest's memory, under one mutex.
-    pub(crate) translation: bool,
-    /// QEMU decides about an interrupt after each request, not once for all completions.
-    pub(crate) signals: bool,
-}
-
-impl Effects {
-    pub(crate) const ALL: Effects = Effects {
-        preemption: true,
-        roaming: true,
-        sharing: true,
-        bound: true,
-        translation: true,
-        signals: true,
-    };
-}
-
-impl Default for Effects {
-    fn default() -> Effects {
-        Effects::ALL
-    }
-}
-
 #[derive(Debug, Clone)]
 pub(crate) struct VmPlan {
     /// Number of vCPUs, placed one per core first, then on the siblings.
@@ -124,12 +86,19 @@ pub(crate) struct VmPlan {
     /// Number of submitting processes; process p runs on vCPU p.
     pub(crate) processes: u32,
     pub(crate) served: QueueService,
-    pub(crate) effects: Effects,
+    /// Effects of the host that the simulation leaves out, to measure each of them.
+    pub(crate) without: Vec<Effect>,
     pub(crate) workload: Workload,
     /// Drive of the guest, and whether it interrupts.
     pub(crate) drive: Spec,
     pub(crate) interrupts: bool,
     pub(crate) length: Length,
+}
+
+impl VmPlan {
+    fn has(&self, effect: Effect) -> bool {
+        !self.without.contains(&effect)
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 
 use millrace_block::baseline::Stack;
 use millrace_block::{Layout, Spread, Stamp};
+use millrace_drives::Words;
 use millrace_simulator::Model;
 use serde::Deserialize;
 use toml::Table;
@@ -18,7 +19,7 @@ use crate::load::bench::BenchError;
 use crate::load::workload::{Rw, Workload};
 use crate::papers::{self, Mechanism, Paper, Results, machine_table};
 use crate::simulation::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_simulated};
-use crate::vm::{Effects, Mode, QueueService, VmCosts, VmPlan, VmResult, WAIT_MAX_NS, run_vm};
+use crate::vm::{Effect, Mode, QueueService, VmCosts, VmPlan, VmResult, WAIT_MAX_NS, run_vm};
 
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/msst15.toml")));
@@ -65,7 +66,7 @@ enum Place {
     Miot,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {
     device: Device,
@@ -87,9 +88,9 @@ struct Point {
     /// with the paper.
     #[serde(default = "once")]
     dearer: u32,
-    /// Effects of the host that are on; all of them in every point that is compared with the paper.
+    /// Effects of the host that are off; none in every point that is compared with the paper.
     #[serde(default)]
-    effects: Effects,
+    without: Vec<Effect>,
 }
 
 fn vcpus() -> u32 {
@@ -126,7 +127,7 @@ impl Point {
             vcpus: self.vcpus,
             processes: self.processes,
             served: self.served(mode),
-            effects: self.effects,
+            without: self.without.clone(),
             workload: self.workload(seed),
             drive: self.drive().parse().expect("the drive's spec must be valid"),
             interrupts: self.device == Device::Nvme,
@@ -177,14 +178,8 @@ impl papers::Point for Point {
     }
 
     fn without(mut self, mechanism: Mechanism) -> Point {
-        match mechanism {
-            Mechanism::Preemption => self.effects.preemption = false,
-            Mechanism::Roaming => self.effects.roaming = false,
-            Mechanism::Bound => self.effects.bound = false,
-            Mechanism::Translation => self.effects.translation = false,
-            Mechanism::Signals => self.effects.signals = false,
-            _ => {}
-        }
+        let own = Self::OWN.contains(&mechanism);
+        self.without.extend(Effect::from_word(mechanism.word()).filter(|_| own));
         self
     }
 

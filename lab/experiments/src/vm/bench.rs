@@ -6,9 +6,9 @@
 
 use millrace_drives::{Spec, Words};
 use millrace_simulator::Model;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Effects, QueueService, VmCosts, VmPlan, VmResult, run_vm_until};
+use super::{QueueService, VmCosts, VmPlan, VmResult, run_vm_until};
 use crate::load::bench::{BenchError, Interrupt};
 use crate::load::workload::Workload;
 use crate::simulation::Length;
@@ -33,13 +33,21 @@ impl Words for Mode {
 }
 
 /// An effect of the host that can be switched off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Effect {
+    /// The host may preempt a vCPU that holds, or waits for, a lock of the guest.
     Preemption,
+    /// vCPUs, and a single I/O thread, may wake on idle CPUs.
     Roaming,
+    /// CPUs of a core share its execution units; otherwise each CPU is a core.
     Sharing,
+    /// Workload-aware batching waits no longer than the time of the system calls that it could
+    /// save.
     Bound,
+    /// All I/O threads share one map of the guest's memory, under one mutex.
     Translation,
+    /// QEMU decides about an interrupt after each request, not once for all completions.
     Signals,
 }
 
@@ -77,18 +85,6 @@ impl VmSetting {
     pub fn new(mode: Mode) -> VmSetting {
         let without = Vec::new();
         VmSetting { mode, vcpus: 8, threads: None, batching_ns: None, polling_ns: 0, without }
-    }
-
-    fn effects(&self) -> Effects {
-        let on = |effect| !self.without.contains(&effect);
-        Effects {
-            preemption: on(Effect::Preemption),
-            roaming: on(Effect::Roaming),
-            sharing: on(Effect::Sharing),
-            bound: on(Effect::Bound),
-            translation: on(Effect::Translation),
-            signals: on(Effect::Signals),
-        }
     }
 
     fn served(&self) -> Result<QueueService, BenchError> {
@@ -252,7 +248,7 @@ pub fn run_vm_bench(
         vcpus: setting.vcpus,
         processes: *processes,
         served,
-        effects: setting.effects(),
+        without: setting.without.clone(),
         workload: *workload,
         drive: drive.clone(),
         interrupts: drive.driver == "model",

@@ -15,6 +15,7 @@ use millrace_block::Op;
 use millrace_machine::Machine;
 use millrace_simulator::Simulated;
 
+use super::Effect;
 use super::costs::charge;
 use super::machine::Vm;
 use super::ring::VmRequest;
@@ -52,7 +53,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         waits_since_ns: None,
     });
     let me = &vm.vcpus[number as usize];
-    if vm.plan.effects.roaming {
+    if vm.plan.has(Effect::Roaming) {
         Simulated::roam();
     }
     GuestCpu { vm, me, process, done: VecDeque::new() }.run();

@@ -17,6 +17,7 @@ use millrace_exports::vhost::polling::Polling;
 use millrace_machine::{CpuId, Machine, Stage};
 use millrace_simulator::Simulated;
 
+use super::Effect;
 use super::costs::charge;
 use super::machine::{ThreadHandle, Vm};
 use super::memory::GuestMemory;
@@ -70,7 +71,7 @@ pub(super) struct IoThreadState<'a> {
 pub(super) fn run(vm: &Vm, number: u32) {
     let served = vm.plan.served;
     let handle = &vm.handles[number as usize];
-    if vm.plan.effects.roaming && served.threads == 1 {
+    if vm.plan.has(Effect::Roaming) && served.threads == 1 {
         Simulated::roam();
     }
     let queue = |queue: u32| Queue {
@@ -272,7 +273,7 @@ impl IoThreadState<'_> {
             let queue = queue.expect("the request came from one of these queues");
             queue.ring.push_used(request, queue.used);
             queue.used += 1;
-            if self.vm.plan.effects.signals && queue.shows_done() {
+            if self.vm.plan.has(Effect::Signals) && queue.shows_done() {
                 self.signal(number);
             }
         }

@@ -13,7 +13,7 @@ use super::memory::GuestMemory;
 use super::ring::Ring;
 use super::spinlock::PauseLoop;
 use super::vcpu::{Cores, Vcpu};
-use super::{Counts, VmCosts, VmPlan};
+use super::{Counts, Effect, VmCosts, VmPlan};
 use crate::filter::FilteredDriver;
 use crate::load::bench::{BenchError, Interrupt};
 use crate::load::threads::lock;
@@ -72,13 +72,13 @@ impl Vm {
         let volume = Volume::new("vm", Layout::Linear, disks)?;
         let served = plan.served;
         let place = |number| cpu_of(model, number);
-        let pause = plan.effects.preemption.then(|| PauseLoop {
+        let pause = plan.has(Effect::Preemption).then(|| PauseLoop {
             window: costs.exits.pause_window.clone(),
             exit: costs.exits.pause.clone(),
         });
         Ok(Vm {
             costs: costs.clone(),
-            turn_ns: match plan.effects.bound {
+            turn_ns: match plan.has(Effect::Bound) {
                 true => turn_ns(model, costs),
                 false => served.wait_max_ns,
             },
@@ -91,7 +91,7 @@ impl Vm {
                 .map(|thread| ThreadHandle::new(served.thread_cpu(thread, model)))
                 .collect(),
             cores: Cores::new(model),
-            memory: (0..if plan.effects.translation { 1 } else { served.threads })
+            memory: (0..if plan.has(Effect::Translation) { 1 } else { served.threads })
                 .map(|_| GuestMemory::new())
                 .collect(),
             window: Window::new(plan.length, plan.processes, plan.workload.iodepth)

@@ -10,7 +10,7 @@ use millrace_machine::{CpuId, Machine, Thread};
 use millrace_simulator::{Model, Report, Simulated};
 
 use super::machine::Vm;
-use super::{Counts, LockSeen, VmCosts, VmPlan, guest, iothread};
+use super::{Counts, Effect, LockSeen, VmCosts, VmPlan, guest, iothread};
 use crate::load::bench::{BenchError, Interrupt};
 use crate::load::threads::{lock, simulate};
 
@@ -54,7 +54,7 @@ pub(crate) fn run_vm_until(
 
 fn with_effects(model: &Model, plan: &VmPlan) -> Model {
     let mut model = model.clone();
-    if !plan.effects.sharing {
+    if !plan.has(Effect::Sharing) {
         share_nothing(&mut model);
     }
     model
@@ -111,7 +111,7 @@ fn seen(vm: &Vm, report: &Report) -> VmResult {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Effects, QueueService};
+    use super::super::QueueService;
     use super::*;
     use crate::load::workload::{Rw, Workload};
     use crate::simulation::{Length, machine};
@@ -126,7 +126,7 @@ mod tests {
             vcpus: 8,
             processes,
             served,
-            effects: Effects::ALL,
+            without: Vec::new(),
             workload: Workload {
                 rw: Rw::RandRead,
                 bs_bytes: 4096,

@@ -262,7 +262,7 @@ fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
 
 /// Describes a job in an error message.
 fn writer_of(job: &JobSpec) -> String {
-    format!("job {} ({})", job.name, job.place())
+    format!("job {} ({})", job.name, job.place)
 }
 
 fn open(args: &BenchArgs, drives: &[Spec], options: &VolumeOptions) -> Result<Arc<Volume>> {
@@ -319,7 +319,7 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> R
         bail!(
             "{}: job {}: fill_device: {name} is no device, and would fill its file system; give size \
              instead",
-            filler.place(),
+            filler.place,
             filler.name
         );
     }

@@ -57,7 +57,7 @@ fn words(words: &[(String, String)]) -> Value {
 
 fn job(file: &JobFile, report: &JobReport, detail: JobDetail) -> Value {
     let (spec, tally) = (&file.jobs[report.job], &report.tally);
-    let form = &TimesForm { detail, percents: spec.percentiles().unwrap_or(&PERCENTILES) };
+    let form = &TimesForm { detail, percents: spec.percentiles.as_deref().unwrap_or(&PERCENTILES) };
     let share = |us: u64| us as f64 * 1e5 / tally.runtime_ns.max(1) as f64;
     let runtime_ms = tally.runtime_ns / 1_000_000;
     let mut job = json!({

@@ -32,7 +32,7 @@ pub struct JobSpec {
     /// Description of the job by its author.
     pub description: Option<String>,
     /// Percentiles in the job's report; `None` means fio's defaults.
-    pub(super) percentiles: Option<Vec<f64>>,
+    pub percentiles: Option<Vec<f64>>,
     /// File or device that all clones of the job share, if the job names one.
     pub filename: Option<String>,
     pub(super) directory: Option<String>,
@@ -45,7 +45,8 @@ pub struct JobSpec {
     pub(super) span: Span,
     pub(super) crowd: CloneGroup,
     pub(super) own: Vec<(String, String)>,
-    pub(super) place: Place,
+    /// File and line where the job begins.
+    pub place: Place,
 }
 
 /// Settings of a job's access to its file: direct or through the page cache.
@@ -245,11 +246,6 @@ impl JobSpec {
         (end > 0).then_some(end)
     }
 
-    /// Returns the file and line where the job begins.
-    pub fn place(&self) -> &Place {
-        &self.place
-    }
-
     /// Returns true if the job's own thread does each I/O and waits for its end.
     pub fn is_inline(&self) -> bool {
         match self.access.engine {
@@ -263,11 +259,6 @@ impl JobSpec {
     pub(super) fn buffer_bytes(&self) -> u32 {
         let with_data = self.shape.sizes.iter().zip(self.kind.has).take(2).filter(|(_, has)| *has);
         with_data.map(|(sizes, _)| sizes.most()).max().unwrap_or(0)
-    }
-
-    /// Returns the percentiles in the job's report.
-    pub fn percentiles(&self) -> Option<&[f64]> {
-        self.percentiles.as_deref()
     }
 
     /// Returns the advice to the page cache about the job's reads.

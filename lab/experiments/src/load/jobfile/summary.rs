@@ -51,7 +51,7 @@ impl JobReport {
     /// Returns a line for each kind of operation that the job did, or one line without I/Os.
     pub fn lines(&self, file: &JobFile) -> Vec<JobLine> {
         let tally = &self.tally;
-        let percents = file.jobs[self.job].percentiles().unwrap_or_default();
+        let percents = file.jobs[self.job].percentiles.as_deref().unwrap_or_default();
         let line = |kind, (ios, bytes, runtime_ns): (u64, u64, u64), times: &Times| JobLine {
             job: file.jobs[self.job].name.clone(),
             members: self.members,

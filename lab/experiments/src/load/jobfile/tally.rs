@@ -209,12 +209,16 @@ pub(crate) struct Usage {
 
 impl Usage {
     pub(super) fn since(self, before: Usage) -> Usage {
+        self.with(before, |now, then| now - then)
+    }
+
+    fn with(self, other: Usage, of: fn(u64, u64) -> u64) -> Usage {
         Usage {
-            user_us: self.user_us - before.user_us,
-            system_us: self.system_us - before.system_us,
-            switches: self.switches - before.switches,
-            major_faults: self.major_faults - before.major_faults,
-            minor_faults: self.minor_faults - before.minor_faults,
+            user_us: of(self.user_us, other.user_us),
+            system_us: of(self.system_us, other.system_us),
+            switches: of(self.switches, other.switches),
+            major_faults: of(self.major_faults, other.major_faults),
+            minor_faults: of(self.minor_faults, other.minor_faults),
         }
     }
 }
@@ -277,13 +281,7 @@ impl Tally {
         classes.zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
         // The fractions of processor time refer to the sum of the jobs' run times.
         self.runtime_ns += other.runtime_ns;
-        self.usage = Usage {
-            user_us: self.usage.user_us + other.usage.user_us,
-            system_us: self.usage.system_us + other.usage.system_us,
-            switches: self.usage.switches + other.usage.switches,
-            major_faults: self.usage.major_faults + other.usage.major_faults,
-            minor_faults: self.usage.minor_faults + other.usage.minor_faults,
-        };
+        self.usage = self.usage.with(other.usage, |mine, theirs| mine + theirs);
         self.errors += other.errors;
         self.verified += other.verified;
         self.depth_found = self.depth_found.into_iter().chain(other.depth_found).min();
