@@ -2,8 +2,7 @@
 //!
 //! An entry is a path and, where the rule has a number, a limit; `#` starts a comment. The rules
 //! look up entries and report those that are not needed, so that a list can only shrink. Rules that
-//! count create `Excess`es, which `AllowList::check` compares with the numbers in the list. Called
-//! by `tidy::run` and the rules.
+//! count create `Excess`es, which `AllowList::check` compares with the numbers in the list.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -4,7 +4,6 @@
 //! README.md and CONTRIBUTING.md have a limit in lines, ARCHITECTURE.md one in words. The lines of
 //! the last two have a limit, too, so that an editor shows them whole. Each dependency of
 //! `[workspace.dependencies]` must be named in ARCHITECTURE.md, except the workspace's own crates.
-//! Called by `tidy::run`.
 
 use std::fs;
 use std::path::Path;

@@ -2,7 +2,7 @@
 //!
 //! A crate under `crates` has no package of `lab` among its dependencies and build dependencies, so
 //! that building the daemon compiles no load generator and no simulator. Dev-dependencies are
-//! allowed. Called by `tidy::run`.
+//! allowed.
 
 use std::fs;
 use std::path::Path;
