@@ -6,6 +6,7 @@
 //! `bench` and `paper` call it.
 #![allow(clippy::print_stderr)]
 
+use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,9 +52,6 @@ pub fn end_wait() {
 
 /// Installs the signal handler and returns the flag that the first Ctrl-C sets. A second Ctrl-C at
 /// least half a second later ends the program.
-///
-/// # Errors
-/// If the handler or its thread cannot be installed.
 pub fn on_ctrl_c() -> Result<Interrupt> {
     let interrupt = Interrupt::default();
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
@@ -77,6 +75,16 @@ pub fn on_ctrl_c() -> Result<Interrupt> {
     };
     thread.spawn(wait).context("cannot catch Ctrl-C")?;
     Ok(interrupt)
+}
+
+/// Returns the exit status after a report, and tells if Ctrl-C ended the run: 130 after Ctrl-C, else
+/// 1 if something failed, else 0.
+pub fn exit_code(interrupt: &Interrupt, failed: bool) -> ExitCode {
+    if interrupt.is_set() {
+        eprintln!("interrupted: the report above covers the run until then");
+        return ExitCode::from(INTERRUPTED);
+    }
+    ExitCode::from(u8::from(failed))
 }
 
 /// Prints a message if the run takes long to end. The run waits for I/Os in flight until their

@@ -19,15 +19,11 @@ use millrace_experiments::{Interrupt, Workload};
 
 use super::args::BenchArgs;
 use super::table::{TimeUnit, kind};
-use crate::verbs::interrupt::INTERRUPTED;
+use crate::verbs::interrupt;
 
-/// Default running time of a row.
 const RUNTIME_NS: u64 = 50_000_000;
 
 /// Runs the rows. The exit code is 0, or 130 after Ctrl-C.
-///
-/// # Errors
-/// If an argument is invalid, or a row could not be run.
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let reports = reports(args, interrupt)?;
     if args.workload.json {
@@ -35,11 +31,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     } else {
         millrace_console::say(&format!("{}\n", table(&reports)));
     }
-    if interrupt.is_set() {
-        eprintln!("interrupted: the report above covers the run until then");
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(interrupt::exit_code(interrupt, false))
 }
 
 fn reports(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<VmReport>> {
@@ -62,7 +54,6 @@ fn reports(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<VmReport>> {
     Ok(reports)
 }
 
-/// Returns every combination of the lists, the settings of `--vm` last.
 fn rows(args: &BenchArgs) -> Result<Vec<VmBench>> {
     let drives = args.target.drives()?;
     let [drive] = drives.as_slice() else {

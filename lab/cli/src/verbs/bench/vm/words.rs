@@ -29,7 +29,6 @@ pub struct VmArgs {
     pub vm: Vec<VmSetting>,
 }
 
-/// Parses the words of one `--vm`.
 fn setting(text: &str) -> Result<VmSetting, String> {
     let mut words = text.split(',');
     let word = words.next().unwrap_or_default();
