@@ -50,7 +50,6 @@ struct MutantSelection {
     shard: Option<String>,
 }
 
-/// Tests the mutants that `args` select; returns true if the tests found all of them.
 pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
     let choice = MutantSelection::parse(args)?;
     let found = Command::new("cargo-mutants").args(["mutants", "--version"]).output();
@@ -96,7 +95,6 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
     Ok(clean)
 }
 
-/// Returns the arguments of cargo-mutants for a group.
 fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey]) -> Vec<String> {
     // Allow twice the time that the tests need, for a busy machine; a hang costs this much.
     let mut all: Vec<String> =

@@ -27,7 +27,6 @@ const MORE: [(&str, usize); 2] = [("lock_lock", 30), ("lock_try_lock", 22)];
 /// Functions of an assembly file by name: the lines with instructions and with jump targets.
 type Functions<'a> = BTreeMap<&'a str, Vec<String>>;
 
-/// One primitive and the plain operation that it is compared with, as compiled.
 #[derive(Debug)]
 struct PrimitivePair {
     name: String,
@@ -116,7 +115,6 @@ fn normalised(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns true for a line of the file that is no label, directive or comment.
 fn is_instruction(line: &str) -> bool {
     line.trim_start().starts_with(|c: char| c.is_ascii_alphabetic()) && line.starts_with('\t')
 }
@@ -153,7 +151,6 @@ fn pairs(functions: &Functions<'_>) -> Result<Vec<PrimitivePair>> {
     names.into_iter().map(pair).collect()
 }
 
-/// Formats a line for each pair, with both listings where they differ.
 fn table(pairs: &[PrimitivePair]) -> String {
     let mut text = format!("{:<32}{:>13}  outcome\n", "primitive", "instructions");
     for pair in pairs {

@@ -34,14 +34,11 @@ use source::Source;
 /// Folders whose Rust files are checked; `fuzz` is a workspace of its own.
 const RUST_ROOTS: [&str; 4] = ["crates", "lab", "xtask", "tests"];
 
-/// One violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Path from the root of the repository, with `/`.
     pub path: String,
-    /// Line, from 1.
     pub line: usize,
-    /// Description of the problem and of the remedy.
     pub message: String,
 }
 
@@ -57,7 +54,6 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks the repository at `root` and prints all findings; returns true if there are none.
 pub fn run(root: &Path) -> Result<bool> {
     let mut sources = Vec::new();
     for folder in RUST_ROOTS {
@@ -86,7 +82,6 @@ pub fn run(root: &Path) -> Result<bool> {
 const FILE_RULES: [fn(&Source) -> Vec<Finding>; 4] =
     [header::check, layout::check, block::check, test_names::check];
 
-/// A rule for all files with exceptions.
 type ListRule = fn(&[Source], &AllowList) -> Vec<Finding>;
 
 /// Rules with a list of exceptions, and the name of the list.

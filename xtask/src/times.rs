@@ -35,7 +35,6 @@ struct MeasuredCopy {
     built: PathBuf,
 }
 
-/// Runs the steps that `names` lists, or all; returns true if each command succeeded.
 pub fn run(root: &Path, names: &[&str]) -> Result<bool> {
     let steps = chosen(names)?;
     let target = root.join("target/times");
@@ -116,7 +115,6 @@ fn cpu_of(stat: &str) -> Option<Duration> {
     Some(Duration::from_secs_f64((user + system) / TICKS_PER_SECOND))
 }
 
-/// Formats a time as `m:ss`.
 fn minutes(time: Duration) -> String {
     let whole = time.as_secs_f64().round() as u64;
     format!("{}:{:02}", whole / 60, whole % 60)

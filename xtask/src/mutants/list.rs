@@ -21,7 +21,6 @@ impl MutantKey {
         Some(Self(format!("{path}: {mutation}")))
     }
 
-    /// Returns the file of the mutant, from the root.
     pub fn path(&self) -> &str {
         self.0.split(':').next().unwrap_or_default()
     }

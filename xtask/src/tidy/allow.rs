@@ -13,12 +13,10 @@ use anyhow::{Context, Result, bail};
 use super::Finding;
 use super::source::Source;
 
-/// Violation of a rule that a list may allow, with its amount and its key in the list.
 pub struct Excess {
     pub key: String,
     /// Amount by which the rule's limit is exceeded. Amounts with the same key are added up.
     pub amount: usize,
-    /// Finding to report if the list does not allow it.
     pub finding: Finding,
 }
 
@@ -32,7 +30,6 @@ pub struct AllowEntry {
 }
 
 impl Excess {
-    /// Creates the violation of a file as a whole, reported at this line.
     pub fn of_file(source: &Source, line: usize, message: impl Into<String>) -> Excess {
         let finding = Finding::new(&source.path, line, message);
         Excess { key: source.path.clone(), amount: 1, finding }

@@ -28,7 +28,6 @@ pub fn check(root: &Path) -> Vec<Finding> {
     }
 }
 
-/// Checks commits in the format that `check` asks `git log` for.
 fn check_log(log: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for commit in log.split(END) {

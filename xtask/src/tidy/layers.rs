@@ -100,7 +100,6 @@ fn check_house(sources: &[Source], house: &CrateLayers) -> Vec<Finding> {
     findings
 }
 
-/// Returns a file's module as a path with `/`: `disk`, `disk/visit`.
 fn module_of(house: &CrateLayers, source: &Source) -> String {
     source.path[house.src.len()..].trim_end_matches(".rs").to_owned()
 }

@@ -22,7 +22,6 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
     Ok(product.iter().flat_map(|(path, text)| check_manifest(path, text, &names)).collect())
 }
 
-/// Returns paths from the root, and texts, of the manifests of a folder's crates.
 fn manifests(root: &Path, folder: &str) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     walk(&root.join(folder), &mut |path| {
@@ -40,7 +39,6 @@ fn name(manifest: &str) -> Option<&str> {
     line.split('"').nth(1)
 }
 
-/// Finds the dependencies of a manifest, except dev-dependencies, that are among `names`.
 fn check_manifest(path: &str, manifest: &str, names: &[&str]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut section = String::new();

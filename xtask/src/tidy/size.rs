@@ -14,7 +14,6 @@ use super::source::{Item, Source};
 const FILE_LINES_MAX: usize = 600;
 const METHODS_MAX: usize = 40;
 
-/// The size of an item, its limit, and its unit with the remedy.
 type SizeLimit = (fn(&Item) -> usize, usize, [&'static str; 2]);
 
 const LIMITS: [SizeLimit; 4] = [

@@ -24,7 +24,6 @@ pub struct Source {
     /// Text with everything but string literals blanked.
     pub strings: String,
     pub outline: Outline,
-    /// Line and message of the parse error, if the file is not valid Rust.
     pub parse_error: Option<(usize, String)>,
 }
 
@@ -56,7 +55,6 @@ impl Source {
             || self.outline.test_lines.iter().any(|&(first, last)| first <= line && line <= last)
     }
 
-    /// Returns the folder of the file's crate: two names under `crates` and `lab`, otherwise one.
     pub fn crate_path(&self) -> &str {
         let is_group = self.path.starts_with("crates/") || self.path.starts_with("lab/");
         let depth = if is_group { 2 } else { 1 };
@@ -64,7 +62,6 @@ impl Source {
         &self.path[..end]
     }
 
-    /// Iterates over the functions, types and constants outside tests.
     pub fn items(&self) -> impl Iterator<Item = &Item> {
         self.outline.items.iter().filter(|item| !self.is_test(item.line))
     }
@@ -91,7 +88,6 @@ impl Source {
     }
 }
 
-/// Iterates over the lines of `text` with their numbers from 1.
 pub fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().map(|(index, line)| (index + 1, line))
 }

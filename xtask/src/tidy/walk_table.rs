@@ -30,7 +30,6 @@ pub fn check(path: &str, text: &str, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Returns the problems with the names in two cells of a row.
 fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut of_row: Vec<&Source> = Vec::new();
@@ -59,7 +58,6 @@ fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
     wrong
 }
 
-/// Iterates over the texts between backquotes.
 fn codes(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }

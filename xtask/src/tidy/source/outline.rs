@@ -9,21 +9,16 @@ use syn::visit::{self, Visit};
 
 use crate::syntax::{is_test, leaves};
 
-/// A function, type, trait or constant.
 #[derive(Debug, Clone, Default)]
 pub struct Item {
     pub name: String,
-    /// Line of the name, from 1.
     pub line: usize,
     /// Type of the method, if it is one of an `impl` without a trait.
     pub method_of: Option<String>,
-    /// Lines between the braces of a function.
     pub lines: usize,
-    /// Fields of a struct.
     pub fields: usize,
     /// Arguments of a function besides `self`; none where a trait demands them.
     pub arguments: usize,
-    /// Arguments of the type `bool`.
     pub bools: usize,
 }
 
