@@ -25,8 +25,8 @@ pub struct AllowEntry {
     pub line: usize,
     /// A path from the root, or `path:name` of an item in it.
     pub key: String,
-    /// Number after the key, in lists that have one.
-    pub limit: Option<usize>,
+    /// Number after the key; 1 without one.
+    pub limit: usize,
 }
 
 impl Excess {
@@ -43,13 +43,9 @@ pub struct AllowList {
 }
 
 impl AllowList {
-    /// Reads the list at `path` below `root`; a list that does not exist is empty.
     pub fn read(root: &Path, path: &str) -> Result<Self> {
-        let file = root.join(path);
-        if !file.exists() {
-            return Ok(Self { path: path.to_owned(), entries: Vec::new() });
-        }
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {path}"))?;
+        let text =
+            fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"))?;
         Self::parse(path, &text)
     }
 
@@ -61,12 +57,11 @@ impl AllowList {
             let words: Vec<&str> = content.split_whitespace().collect();
             let (key, limit) = match words.as_slice() {
                 [] => continue,
-                [key] => (*key, None),
+                [key] => (*key, 1),
                 [key, number] => {
-                    let number = number.parse().with_context(|| {
-                        format!("{path}:{line}: '{number}' is not a number of lines or fields")
-                    })?;
-                    (*key, Some(number))
+                    let wrong =
+                        || format!("{path}:{line}: '{number}' is not a number of lines or fields");
+                    (*key, number.parse().with_context(wrong)?)
                 }
                 _ => bail!(
                     "{path}:{line}: more words than a path and a limit; write one entry per line"
@@ -85,20 +80,18 @@ impl AllowList {
         for excess in &excesses {
             *sums.entry(&excess.key).or_default() += excess.amount;
         }
-        let limit = |entry: &AllowEntry| entry.limit.unwrap_or(1);
-        let allowed = |key: &str| self.get(key).map_or(0, limit);
+        let allowed = |key: &str| self.get(key).map_or(0, |entry| entry.limit);
         let over =
             excesses.iter().filter(|excess| sums[excess.key.as_str()] > allowed(&excess.key));
         let mut findings: Vec<_> = over.map(|excess| excess.finding.clone()).collect();
         for entry in &self.entries {
             let sum = sums.get(entry.key.as_str()).copied().unwrap_or(0);
-            if sum < limit(entry) {
-                let message = match sum {
-                    0 => format!("{} is not needed any more; remove the entry", entry.key),
-                    _ => {
-                        format!("{} has shrunk to {sum}; write this number in the entry", entry.key)
-                    }
+            if sum < entry.limit {
+                let change = match sum {
+                    0 => "is not needed any more; remove the entry".to_owned(),
+                    _ => format!("has shrunk to {sum}; write this number in the entry"),
                 };
+                let message = format!("{} {change}", entry.key);
                 findings.push(Finding::new(&self.path, entry.line, message));
             }
         }
@@ -120,9 +113,9 @@ mod tests {
         assert_eq!(list.entries.len(), 2);
         assert_eq!(
             list.get("crates/a.rs"),
-            Some(&AllowEntry { line: 3, key: "crates/a.rs".to_owned(), limit: Some(700) })
+            Some(&AllowEntry { line: 3, key: "crates/a.rs".to_owned(), limit: 700 })
         );
-        assert_eq!(list.get("b.rs").unwrap().limit, None);
+        assert_eq!(list.get("b.rs").unwrap().limit, 1);
         assert_eq!(list.get("c.rs"), None);
     }
 
