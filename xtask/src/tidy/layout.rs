@@ -1,5 +1,5 @@
-//! Rule: text is ASCII without tabs and trailing white space, at most 100 columns wide, and notes of
-//! work to do have an issue number.
+//! Rule: text is ASCII without tabs and trailing white space, lines have at most 100 columns, and
+//! notes of work to do have an issue number.
 //!
 //! A line may be wider if the part past the limit is a URL or a string literal, which rustfmt does
 //! not break either.

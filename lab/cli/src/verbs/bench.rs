@@ -93,7 +93,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     if !interrupt.is_set() {
         ended.context("the report above covers the rows before this error")?;
     }
-    Ok(interrupt::exit_code(&interrupt, failed))
+    Ok(interrupt::exit_code(&interrupt, failed.into()))
 }
 
 /// Runs the rows one after another on this machine. Returns the rows, and the error that ended them

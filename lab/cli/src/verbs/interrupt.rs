@@ -77,14 +77,13 @@ pub fn on_ctrl_c() -> Result<Interrupt> {
     Ok(interrupt)
 }
 
-/// Returns the exit status after a report, and tells if Ctrl-C ended the run: 130 after Ctrl-C, else
-/// 1 if something failed, else 0.
-pub fn exit_code(interrupt: &Interrupt, failed: bool) -> ExitCode {
+/// Returns the exit status after a report: `code`, or 130 with a message if Ctrl-C ended the run.
+pub fn exit_code(interrupt: &Interrupt, code: u8) -> ExitCode {
     if interrupt.is_set() {
         eprintln!("interrupted: the report above covers the run until then");
         return ExitCode::from(INTERRUPTED);
     }
-    ExitCode::from(u8::from(failed))
+    ExitCode::from(code)
 }
 
 /// Prints a message if the run takes long to end. The run waits for I/Os in flight until their

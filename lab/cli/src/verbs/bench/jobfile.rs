@@ -80,7 +80,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
         eprintln!("millrace-lab: {error}; the jobs after those above did not run");
     }
     let has_errors = failed.is_some() || reports.iter().any(|report| report.errors() > 0);
-    Ok(interrupt::exit_code(interrupt, has_errors))
+    Ok(interrupt::exit_code(interrupt, has_errors.into()))
 }
 
 /// Access of a job file to the system: included files, environment variables and system values.

@@ -43,8 +43,8 @@ pub struct Linux24Args {
     pub request_lock: Vec<LockScope>,
     /// Where the bios of a batch wait with --stack sq: task (with the submitter, as since 2.6.39),
     /// queue (each takes the queue's lock, as before) [default: task]
-    #[arg(long, value_delimiter = ',', value_name = "WHERE", value_parser = either(["task", "queue"]))]
-    #[arg(requires = "laboratory")]
+    #[arg(long, value_delimiter = ',', value_name = "WHERE")]
+    #[arg(value_parser = either(["task", "queue"]), requires = "laboratory")]
     pub queue_plug: Vec<bool>,
     /// With --unit, --iovecs or --bounce always, size in bytes of memory that each job fills and
     /// keeps for its open drive, as a kiobuf did with 8792 and later 608. It counts as memory of

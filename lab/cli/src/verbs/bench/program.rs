@@ -62,7 +62,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     if errors > 0 {
         eprintln!("{errors} I/Os of programs failed");
     }
-    Ok(interrupt::exit_code(interrupt, errors > 0))
+    Ok(interrupt::exit_code(interrupt, u8::from(errors > 0)))
 }
 
 fn run_one(

@@ -31,7 +31,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     } else {
         millrace_console::say(&format!("{}\n", table(&reports)));
     }
-    Ok(interrupt::exit_code(interrupt, false))
+    Ok(interrupt::exit_code(interrupt, 0))
 }
 
 fn reports(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<VmReport>> {
