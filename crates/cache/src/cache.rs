@@ -34,7 +34,8 @@ const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
 /// Stripe chunks of fewer sectors (32 KiB) count as small.
 const CHUNK_SECTORS_MIN: u64 = 64;
-/// For a range of more extents, all extents in memory are visited instead of looking up each.
+/// For a range of more extents than this, the cache visits all extents in memory instead of looking
+/// each one up.
 const RANGE_EXTENTS_MAX: u64 = 4096;
 
 /// A page cache in memory over a volume.
@@ -44,7 +45,7 @@ pub struct Cache<M: Machine> {
     pub(crate) page: PageSize,
     pub(crate) frames: Frames,
     shards: Box<[M::Lock<Shard>]>,
-    /// Number of flushes so far.
+    /// Current epoch: the number of flushes so far.
     epoch: M::Word,
     /// Number of pages that are dirty or being written.
     dirty: M::Word,
@@ -57,10 +58,10 @@ pub struct Cache<M: Machine> {
     pub(crate) counts: Counts<M>,
 }
 
-/// Requests of the queues to the flusher.
+/// Requests from the cache's queues to the flusher.
 pub(crate) struct FlusherCall<M: Machine> {
-    /// First epoch that need not be written: everything dirtied in an earlier epoch must reach the
-    /// volume. 0 if no flush waits.
+    /// All pages dirtied before this epoch must be written, because a flush asked for them. 0 until
+    /// the first flush asks.
     until: M::Word,
     /// 1 if a writer waits for memory.
     is_short: M::Word,
@@ -86,7 +87,7 @@ impl<M: Machine> FlusherCall<M> {
         }
     }
 
-    /// `None` when the flusher is gone.
+    /// Sets the doorbell of the flusher's thread. `None` means that the flusher has ended.
     pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
         *self.bell.lock() = bell;
     }
@@ -125,8 +126,8 @@ impl<M: Machine> FlusherCall<M> {
         self.is_rung.load(Order::Acquire) != 0
     }
 
-    /// Returns the first epoch that need not be written, and whether a writer lacks memory. Resets
-    /// both flags. Only the flusher calls this.
+    /// Returns the epoch before which all pages must be written, and true if a writer waits for
+    /// memory. Clears `is_rung` and `is_short`. Only the flusher calls this.
     pub(crate) fn look(&self) -> (u64, bool) {
         // AcqRel pairs with the swap in `ring`, so requests made before the ring are visible here.
         self.is_rung.swap(0, Order::AcqRel);
@@ -245,7 +246,8 @@ impl<M: Machine> Cache<M> {
         self.config.mode == CacheMode::WriteThrough
     }
 
-    /// Returns the current epoch and time. Call it with the shard locked.
+    /// Returns the current epoch and time, for data that become dirty now. Call it with the shard
+    /// locked.
     pub(crate) fn dirtied(&self) -> DirtyStamp {
         DirtyStamp { epoch: self.epoch.load(Order::SeqCst), at_ns: M::now() }
     }

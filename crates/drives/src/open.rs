@@ -77,7 +77,8 @@ pub struct OpenOptions {
     /// Path at which a file drive finds its file; see
     /// [`FileConfig::opened_at`](crate::FileConfig::opened_at).
     pub file_at: Option<PathBuf>,
-    /// Only look, as [`DryRun`] says; the driver that is returned keeps no data.
+    /// If set, the drive is only examined, as [`DryRun`] says, and the returned driver keeps no
+    /// data.
     pub dry_run: Option<DryRun>,
 }
 

@@ -1,23 +1,24 @@
 //! `CpuShare`: lets a thread poll without keeping its CPU from other threads.
 //!
 //! A thread that polls for the result of another thread delays it if both are on the same CPU, and
-//! the kernel does not tell a thread who else wants its CPU. So the poller yields: after 2 us in
-//! vain, again whenever the wait has doubled, and at once while another thread accepts. A thread
-//! that soon gives the CPU back, such as a client that sends its next request and waits, takes
-//! turns with the poller, which costs less than a sleep. A thread that keeps the CPU shows that the
-//! CPU is shared: the poll ends, and the next polls are skipped; a poller that sleeps instead may
-//! be woken on another, free CPU. CPU time that no other thread of this machine got does not count:
-//! a hypervisor takes it from polling and sleeping threads alike. After a pause, which doubles with
-//! each failed attempt, the thread polls again. Kernel counterpart: `kvm_vcpu_can_poll`.
+//! the kernel does not tell a thread who else wants its CPU. So the poller yields: first after 2 us
+//! without a result, then whenever the wait has doubled, and again at once after a yield that let
+//! another thread run. A thread that soon gives the CPU back, such as a client that sends its next
+//! request and waits, takes turns with the poller, which costs less than a sleep. A thread that
+//! keeps the CPU shows that the CPU is shared: the poll ends, and the next polls are skipped; a
+//! poller that sleeps instead may be woken on another, free CPU. CPU time that no other thread of
+//! this machine got does not count: a hypervisor takes it from polling and sleeping threads alike.
+//! After a pause, which doubles with each failed attempt, the thread polls again. Kernel
+//! counterpart: `kvm_vcpu_can_poll`.
 
 use crate::{Machine, Native};
 
-/// Time that a poll runs before it offers the CPU, in nanoseconds; about the cost of an offer.
+/// Time that a poll runs before it first yields the CPU, in nanoseconds; about the cost of a yield.
 const OFFER_NS: u64 = 2_000;
-/// If an offer takes longer than this, another thread ran, in nanoseconds.
+/// A yield that takes longer than this, in nanoseconds, has let another thread run.
 const TAKEN_NS: u64 = 3_000;
-/// If another thread had the CPU for longer than this, in nanoseconds, it is keeping the poller
-/// from the CPU. A thread that is woken from a sleep would have preempted it.
+/// Another thread that had the CPU for longer than this, in nanoseconds, counts as keeping the CPU
+/// from the poller. A poller that had slept would have preempted that thread on its wake-up.
 const KEPT_NS: u64 = 30_000;
 /// Number of polls that are skipped after the CPU was lost for the first time.
 const PAUSE_MIN: u32 = 16;
@@ -86,7 +87,7 @@ impl Poll {
         if now_ns >= self.offer_ns { PollStep::Offer } else { PollStep::Look }
     }
 
-    /// Records that the CPU, which was offered after the last check, is this thread's again.
+    /// Records that this thread has the CPU again after a yield.
     fn offered(&mut self, back_ns: u64) {
         let is_taken = back_ns - self.seen_ns > TAKEN_NS;
         let pause_ns = if is_taken { 0 } else { self.seen_ns - self.start_ns };
@@ -97,7 +98,7 @@ impl Poll {
 /// Lets a thread poll without keeping its CPU from other threads.
 #[derive(Debug)]
 pub struct CpuShare {
-    /// Number of preemptions of this thread at its last offer or loss of the CPU.
+    /// Number of preemptions of this thread at its last yield or loss of the CPU.
     taken: u64,
     pauses: Pauses,
     /// CPU that was last found to be shared.
@@ -172,7 +173,8 @@ impl CpuShare {
         match poll.next(now_ns) {
             PollStep::Look => {}
             PollStep::Offer => {
-                // The next check shows whether another thread accepted.
+                // The next check compares this count, to tell whether another thread ran during the
+                // yield.
                 self.taken = Native::preemptions();
                 std::thread::yield_now();
                 poll.offered(Native::now());
@@ -191,7 +193,7 @@ impl CpuShare {
         None
     }
 
-    /// Returns true if another thread had the CPU since the last offer or loss. If none had, the
+    /// Returns true if another thread had the CPU since the last yield or loss. If none had, the
     /// time went to an interrupt, or to another guest of the hypervisor.
     #[cold]
     fn was_taken(&mut self) -> bool {

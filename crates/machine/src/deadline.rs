@@ -17,8 +17,8 @@ pub const LOOK_NS: u64 = 1_000_000_000;
 /// Maximum delay of a check that is normal scheduling and still counts, in nanoseconds.
 const SLACK_NS: u64 = 100_000_000;
 
-/// Converts a time to the unit of [`Machine::now`]. Longer times than `u64::MAX` ns, 584 years,
-/// become that.
+/// Converts a time to nanoseconds, the unit of [`Machine::now`]. Times longer than `u64::MAX` ns,
+/// 584 years, are cut to that.
 #[must_use]
 pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

@@ -18,7 +18,7 @@ pub struct Doorbell<M: Machine> {
 }
 
 impl<M: Machine> Doorbell<M> {
-    /// Creates a doorbell whose owner is awake, and which wakes it through `parker`.
+    /// Creates a doorbell that wakes its owner through `parker`. The owner counts as awake.
     pub fn new(parker: M::Parker) -> Self {
         Doorbell { state: M::Word::new(AWAKE), parker }
     }

@@ -103,7 +103,8 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Returns true if the calling thread is unwinding because of a panic. A destructor must check
     /// this before it reports a bug by a panic, because a second panic would abort the process.
     fn is_panicking() -> bool;
-    /// Charges `units` items of work of a stage, on machines that charge for work.
+    /// Adds the cost of `units` items of a stage's work to the time, on machines that simulate
+    /// time.
     fn work(stage: Stage, units: u32);
     /// Hints that the caller will read these bytes soon, so that the processor can prefetch them.
     /// Any address is allowed.
@@ -194,11 +195,11 @@ pub unsafe trait Word: Send + Sync {
 pub unsafe trait Line<T: Send>: Send + Sync {
     /// Creates a line that holds this value.
     fn new(value: T) -> Self;
-    /// Returns the data, charged as a read.
+    /// Returns the data for reading. A simulated machine adds the cost of a read.
     fn read(&self) -> *const T;
-    /// Returns the data, charged as a write.
+    /// Returns the data for writing. A simulated machine adds the cost of a write.
     fn write(&self) -> *mut T;
-    /// Returns the data to a CPU that has just been charged for them.
+    /// Returns the data without a simulated cost, to a CPU that has just called `read` or `write`.
     fn held(&self) -> *mut T;
 }
 

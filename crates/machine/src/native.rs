@@ -35,7 +35,7 @@ impl Native {
     /// Returns how often the kernel preempted the calling thread in favour of another one.
     #[must_use]
     pub fn preemptions() -> u64 {
-        // SAFETY: all-zero bytes are a valid rusage, a live local that the call fills.
+        // SAFETY: all-zero bytes are a valid rusage, and the call fills this live local.
         let usage = unsafe {
             let mut usage: libc::rusage = core::mem::zeroed();
             libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);

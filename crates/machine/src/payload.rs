@@ -54,7 +54,7 @@ pub unsafe fn alloc_zeroed(layout: Layout) -> *mut u8 {
 pub unsafe fn dealloc(start: *mut u8, layout: Layout) {
     #[cfg(feature = "std")]
     if layout.align() <= REGION_BYTES {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller promises that the memory came from `alloc_zeroed` with this layout.
         return unsafe { process_arena::dealloc(start, own_bytes(layout)) };
     }
     // SAFETY: as above.

@@ -30,9 +30,9 @@ use crate::io_error::IoRange;
 use crate::stripe::STRIPED;
 use crate::{ThreadChannel, Volume, stripe};
 
-/// Most bios in flight.
+/// Maximum number of bios in flight.
 const DEPTH: u32 = 256;
-/// Largest buffer in bytes.
+/// Size limit of a buffer, in bytes.
 const BUFFER_MAX_BYTES: usize = 1 << 30;
 
 /// A volume for async programs.

@@ -17,7 +17,7 @@ use crate::{Channel, Volume, stripe};
 
 /// Bytes of one piece of a transfer.
 const PIECE_BYTES: usize = 256 << 10;
-/// Most pieces in flight.
+/// Maximum number of pieces in flight.
 const PIECES_MAX: usize = 8;
 
 /// A volume as bytes at offsets.

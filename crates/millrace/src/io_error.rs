@@ -12,7 +12,7 @@ use crate::Volume;
 
 /// Failure of an I/O of [`BlockDevice`](crate::BlockDevice) or [`AsyncDevice`](crate::AsyncDevice).
 ///
-/// It is wrapped in an [`io::Error`] whose kind follows from the status's errno.
+/// The error is wrapped in an [`io::Error`] whose kind follows from the status's errno.
 ///
 /// # Example
 ///

@@ -102,7 +102,7 @@
 #[doc = include_str!("../README.md")]
 mod readme {}
 
-/// Implements `Debug` for a type with the named ones of its fields.
+/// Implements `Debug` for a type, showing only the named fields.
 macro_rules! debug_fields {
     ($name:ident $(<$lifetime:lifetime>)? $(, $field:ident)*) => {
         impl std::fmt::Debug for $name$(<$lifetime>)? {

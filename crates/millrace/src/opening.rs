@@ -55,9 +55,9 @@ struct OpenSite {
 
 #[cfg(feature = "serve")]
 impl Opened {
-    /// Opens further volumes, which share groups, controllers and traces with these. The caller
-    /// adds them to these. The driver of the first drive may be open already. A dry run only looks
-    /// at the drives.
+    /// Opens further volumes, which share groups, controllers and traces with those in `self`. The
+    /// caller adds the result to `self`. `opened` is the driver of the first drive, if it is open
+    /// already. A dry run only examines the drives.
     pub(crate) fn open_more(
         &mut self,
         config: &OpenConfig,
@@ -85,7 +85,7 @@ impl Opened {
         Ok(Opened { volumes, caches, groups, pinning, notes, warnings, created, site: None })
     }
 
-    /// Forgets the places of closed drives, so that other drives may use them.
+    /// Forgets where closed drives kept their data, so that other drives may use the same places.
     pub(crate) fn forget_drives(&mut self, is_closed: impl Fn(&str) -> bool) {
         self.site.iter_mut().for_each(|site| site.places.forget(&is_closed));
     }
@@ -120,8 +120,8 @@ impl Opened {
         opening.finish()
     }
 
-    /// Looks at all drives and makes volumes of them, without changing anything, and goes on after
-    /// a failure.
+    /// Examines all drives and makes volumes of them, without changing anything. Continues after a
+    /// failure.
     ///
     /// # Errors
     /// Fails as [`Opening::new`] does.
@@ -183,7 +183,8 @@ pub struct Opening<'a> {
     site: OpenSite,
     /// CPU of each drive's worker; `None` if the drive has no worker.
     workers: Vec<Option<CpuId>>,
-    /// Drives so far. `None` only in a dry run, for a drive that cannot be opened.
+    /// Disks of the drives opened so far. `None` only in a dry run, for a drive that cannot be
+    /// opened.
     disks: Vec<Option<Arc<Disk<Native>>>>,
     created: Unfinished,
     groups: Arc<Groups<Native>>,

@@ -68,7 +68,7 @@ type ReactorCores = Vec<Weak<RefCell<ReactorCore>>>;
 
 thread_local! {
     /// Reactors of this thread. The variable has no destructor, so that it outlives reactors in
-    /// other thread-local variables. The last reactor that is dropped frees its memory.
+    /// other thread-local variables. The last reactor that is dropped frees the list's memory.
     static CORES: RefCell<ManuallyDrop<ReactorCores>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
@@ -88,8 +88,8 @@ extern "C" fn after_fork() {
 /// Registers a reactor, so that it abandons its ring in the child of a fork.
 fn watch_forks(core: &Rc<RefCell<ReactorCore>>) {
     static HANDLER: Once = Once::new();
-    // SAFETY: the handler uses the memory of the thread that forks only, between two statements of
-    // it.
+    // SAFETY: the handler runs on the forking thread, between two of its statements, and uses only
+    // memory of that thread.
     HANDLER.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(after_fork));
     });

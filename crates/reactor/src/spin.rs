@@ -33,8 +33,8 @@ const ALONE_NS: u64 = 3_000;
 const GAP_NS: u64 = 20_000;
 /// Number of waits that are slept through after the CPU was lost for long. It doubles each time.
 const PAUSE_MIN: u32 = 64;
-/// Maximum of `PAUSE_MIN` after doubling. After as many waits without such a loss, the number
-/// starts at `PAUSE_MIN` again.
+/// Maximum number of waits slept through in a row. After this many other waits without a loss of
+/// the CPU, the number falls back to `PAUSE_MIN`.
 const PAUSE_MAX: u32 = 8192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(crate) struct BusyPoll {
     /// pause.
     pause: u32,
     pause_next: u32,
-    /// Number of spins since the CPU was last lost for long.
+    /// Number of waits since the CPU was last lost for long, without those slept through.
     unhurt: u32,
     /// Times of the current wait: its start, the end of its spin, the last poll, and the next
     /// yield.

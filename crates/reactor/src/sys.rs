@@ -35,7 +35,8 @@ pub(crate) fn result_of(returned: isize) -> i32 {
 #[inline]
 pub(crate) unsafe fn pread(fd: RawFd, buf: *mut u8, len: usize, offset: u64) -> isize {
     #[cfg(target_pointer_width = "64")]
-    // SAFETY: promised by the caller; these are the arguments of that call where an offset is one.
+    // SAFETY: promised by the caller; with 64-bit pointers, the system call takes the offset as one
+    // argument.
     unsafe {
         libc::syscall(libc::SYS_pread64, fd, buf, len, offset) as isize
     }
@@ -53,7 +54,8 @@ pub(crate) unsafe fn pread(fd: RawFd, buf: *mut u8, len: usize, offset: u64) -> 
 #[inline]
 pub(crate) unsafe fn pwrite(fd: RawFd, buf: *const u8, len: usize, offset: u64) -> isize {
     #[cfg(target_pointer_width = "64")]
-    // SAFETY: promised by the caller; these are the arguments of that call where an offset is one.
+    // SAFETY: promised by the caller; with 64-bit pointers, the system call takes the offset as one
+    // argument.
     unsafe {
         libc::syscall(libc::SYS_pwrite64, fd, buf, len, offset) as isize
     }

@@ -84,7 +84,8 @@ impl Flight {
     }
 }
 
-/// Spans of a group of I/Os, such as one device or CPU, and the time of the group's last Q event.
+/// Spans of a group of I/Os, such as one device or CPU, and the time at which its last I/O was
+/// queued (Q).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
     pub(super) measures: Measures,
@@ -148,8 +149,8 @@ pub struct Drive {
     pub active_sum: u64,
     pub(super) group: Group,
     pub(super) flights: RangeTree<Flight>,
-    /// True after the device's first Q or A event. Earlier events belong to I/Os that the trace
-    /// lacks.
+    /// True after the device's first queue (Q) or remap (A) event. Earlier events belong to I/Os
+    /// that the trace lacks.
     pub(super) begun: bool,
     pub(super) active: u64,
     /// Requests that are at the driver now.
@@ -192,14 +193,14 @@ impl Drive {
         self.flights.insert(range, Flight::new(record, number))
     }
 
-    /// Counts an I/O that is now to be done, because it was queued or requeued.
+    /// Counts an I/O as active, because it was queued or requeued.
     pub(super) fn activate(&mut self) {
         self.queued += 1;
         self.active_sum += self.active;
         self.active += 1;
     }
 
-    /// Counts an I/O that is no longer active by itself, because it was merged or issued.
+    /// Counts an I/O as no longer active by itself, because it was merged or issued.
     pub(super) fn deactivate(&mut self) {
         self.active = self.active.saturating_sub(1);
     }

@@ -2,8 +2,9 @@
 //!
 //! The rules are btt's, because users compare our numbers with its output:
 //! - Each device has a tree of the I/Os that were queued (Q) and not completed. A later event
-//!   belongs to the I/O that covers its first sector (G, S, I, M, A), or to all I/Os inside its
-//!   range (D, C). So an I/O that was merged into another is issued and completed with it.
+//!   belongs to the I/O that covers its first sector (get request G, sleep S, insert I, merge M,
+//!   remap A), or to all I/Os inside its range (issue D, complete C). So an I/O that was merged
+//!   into another is issued and completed with it.
 //! - Q2G, S2G, G2I, Q2M and Q2A are measured at their end. I2D, or M2D for a merged I/O, is
 //!   measured at D, and again if the request is requeued (R) and reissued. D2C and Q2C are measured
 //!   at C, once for every I/O inside.
@@ -59,8 +60,8 @@ pub trait IoListener {
     /// Called for each measured span.
     fn sample(&mut self, _sample: &Sample) {}
 
-    /// Called when an I/O begins, with its Q record, or its D record on a device whose trace has no
-    /// Q. Returns a number that identifies the I/O in `completed`.
+    /// Called when an I/O begins, with its queue (Q) record, or with its issue (D) record on a
+    /// device whose trace has no Q. Returns a number that identifies the I/O in `completed`.
     fn arrived(&mut self, _record: &Record) -> u64 {
         0
     }
@@ -98,7 +99,7 @@ pub struct Spans {
     flushes: BTreeMap<u32, Flushes>,
     /// Number of I/Os that began.
     arrivals: u64,
-    /// Number of C events.
+    /// Number of completion (C) events.
     completions: u64,
     drives: Vec<Drive>,
     all: Group,
@@ -237,8 +238,8 @@ impl Spans {
         }
     }
 
-    /// Starts an I/O at D, on a device whose trace has no Q so far. A reissued request is already
-    /// known.
+    /// Starts an I/O when it is issued (D), on a device whose trace has no Q so far. A reissued
+    /// request is already known.
     fn issue_unqueued(&mut self, drive: usize, record: &Record, watch: &mut impl IoListener) {
         if self.drives[drive].flights.find(record.sector).is_some() {
             return;
@@ -299,7 +300,8 @@ impl Spans {
         }
     }
 
-    /// Processes G, S, I, M or F, which belong to the one I/O that covers the event's first sector.
+    /// Processes an event of a single I/O (get request, sleep, insert or merge), which is the I/O
+    /// that covers the event's first sector.
     fn step(&mut self, act: EventCode, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.begun(record) else { return };
         let now = record.time_ns;

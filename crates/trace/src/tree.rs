@@ -27,8 +27,8 @@ struct TreeNode<T> {
     value: T,
 }
 
-/// Tree of I/Os by first sector. No two entries have the same one. Entries are also linked by age,
-/// so that a full tree can drop its oldest.
+/// Tree of I/Os by first sector. No two entries have the same first sector. Entries are also linked
+/// by age, so that a full tree can drop its oldest.
 #[derive(Debug)]
 pub(super) struct RangeTree<T> {
     nodes: Vec<TreeNode<T>>,

@@ -12,8 +12,8 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use crate::memory::extent::EXTENT_PAGES;
 use crate::memory::page::PageSize;
 
-/// Ranges as first sector and the sector after the last. `count` is the length of the list, so that
-/// a check need not lock it.
+/// Ranges being discarded or zeroed, each as its first sector and the sector after its last.
+/// `count` is the length of the list, so that a check need not lock the list.
 pub(crate) struct Clearing<M: Machine> {
     page: PageSize,
     count: M::Word,
@@ -40,13 +40,13 @@ impl<M: Machine> Clearing<M> {
         self.count.fetch_add(u64::MAX, Order::SeqCst);
     }
 
-    /// Returns true if part of a page is being cleared.
+    /// Returns true if part of a page is being discarded or zeroed.
     #[inline]
     pub(crate) fn has(&self, page: u64) -> bool {
         self.count.load(Order::SeqCst) != 0 && self.look(page, 1)
     }
 
-    /// Returns true if part of an extent is being cleared.
+    /// Returns true if part of an extent is being discarded or zeroed.
     #[inline]
     pub(crate) fn has_extent(&self, number: u64) -> bool {
         let pages = EXTENT_PAGES as u64;

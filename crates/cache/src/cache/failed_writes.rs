@@ -232,7 +232,8 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Returns true if a clean page may become dirty. `newly_dirty` pages are not counted yet.
+    /// Returns true if a clean page may become dirty. `newly_dirty` is the number of pages that the
+    /// caller has dirtied and not counted yet.
     #[inline]
     pub(crate) fn has_room(&self, page: u64, newly_dirty: u64) -> bool {
         match self.failing_member(page) {
@@ -245,7 +246,8 @@ impl<M: Machine> Cache<M> {
         self.failed_writes.members[member].pages.load(Order::SeqCst) < self.share()
     }
 
-    /// Returns the number of dirty pages that are not stranded. `newly_dirty` are not counted yet.
+    /// Returns the number of dirty pages that are not stranded. `newly_dirty` is the number of
+    /// dirty pages that the caller has not counted yet.
     #[inline]
     pub(crate) fn live_pages(&self, newly_dirty: u64) -> u64 {
         (self.dirty_pages() + newly_dirty).saturating_sub(self.failed_writes.pages())
@@ -269,7 +271,7 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Call it with the shard locked.
+    /// Clears the stranded state of a page, if it is set. Call it with the shard locked.
     pub(crate) fn unstrand(&self, shard: &mut Shard, at: u32, page: u64) {
         if shard.unstrand(at, place_of(page).1) {
             self.failed_writes.add(self.member_of(page), -1);
@@ -340,7 +342,8 @@ impl<M: Machine> Cache<M> {
         has_changed
     }
 
-    /// Walks over all pages if a write has ever failed.
+    /// Returns how many pages are not on the volume yet. Walks over all pages if a write has ever
+    /// failed.
     pub(crate) fn unwritten(&self) -> Unwritten {
         let (pages, written) = (self.dirty_pages(), self.written_back());
         // Relaxed: these are statistics; no other memory access depends on them.

@@ -2,8 +2,8 @@
 //! only.
 //!
 //! A program that must know after a crash whether a cache may have lost data makes a durable mark
-//! in the callback. No write is answered before it has returned once. It runs without a shard's
-//! lock.
+//! in the callback. No such write is answered before the callback has returned. No shard is locked
+//! while it runs.
 
 use alloc::sync::Arc;
 
@@ -12,7 +12,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 /// Function that any thread may call.
 pub type DirtyCall = Arc<dyn Fn() + Send + Sync>;
 
-/// The callback, and 1 in `is_due` while it must still run.
+/// A callback to run once. `is_due` is 1 until the callback has returned.
 pub(crate) struct FirstDirty<M: Machine> {
     is_due: M::Word,
     call: M::Lock<Option<DirtyCall>>,

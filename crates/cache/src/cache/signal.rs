@@ -1,4 +1,5 @@
-//! `Signal`: wakes a queue that has blocked jobs when something happened that they may wait for.
+//! `Signal`: wakes a queue that has blocked jobs when something happens that these jobs may wait
+//! for.
 //!
 //! Each queue has one signal. A queue that is about to wait sets a flag and then checks its
 //! condition once more; a thread that changes something checks the flags afterwards. So at least

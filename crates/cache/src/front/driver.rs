@@ -113,8 +113,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         Ok(Box::new(CacheQueue::new(&self.cache, (channel, writes), &thread)))
     }
 
-    /// The dirty pages of a write-through cache belong to failed writes, whose writers received the
-    /// error.
+    /// Returns no pages for a write-through cache: its dirty pages belong to failed writes, whose
+    /// writers received the error.
     fn unwritten(&self) -> Unwritten {
         match self.cache.is_write_through() {
             true => Unwritten::default(),

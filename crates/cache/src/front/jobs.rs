@@ -57,7 +57,7 @@ pub(crate) struct CacheJob<M: Machine> {
     pub(crate) is_clearing: bool,
 }
 
-// SAFETY: the request is the driver's until its tag is named, and is only read.
+// SAFETY: the request belongs to the driver until its tag is completed, and is only read.
 unsafe impl<M: Machine> Send for CacheJob<M> {}
 
 impl<M: Machine> CacheJob<M> {
@@ -90,8 +90,9 @@ impl<M: Machine> CacheJob<M> {
     }
 
     pub(crate) fn rq<'a>(&self) -> &'a Request<M> {
-        // SAFETY: a request lies in its tag set, which outlives the queue, and nobody else has it
-        // until the queue names its tag, which ends the job. The lifetime is that of a turn.
+        // SAFETY: a request lies in its tag set, which outlives the queue, and belongs to the queue
+        // until the queue completes the tag, which ends the job. No caller keeps the reference
+        // longer than a turn.
         unsafe { self.rq.as_ref() }
     }
 }
@@ -108,5 +109,5 @@ pub(crate) struct VolumeRead {
     pub(crate) sectors: u64,
 }
 
-// SAFETY: the pointers are into frames, or into memory of a request in flight.
+// SAFETY: the pointers lead into frames, or into memory of a request in flight.
 unsafe impl Send for VolumeRead {}

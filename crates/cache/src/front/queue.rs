@@ -25,7 +25,8 @@ use crate::read::streams::StreamDetector;
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
 
-/// While all requests are hits, the channel below is polled only once in this many polls.
+/// While all requests are hits, the cache queue polls the channel below only in one of this many of
+/// its own polls.
 const POLLS_PER_LOOK: u32 = 16;
 /// Kinds of bios on the channel below, in the low `KIND_BITS` of a bio's `user_data`.
 const FILL: u64 = 0;
@@ -116,7 +117,8 @@ impl<M: Machine> CacheQueue<M> {
         }
         let at = self.fills.insert(fill);
         let list = &raw const self.fills[at].segments[..];
-        // SAFETY: the list stays in its slot, and the memory is the fill's, until it has ended.
+        // SAFETY: the segment list stays in its slot, and the memory belongs to the fill, until the
+        // read has ended.
         let bio = unsafe { Bio::foreign_vectored(Op::Read, sector, list) };
         self.send(bio.with_user_data((at as u64) << KIND_BITS | FILL));
     }
@@ -366,8 +368,8 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
 }
 
 impl<M: Machine> Drop for CacheQueue<M> {
-    /// As long as a dropped channel waits, waits for reads and writes in flight. Then it leaks the
-    /// cache's memory, because a drive may still use it.
+    /// Waits for reads and writes in flight, for as long as a dropped channel waits. If any are
+    /// left after that, leaks the cache's memory, because a drive may still use it.
     fn drop(&mut self) {
         self.cache.signals.leave(&self.signal);
         let mut is_drained = true;

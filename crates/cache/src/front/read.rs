@@ -238,7 +238,8 @@ fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
     usize::try_from(cache.page.page_at(run)).unwrap_or(usize::MAX).max(1)
 }
 
-/// Returns the first page, and how many consecutive pages from there lie on its drive.
+/// Returns the first of `pages`, and the number of consecutive pages from there that one read may
+/// cover.
 fn reach_around<M: Machine>(cache: &Cache<M>, pages: &[u64]) -> Option<(u64, usize)> {
     let first = *pages.first()?;
     let follow = (first..).zip(pages).take_while(|(next, page)| next == *page).count();

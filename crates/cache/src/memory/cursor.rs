@@ -83,8 +83,9 @@ impl<'a, M: Machine> Cursor<'a, M> {
         while done < len_bytes {
             let (memory, len) = self.piece_at(at + done, len_bytes - done);
             let frame = frame.wrapping_add(done);
-            // SAFETY: the piece is valid memory of the request, as the caller says the frame is;
-            // no frame is part of a request to the cache.
+            // SAFETY: the piece is valid memory of the request, and the caller promises that the
+            // frame is valid. The two do not overlap, because no frame is part of a request to the
+            // cache.
             unsafe {
                 match way {
                     CopyDirection::ToRequest => core::ptr::copy_nonoverlapping(frame, memory, len),

@@ -90,8 +90,8 @@ pub(crate) struct FailedPages {
     /// Pages whose last write failed.
     pub(crate) pages: u16,
     pub(crate) status: Status,
-    /// Number of unanswered requests of a write-through cache that have written to the extent. At 0
-    /// every writer has been told, and failed pages are dropped.
+    /// Number of unanswered requests of a write-through cache that have written to the extent. At
+    /// 0, every writer has received its answer, and failed pages are dropped.
     pub(crate) claims: u32,
 }
 

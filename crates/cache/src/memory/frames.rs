@@ -52,7 +52,7 @@ impl Frames {
         let (from, into) = (self.at(from), self.at(into));
         for (first, len) in runs(mask) {
             let (at, len) = (self.page.eighths_bytes(first), self.page.eighths_bytes(len));
-            // SAFETY: both lie inside their frames, which are different ones.
+            // SAFETY: source and destination lie inside two different frames.
             unsafe {
                 core::ptr::copy_nonoverlapping(from.wrapping_add(at), into.wrapping_add(at), len);
             }

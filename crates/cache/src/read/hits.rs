@@ -32,7 +32,7 @@ struct PendingHit<M: Machine> {
     at: u32,
 }
 
-// SAFETY: the request is the driver's until its tag is named, and is only read.
+// SAFETY: the request belongs to the driver until its tag is completed, and is only read.
 unsafe impl<M: Machine> Send for PendingHit<M> {}
 
 pub(crate) struct PendingHits<M: Machine> {
@@ -48,8 +48,9 @@ impl<M: Machine> PendingHits<M> {
 
 impl<M: Machine> PendingHit<M> {
     fn rq<'a>(&self) -> &'a Request<M> {
-        // SAFETY: a request lies in its tag set, which outlives the queue, and nobody else has it
-        // until the queue names its tag, which ends the hit. The lifetime is that of a turn.
+        // SAFETY: a request lies in its tag set, which outlives the queue, and belongs to the queue
+        // until the queue completes the tag, which ends the hit. No caller keeps the reference
+        // longer than a turn.
         unsafe { self.rq.as_ref() }
     }
 
@@ -122,8 +123,8 @@ impl<M: Machine> PendingHits<M> {
         Some(CopyOutcome::Done(rq.tag()))
     }
 
-    /// Prefetches the pages of a group. Skips a group of one read, which would have to wait either
-    /// way.
+    /// Prefetches the pages of a group. Skips a group of one read, because its copy would wait for
+    /// memory either way.
     #[inline]
     fn look(&self, cache: &Cache<M>) {
         if self.group.len() < 2 {
@@ -137,7 +138,8 @@ impl<M: Machine> PendingHits<M> {
                 *start = cache.frames.at(frame).wrapping_add(into).cast_const();
             }
         }
-        // Loads from every page before any prefetch, because each load may need a page table walk.
+        // Prefetches one byte of every page before the rest of any page, because the first access
+        // to a page may need a page table walk.
         let starts = &starts[..self.group.len().min(GROUP)];
         starts.iter().for_each(|start| M::will_read(*start, 1));
         starts.iter().for_each(|start| M::will_read(*start, HINT_BYTES));

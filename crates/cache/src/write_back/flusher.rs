@@ -25,8 +25,8 @@ const IN_FLIGHT_BYTES: u64 = 64 << 20;
 /// all others are stuck.
 const SHARES_BYTES: u64 = IN_FLIGHT_BYTES - BATCH_BYTES;
 /// Interval after which pages are collected again if a drive has used up its share and nothing else
-/// is due, in nanoseconds. Also the maximum interval if each drive has its own list, because a
-/// drive without work may get some.
+/// is due, in nanoseconds. Also the maximum interval if each drive has its own list, because new
+/// dirty pages may give work to an idle drive.
 const LOOK_NS: u64 = 10_000_000;
 /// Time in nanoseconds by which the age limit of dirty pages is raised while a flush waits, so that
 /// pages which the flush needs are written before pages that are merely old.

@@ -142,7 +142,7 @@ impl WriteQueues {
         queue.ready.push_front(number);
     }
 
-    /// Frees the slot of a write that has ended, or that no longer counts.
+    /// Frees the slot of a write that has ended, or that continues without a slot.
     pub(crate) fn ended(&mut self, member: u16, pages: usize) {
         let queue = self.queue_mut(member);
         (queue.inside, queue.pages) = (queue.inside - 1, queue.pages - pages);
@@ -205,13 +205,13 @@ impl WriteQueues {
         self.of.iter_mut().for_each(|queue| queue.is_fed = false);
     }
 
-    /// Returns true if a drive uses up its share of `pages` with writes that are ready or in
-    /// flight.
+    /// Returns true if the drive's writes, ready or in flight, carry at least its equal share of
+    /// `pages`.
     pub(crate) fn is_full(&self, drive: usize, pages: usize) -> bool {
         self.of[drive].pages >= pages / self.drives()
     }
 
-    /// Returns true if a drive uses up its share of `pages`.
+    /// Returns true if any drive has used up its equal share of `pages`.
     pub(crate) fn has_full(&self, pages: usize) -> bool {
         (0..self.drives()).any(|drive| self.is_full(drive, pages))
     }

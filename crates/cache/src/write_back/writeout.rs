@@ -52,7 +52,7 @@ struct WriteBio {
     segments: Vec<Segment>,
 }
 
-// SAFETY: the pointers of the segments are into the frames of the cache, which any thread may use.
+// SAFETY: the pointers of the segments lead into the frames of the cache, which any thread may use.
 unsafe impl Send for WriteBio {}
 
 /// Relation of a write to the limited slots of its drive.
@@ -215,8 +215,8 @@ impl Writeout {
                 bio.place = WriteSlot::Taken;
                 let (list, is_alone) = (&raw const bio.segments[..], bio.is_alone);
                 let flags = bio.flags;
-                // SAFETY: the list stays in its slot, and frames that are written stay as they are,
-                // until `ended` is told of this write.
+                // SAFETY: the list stays in its slot, and the frames being written do not change,
+                // until `ended` is called for this write.
                 let bio = unsafe { Bio::foreign_vectored(Op::Write, bio.sector, list) };
                 match below.submit(bio.with_flags(flags).with_user_data(user_data(at))) {
                     Ok(()) => {

@@ -31,7 +31,7 @@ impl MetricsPage {
         let _ = writeln!(self.0, "{name} {value}");
     }
 
-    /// Writes a family with its lines: labels and value of each.
+    /// Writes a metric family with one line for each sample: its labels and value.
     pub fn samples<'a, L, S>(
         &mut self,
         (name, kind, help): (&str, &str, &str),
@@ -44,7 +44,7 @@ impl MetricsPage {
         lines.into_iter().for_each(|(labels, value)| self.sample(name, labels.as_ref(), value));
     }
 
-    /// Writes a family for each counter of a table, with a line for each of `all`.
+    /// Writes a family for each counter of a table, with one line for each entry of `all`.
     pub fn counters<T, const N: usize>(&mut self, prefix: &str, all: &[(Labels, T)])
     where
         T: CounterTable<N>,

@@ -2,8 +2,8 @@
 //!
 //! The thread sleeps in one poll(2) over all sessions and sockets, without a timeout unless a
 //! client has a deadline, so that an idle daemon stays idle. Time in which the daemon was suspended
-//! is not charged to clients. Answers are computed between two calls of poll and take well below a
-//! millisecond. Dropping [`ViewThread`] ends the thread.
+//! does not count against the deadlines of clients. Answers are computed between two calls of poll
+//! and take well below a millisecond. Dropping [`ViewThread`] ends the thread.
 
 use std::io;
 use std::net::TcpListener;

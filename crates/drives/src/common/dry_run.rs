@@ -1,4 +1,4 @@
-//! `DryRun`: settings of an opening that only looks at a drive.
+//! `DryRun`: settings of an opening that only examines a drive.
 //!
 //! A dry run finds the errors, size and remarks of a real opening. A dry run creates and changes
 //! nothing, and keeps no lock, file or connection. File, NBD and Ceph drives obey it and return a
@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Settings of an opening that only looks.
+/// Settings of an opening that only examines a drive.
 #[derive(Debug, Clone)]
 pub struct DryRun {
     /// Time until which locks of other processes are waited for. A process that was killed keeps

@@ -18,7 +18,7 @@ pub struct Holder {
     pub name: Option<String>,
 }
 
-/// Returns a text that identifies this process in a file: its pid, its start time and the boot id.
+/// Returns a text by which a file can name this process: its pid, its start time and the boot id.
 /// No later process has the same text.
 #[must_use]
 pub fn process_mark() -> &'static str {

@@ -57,8 +57,8 @@ impl Ring {
         }
         for arena in &arenas {
             let piece_bytes = piece_bytes(arena.len_bytes());
-            // SAFETY: it is mapped as long as this list has it, which `drop` takes it back from, or
-            // leaks.
+            // SAFETY: the arena stays mapped while it is in this list; `drop` takes it back from
+            // the ring or leaks the list.
             unsafe { handle.lend(arena.start(), arena.len_bytes(), piece_bytes) };
             handle.register_lent(arena.start(), arena.len_bytes());
         }
@@ -71,7 +71,8 @@ impl Drop for Ring {
         if self.handle.pending(self.source) == 0 {
             self.handle.unregister_file(self.file);
             for arena in &self.arenas {
-                // SAFETY: this drive has nothing outstanding, and others lend it for themselves.
+                // SAFETY: this drive has no operation in flight, and other drives lend the arena
+                // for themselves.
                 unsafe { self.handle.take_back(arena.start(), arena.len_bytes()) };
             }
         } else {
@@ -89,8 +90,8 @@ fn piece_bytes(arena_bytes: usize) -> usize {
 }
 
 impl Engine {
-    /// Starts an operation, which begins with the thread's next turn and has a completion later; or
-    /// executes it at once and returns its result.
+    /// Starts an operation. A ring begins it with the thread's next turn and reports its completion
+    /// later; other engines execute it at once and return its result.
     ///
     /// # Safety
     /// Memory and descriptors that `op` names must stay valid until the result is taken.

@@ -48,7 +48,7 @@ pub(crate) struct Flight {
     /// Result of the last operation: bytes, or a negative errno.
     pub(crate) result: i32,
     pub(crate) expired: bool,
-    /// True if the request may fail as not supported, without a fall-back.
+    /// True for a discard, which fails as not supported instead of using a fall-back.
     pub(crate) discards: bool,
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Each queue that is opened later registers the arenas with the ring of its thread, so that the
 //! kernel need not look up and pin pages for each I/O. Registered memory stays locked. If the
-//! kernel refuses, that is logged once and the drive continues without registered memory.
+//! kernel refuses to register it, that is logged once and the drive continues without registered
+//! memory.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};

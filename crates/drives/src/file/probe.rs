@@ -183,7 +183,7 @@ fn probe_align(file: &File) -> Option<DirectAlign> {
     let mut buffer = Buffer::new(8192);
     [512u32, 4096].into_iter().find_map(|unit| {
         let (start, len) = (buffer.as_mut_ptr(), unit as usize);
-        // SAFETY: `len` bytes of a live buffer, at most half of it in.
+        // SAFETY: reads at most `len` bytes into a live buffer of 8192, from byte `len` of it on.
         let read =
             unsafe { libc::pread(file.as_raw_fd(), start.add(len).cast(), len, i64::from(unit)) };
         (read >= 0).then_some(DirectAlign { memory: unit, offset: unit })

@@ -94,7 +94,7 @@ impl Outbound {
         session: &mut Session,
     ) -> Result<(), millrace_tls::Error> {
         while let Some(piece) = self.iov.get(self.first) {
-            // SAFETY: a header of this value's, or memory of a write that is in flight.
+            // SAFETY: the segment is one of this value's headers, or memory of a write in flight.
             let plain = unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) };
             let taken = session.write(plain)?;
             let whole = taken == plain.len();

@@ -50,8 +50,8 @@ pub(crate) struct NbdRequest {
     pub(crate) memory: Vec<iovec>,
 }
 
-// SAFETY: the list names memory of a request in flight, whose bios are `Send`; whoever has the
-// request is the only one to use it.
+// SAFETY: the list names memory of a request in flight, whose bios are `Send`; only the queue that
+// holds the request uses the list.
 unsafe impl Send for NbdRequest {}
 
 impl NbdRequest {

@@ -86,7 +86,7 @@ impl Cluster {
     fn configure(&self, config: &RbdConfig) -> Result<(), Error> {
         let path = config.conf.as_ref().map(|path| c_text(&path.to_string_lossy()));
         let pointer = path.as_ref().map_or(null(), |path| path.as_ptr());
-        // SAFETY: a live handle; a valid text, or none for the usual places.
+        // SAFETY: a live handle; a valid text, or null for Ceph's default locations.
         let read = checked(unsafe { (self.functions.rados_conf_read_file)(self.rados, pointer) });
         read.map_err(|error| conf_error(config, &error))?;
         if self.setting("client_mount_timeout").is_none_or(|text| text == MOUNT_TIMEOUT_S) {
@@ -113,7 +113,7 @@ impl Cluster {
     pub(crate) fn setting(&self, key: &str) -> Option<String> {
         let (key, mut buffer) = (c_text(key), [0u8; 64]);
         let start = buffer.as_mut_ptr().cast::<c_char>();
-        // SAFETY: a live handle, a valid text, and as many bytes as are said.
+        // SAFETY: a live handle, a valid text, and a buffer of the stated length.
         let got = unsafe {
             (self.functions.rados_conf_get)(self.rados, key.as_ptr(), start, buffer.len())
         };
@@ -142,7 +142,7 @@ impl Cluster {
     /// Returns a text that identifies the cluster and the pool.
     pub(crate) fn place(&self) -> String {
         let mut fsid = [0u8; 64];
-        // SAFETY: connected handles, and as many bytes as are said.
+        // SAFETY: connected handles, and a buffer of the stated length.
         let pool = unsafe {
             let start = fsid.as_mut_ptr().cast::<c_char>();
             (self.functions.rados_cluster_fsid)(self.rados, start, fsid.len());

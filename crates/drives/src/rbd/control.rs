@@ -101,7 +101,7 @@ impl ControlThread {
     }
 }
 
-/// Waits until `ended` reports the end of an operation, within the time left of `CLOSE_PATIENCE`.
+/// Waits until `ended` reports the end of an operation, within what is left of `CLOSE_PATIENCE`.
 /// Used while a drive is closed.
 pub(super) fn wait_for_end(ended: &Receiver<()>) {
     let patience = || lock_unpoisoned(&PATIENCE);

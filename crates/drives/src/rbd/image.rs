@@ -149,7 +149,7 @@ impl RbdImage {
     pub(crate) fn info(&self) -> Result<ImageInfo, io::Error> {
         let mut info = ImageInfo::EMPTY;
         let stat = self.cluster.functions.rbd_stat;
-        // SAFETY: a live handle, and as many bytes as are said.
+        // SAFETY: a live handle, and a structure of the stated size.
         checked(unsafe { stat(self.handle, &raw mut info, size_of::<ImageInfo>()) })?;
         Ok(info)
     }
@@ -191,7 +191,7 @@ impl RbdImage {
         let mut id = [0u8; 128];
         let start = id.as_mut_ptr().cast::<c_char>();
         let get = self.cluster.functions.rbd_get_id;
-        // SAFETY: a live handle, and as many bytes as are said.
+        // SAFETY: a live handle, and a buffer of the stated length.
         checked(unsafe { get(self.handle, start, id.len()) })?;
         Ok(text_in(&id))
     }
@@ -201,7 +201,7 @@ impl RbdImage {
     pub(crate) fn owner(&self) -> Option<String> {
         let functions = self.cluster.functions;
         let (mut mode, mut owner, mut count): (c_int, *mut c_char, size_t) = (0, null_mut(), 1);
-        // SAFETY: a live handle, and a list of one owner; whoever has the lock is one.
+        // SAFETY: a live handle, and a list with room for the one owner of an exclusive lock.
         let got = unsafe {
             let list = (&raw mut owner, &raw mut count);
             (functions.rbd_lock_get_owners)(self.handle, &raw mut mode, list.0, list.1)
@@ -222,7 +222,7 @@ impl RbdImage {
         let functions = self.cluster.functions;
         let (mut watchers, mut count) = ([Watcher::EMPTY; WATCHERS], WATCHERS as size_t);
         let start = watchers.as_mut_ptr();
-        // SAFETY: a live handle, and a list as long as is said.
+        // SAFETY: a live handle, and a list of the stated length.
         if unsafe { (functions.rbd_watchers_list)(self.handle, start, &raw mut count) } < 0 {
             return false;
         }

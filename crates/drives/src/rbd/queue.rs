@@ -146,7 +146,7 @@ impl RbdQueue {
         // SAFETY: the memory is that of a request in flight and of this queue's lists; `Drop` leaks
         // the lists that are still in use then.
         if let Err(result) = unsafe { image.start(start, completion) } {
-            // SAFETY: librbd has refused the call, and calls nobody back.
+            // SAFETY: librbd has refused the call, so it will not call back.
             unsafe { (functions.rbd_aio_release)(completion) };
             return Err(flight.failed(result as ssize_t, &self.shared));
         }

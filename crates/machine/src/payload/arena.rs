@@ -34,7 +34,7 @@ pub struct ArenaBuffer {
     order: u8,
 }
 
-// SAFETY: the only handle of plain memory.
+// SAFETY: a buffer is plain memory, and this is the only handle to it.
 unsafe impl Send for ArenaBuffer {}
 
 impl ArenaBuffer {

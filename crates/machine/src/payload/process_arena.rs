@@ -38,7 +38,7 @@ pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
     }
     let Some(start) = out.take(len_bytes) else { return ptr::null_mut() };
     drop(out);
-    // SAFETY: at least so long, and nobody else's.
+    // SAFETY: the buffer is at least `len_bytes` long, and belongs to this call alone.
     unsafe { ptr::write_bytes(start.as_ptr(), 0, len_bytes) };
     start.as_ptr()
 }

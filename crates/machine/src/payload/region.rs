@@ -83,7 +83,8 @@ impl Region {
             [(first.as_ptr(), head_bytes), (start.as_ptr().wrapping_add(len_bytes), tail_bytes)]
         {
             if cut_bytes > 0 {
-                // SAFETY: the ends of the mapping, which nobody else knows.
+                // SAFETY: these are the unused ends of the new mapping, and no other pointer to
+                // them exists.
                 unsafe { libc::munmap(at.cast(), cut_bytes) };
             }
         }

@@ -23,8 +23,8 @@ pub struct ServedGroups {
 debug_fields!(ServedGroups);
 
 impl ServedGroups {
-    /// Takes the groups that were opened, and creates seats for the clients of exports with
-    /// `group_each`.
+    /// Takes the groups that were opened, and prepares groups of their own for the clients of
+    /// exports with `group_each`.
     pub(super) fn new(
         config: &ServeConfig,
         groups: &Arc<Groups<Native>>,
@@ -32,7 +32,7 @@ impl ServedGroups {
         ServedGroups { groups: Arc::clone(groups), seats: Vec::new() }.followed_by(config)
     }
 
-    /// Returns these groups for another set of exports. Groups keep their seats.
+    /// Returns the same groups for another set of exports. Clients keep their own groups.
     pub(super) fn followed_by(&self, config: &ServeConfig) -> Result<ServedGroups, StartError> {
         let groups = &self.groups;
         let mut served = ServedGroups { groups: Arc::clone(groups), seats: Vec::new() };
@@ -72,8 +72,8 @@ impl ServedGroups {
         self.groups.close(group)
     }
 
-    /// Closes the groups of clients that have left, if `now` has no seats for their parent group
-    /// any more.
+    /// Closes the groups of clients that have left, if clients of their parent group have no groups
+    /// of their own in `now`.
     pub(super) fn close_left(&self, now: &ServedGroups) {
         for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
             let left = self.children(seats.group()).filter(|child| seats.is_left(*child));

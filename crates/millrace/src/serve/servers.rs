@@ -198,8 +198,8 @@ impl Servers {
         for export in config.exports.iter().filter(|export| export.guests.is_some()) {
             let volume = opened.volume(&export.volume)?;
             let same = guests.iter().filter(|one: &&RunningGuests| one.volume == export.volume);
-            // Each thread has a hardware queue of its own on each drive of the volume. They follow
-            // the queues of NBD.
+            // Each thread has a hardware queue of its own on each drive of the volume. These queues
+            // come after those of NBD.
             let before: u16 = same.map(|one| one.threads.len() as u16).sum();
             let first = config.nbd_threads() + before;
             let Some((running, export)) = vhost_export(export, (volume, &groups), (first, tenants))

@@ -135,8 +135,8 @@ impl Tables {
     /// Registers all pieces of a lent region, up to the first that the kernel refuses.
     pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         while let Some(piece) = self.lent.unregistered(region) {
-            // SAFETY: whoever lent it promised that it stays mapped until it is taken back, which
-            // clears its indexes.
+            // SAFETY: the lender promised that the region stays mapped until it is taken back,
+            // which clears the region's indexes.
             let registered = unsafe { self.put(ring, piece) };
             self.lent.note(piece, registered);
         }
@@ -154,8 +154,8 @@ impl Tables {
             LentLookup::Index(index) => Some(index),
             LentLookup::Unregisterable => None,
             LentLookup::Unregistered(piece) => {
-                // SAFETY: whoever lent it promised that it stays mapped until it is taken back,
-                // which clears its indexes.
+                // SAFETY: the lender promised that the region stays mapped until it is taken back,
+                // which clears the region's indexes.
                 let registered = unsafe { self.put(ring, piece) };
                 self.lent.note(piece, registered);
                 match self.lent.find(start, len) {

@@ -34,7 +34,7 @@ pub(super) struct CpuFile {
     sequence: u32,
     /// Tenants whose names are in the file already.
     named: Vec<u32>,
-    /// Events that are too young to be written.
+    /// Events kept until the next turn, because older ones may still arrive.
     pub(super) held: Vec<TraceEntry>,
     /// Function that returns the machine's time, in nanoseconds.
     now: fn() -> u64,

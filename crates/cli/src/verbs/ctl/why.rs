@@ -223,7 +223,8 @@ fn sentence(
     }
 }
 
-/// Says for which share of the time a group had no I/O in flight, if that is worth mentioning.
+/// Returns the share of the time in which a group had no I/O in flight, as text, if it is worth
+/// mentioning.
 fn pauses(group: &Explained) -> Option<String> {
     let busy = group.ios * group.mean_ms / 1e3;
     let is_idle = group.ios > 0.0 && group.waiting == 0 && busy < IDLE;

@@ -182,7 +182,8 @@ impl Server {
         if options.dry_run {
             return Ok(());
         }
-        // The new groups are set first, because guests that are started below take seats in them.
+        // The new groups are set first, because guests that are started below become members of
+        // them.
         prepared.groups_before = Some(std::mem::replace(&mut self.servers.groups, groups));
         self.start_guests(new, (difference, &volumes), &mut prepared.guests)
     }

@@ -39,7 +39,7 @@ use crate::views::{
 
 /// Default number of seconds in an answer to `history`.
 const HISTORY_S: usize = 120;
-/// Maximum time that a reload waits until nobody reads the former lists, which it checks every
+/// Maximum time that a reload waits until nobody reads the former lists. It checks every
 /// `READERS_LOOK`.
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const READERS_LOOK: Duration = Duration::from_micros(100);

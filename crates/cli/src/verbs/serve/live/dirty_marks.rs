@@ -69,7 +69,7 @@ struct MarkFile {
 }
 
 impl Drop for MarkFile {
-    /// Removes the new file after a failed start.
+    /// Removes this daemon's marks after a failed start. Marks of earlier daemons stay.
     fn drop(&mut self) {
         if !self.is_settled && self.volumes.iter().all(|(_, mark)| *mark != CacheMark::Dirty) {
             self.settle(|_| true);
