@@ -236,7 +236,8 @@ impl<M: Machine> Cache<M> {
         &self.shards
     }
 
-    /// Returns true if separate I/Os for each drive would cost more than they gain.
+    /// Returns true if the volume's chunks are so small that separate I/Os for each drive would
+    /// cost more than they gain.
     pub(crate) fn has_small_chunks(&self) -> bool {
         let (_, run) = self.below.drive_at(0);
         self.below.disks().len() > 1 && run < CHUNK_SECTORS_MIN

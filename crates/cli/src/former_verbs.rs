@@ -16,7 +16,8 @@ const MOVED: [&[&str]; 6] = [
     &["trace", "report"],
 ];
 
-/// `words` are the arguments without the program's name.
+/// Returns the message for a command line with a moved verb, or `None` for any other. `words` are
+/// the arguments without the program's name.
 pub fn answer(error: &clap::Error, words: &[String]) -> Option<String> {
     let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(unknown))) =
         (error.kind(), error.get(ContextKind::InvalidSubcommand))

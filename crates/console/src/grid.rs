@@ -1,7 +1,7 @@
 //! `Grid`: rows below column heads as plain text, with two spaces between columns.
 //!
 //! `Grid` owns the layout that the tables of all verbs share: numbers are flush right, names flush
-//! left, and lines have no trailing spaces. Widths are counted in characters. Verbs build it.
+//! left, and lines have no trailing spaces. Widths are counted in characters.
 
 /// Widest table that a verb prints by default, in characters.
 pub const WIDTH: usize = 80;
@@ -40,8 +40,8 @@ impl Grid {
         Grid { heads, rows: Vec::new() }
     }
 
-    /// Makes a table of named rows. A column has its head, true if the short form has it, and its
-    /// cell.
+    /// Makes a table whose rows have a name and a value. A column is its head, true if the short
+    /// form shows it, and the function that formats its cell.
     pub fn of_rows<T>(
         head: &str,
         columns: &[(&str, bool, impl Fn(&T) -> String)],

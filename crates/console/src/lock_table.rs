@@ -9,7 +9,7 @@ use crate::grid::{Form, Grid, fitted, shortened};
 
 const NAME_WIDTH: usize = 22;
 
-/// Head of a column, true if the short form has it, and its cell for a lock.
+/// Column: its head, true if the short form shows it, and the function that formats a lock's cell.
 type Column = (&'static str, bool, fn(&&LockLine) -> String);
 
 const COLUMNS: [Column; 9] = [

@@ -173,7 +173,7 @@ pub fn set_level(text: &str) -> anyhow::Result<String> {
     Ok(std::mem::replace(&mut *now, text.to_owned()))
 }
 
-/// Returns the initial filter. `-v` overrides the variable.
+/// Returns the initial filter. `-v` overrides the environment variable `MILLRACE_LOG`.
 fn filter(verbose: u8, variable: Option<&str>) -> &str {
     match (verbose, variable) {
         (0, None) => "info",

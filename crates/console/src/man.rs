@@ -45,7 +45,7 @@ fn write(dir: &Path, pages: &[(String, String)]) -> Result<()> {
 
 /// Returns all pages with their file names, the program's page first.
 pub fn pages(mut command: Command) -> Result<Vec<(String, String)>> {
-    // This sets the display names of the verbs, such as `millrace-serve`.
+    // Building the command sets the display names of the verbs, such as `millrace-serve`.
     command.build();
     let mut pages = Vec::new();
     add(&command, &mut pages)?;

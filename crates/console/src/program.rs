@@ -16,7 +16,8 @@ use crate::{complain, has_lost_output, logging, name, output_queue};
 pub const ERROR: u8 = 2;
 
 /// Runs a verb of the program called `name`. The verb returns exit status 0 or 1. If it returns an
-/// error, the error is printed and the exit status is 2; so it is if output could not be written.
+/// error, the error is printed and the exit status is 2. The exit status is also 2 if output could
+/// not be written.
 pub fn run(
     name: &'static str,
     logging: logging::Args,

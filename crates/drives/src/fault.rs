@@ -76,7 +76,8 @@ impl FaultDriver {
     }
 
     /// Returns true if the drive may report the holes of the drive below. Clients do not read
-    /// holes, so it must not while a read may fail, or if the volatile cache has the data.
+    /// holes, so the drive must not report any while a read may fail, or if the volatile cache has
+    /// the data.
     fn vouches_for_holes(&self) -> bool {
         self.cache == FaultCache::Inner && !self.control.state.may_strike()
     }

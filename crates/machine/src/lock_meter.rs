@@ -63,7 +63,7 @@ pub(crate) fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
 }
 
 fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
-    // If the thread's local variables are gone already, nothing is counted.
+    // A thread whose local variables are already gone counts nothing.
     let _ = ROWS.try_with(|rows| {
         let mut rows = lock_unpoisoned(rows);
         // Relaxed: a thread that empties the table sets this first, and takes the same mutex for

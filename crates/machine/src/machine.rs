@@ -133,8 +133,8 @@ pub trait Lock<T: Send>: Send + Sync {
 
 /// Statistics of locks made of words, which count by themselves; see [`Machine::Meter`].
 pub trait Meter {
-    /// True if such locks must always report, which costs nothing on this machine. If false, only
-    /// locks that were asked to report do so, while [`Meter::is_on`].
+    /// True if locks made of words must always report, which costs nothing on this machine. If
+    /// false, a lock reports only if it was asked to, and only while [`Meter::is_on`] returns true.
     const ALWAYS: bool;
     /// Returns true if statistics are being collected now. Always false if `ALWAYS` is true.
     fn is_on() -> bool;

@@ -206,8 +206,8 @@ unsafe impl Word for NativeWord {
 #[derive(Debug)]
 pub struct NativeLine<T>(UnsafeCell<T>);
 
-// SAFETY: a line only hands out raw pointers; whoever dereferences one upholds exclusion (see
-// Line).
+// SAFETY: a line only hands out raw pointers; code that dereferences one must ensure exclusive
+// access (see `Line`).
 unsafe impl<T: Send> Sync for NativeLine<T> {}
 
 // SAFETY: the pointers are to the cell inside, which nothing else touches.

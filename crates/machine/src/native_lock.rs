@@ -128,7 +128,7 @@ pub fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<T> Drop for NativeGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: nobody uses it after this.
+        // SAFETY: the guard is not used after this.
         let guard = unsafe { ManuallyDrop::take(&mut self.0) };
         if guard.hold.is_some() {
             give_up_counting(guard);

@@ -57,7 +57,7 @@ pub unsafe fn dealloc(start: *mut u8, layout: Layout) {
         // SAFETY: the caller promises that the memory came from `alloc_zeroed` with this layout.
         return unsafe { process_arena::dealloc(start, own_bytes(layout)) };
     }
-    // SAFETY: as above.
+    // SAFETY: the caller promises that the memory came from the global allocator with this layout.
     unsafe { alloc::alloc::dealloc(start, layout) };
 }
 

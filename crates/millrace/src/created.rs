@@ -39,7 +39,7 @@ impl Created {
         }
     }
 
-    /// Moves the files of `other` behind these.
+    /// Moves the files of `other` to the end of this list.
     pub fn append(&mut self, other: &mut Created) {
         self.files.append(&mut other.files);
     }
@@ -74,7 +74,7 @@ impl Unfinished {
         &self.0
     }
 
-    /// Returns the files, which now stay.
+    /// Keeps the files, and returns them.
     pub(crate) fn keep(&mut self) -> Created {
         std::mem::take(&mut self.0)
     }

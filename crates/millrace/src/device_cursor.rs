@@ -41,7 +41,7 @@ pub struct DeviceCursor {
 
 /// The next piece of a transfer.
 enum Piece {
-    /// This many bytes, which are whole blocks.
+    /// Whole blocks, with this many bytes in total.
     Blocks(usize),
     /// `len` bytes of one block, starting at byte `from` of the block.
     PartOfBlock { from: usize, len: usize },

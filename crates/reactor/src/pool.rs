@@ -204,8 +204,8 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// Drops the jobs that no thread has started. The jobs in progress end without being waited
-    /// for.
+    /// Drops the jobs that no thread has started. Jobs in progress continue, and their results are
+    /// dropped.
     fn drop(&mut self) {
         lock().close_inbox(self.inbox);
     }

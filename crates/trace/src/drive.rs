@@ -224,15 +224,15 @@ pub(super) const STAGES: [Span; 5] = [Span::Q2G, Span::G2I, Span::Q2M, Span::I2D
 /// Shares of an I/O's total time (Q2C) by stage, each as a fraction from 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Overhead {
-    /// From Q until a request was allocated (G).
+    /// From queueing (Q) until a request was allocated (G).
     pub q2g: f64,
-    /// From G until the request was inserted into the scheduler (I).
+    /// From the allocation of a request (G) until its insertion into the scheduler (I).
     pub g2i: f64,
-    /// From Q until the I/O was merged into a request (M).
+    /// From queueing (Q) until the I/O was merged into a request (M).
     pub q2m: f64,
-    /// From I until the request was issued to the driver (D).
+    /// From insertion into the scheduler (I) until the request was issued to the driver (D).
     pub i2d: f64,
-    /// From D until completion (C).
+    /// From issue to the driver (D) until completion (C).
     pub d2c: f64,
 }
 

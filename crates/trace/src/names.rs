@@ -23,7 +23,7 @@ pub struct TraceNames {
     processes: HashMap<u32, Box<[u8]>>,
     devices: HashMap<u32, String>,
     dropped_events: u64,
-    /// Sequence numbers that no event carries; each stands for a dropped event.
+    /// Count of sequence numbers that no event carries; each stands for a dropped event.
     missing: i64,
 }
 

@@ -163,8 +163,8 @@ impl<R: Read> FileStream<R> {
     }
 }
 
-/// Takes names out of a note. Returns true if the record is a note but not a message, and so has no
-/// place in the order of events.
+/// Records the names that a note contains. Returns true if the record is a note but not a message,
+/// and so has no place in the order of events.
 fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
     match item.record.note() {
         Some(NotifyKind::Message) => names.add_message(item.record.device, &item.data),

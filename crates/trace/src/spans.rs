@@ -227,8 +227,8 @@ impl Spans {
         flushes.event(act, (record, &entry.data), arrived, done);
     }
 
-    /// Marks a device as queued on. Discards its earlier I/Os, because the trace does not show
-    /// their start.
+    /// Records the first queue (Q) or remap (A) event of a device. Discards the device's earlier
+    /// I/Os, because the trace does not show their start.
     fn begin(&mut self, drive: usize) {
         let drive = &mut self.drives[drive];
         if !drive.begun {

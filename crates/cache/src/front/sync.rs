@@ -148,9 +148,9 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // This job does not wait for a page that a later write has dirtied again. So
-                    // the page stays in the job's list, and a FUA write of the page here may
-                    // complete too late for this job.
+                    // A page that became dirty again in a later epoch is written here as well, but
+                    // the job does not wait for that write. So the page stays in the job's list,
+                    // because its FUA write may complete after the job.
                     let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
                     let first = items.len();
                     // Adjacent dirty pages are written in the same request, except stranded pages.

@@ -247,8 +247,8 @@ impl Shard {
         }
     }
 
-    /// Returns the page's own frame, or a new one if it has none or a drive is just reading it.
-    /// `None` if there is no memory.
+    /// Returns the page's own frame, or a new frame if the page has none or a drive is reading the
+    /// frame. `None` if there is no memory.
     pub(crate) fn frame_to_write(&mut self, frames: &Frames, at: u32, page: usize) -> Option<u32> {
         let extent = &self.extents[at as usize];
         let (own, is_written) = (extent.frames[page], extent.writing & 1 << page != 0);

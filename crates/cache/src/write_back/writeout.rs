@@ -36,8 +36,8 @@ struct WriteBio {
     batch: usize,
     /// First and last page of the batch that the write carries.
     pages: (usize, usize),
-    /// Number of these pages that count in the write's queue: pages that are not stranded, each in
-    /// only one of its writes.
+    /// Number of the write's pages that its queue counts: those that are not stranded. A page that
+    /// several writes carry counts in one of them.
     counted: usize,
     sector: u64,
     /// Sector at which the write must end.

@@ -65,7 +65,7 @@ impl Document<'_> {
 pub struct Section<'a> {
     /// Name in messages, such as `[[drive]]`.
     title: String,
-    /// Prefix of its keys in messages, such as `cost.`; mostly empty.
+    /// Prefix of the section's keys in messages, such as `cost.`; mostly empty.
     prefix: String,
     begin: usize,
     pub lines: KeyLines,

@@ -54,7 +54,8 @@ pub fn read_queues(section: &mut Section<'_>, to: &mut DriveOptions) {
     section.read(QUEUES, to);
 }
 
-/// `queues_of` returns the queue settings of the volume that names the drive.
+/// Reads a drive from its section. `queues_of` returns the queue settings of the volume that names
+/// the drive.
 pub fn read(
     mut section: Section<'_>,
     queues_of: impl Fn(&str) -> DriveOptions,

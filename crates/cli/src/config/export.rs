@@ -89,7 +89,7 @@ pub const GUESTS: &[KeyReader<ExportDraft>] = &[
     key("serial", |to, at| at.text(&mut to.guests().serial)),
     key("poll-max", |to, at| at.word(&mut to.guests().poll_max, words::up_to_a_second)),
     key("batch-wait", |to, at| at.word(&mut to.guests().batch_wait, words::up_to_a_second)),
-    // This former key is accepted without effect; warnings.rs reports it.
+    // The former key `pin-memory` is accepted without effect; warnings.rs reports it.
     key("pin-memory", |_, at| at.word(&mut false, words::yes_or_no)),
     key("event-idx", |to, at| at.word(&mut to.guests().event_idx, words::yes_or_no)),
 ];

@@ -138,7 +138,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         say(&report::checked(&plan, &found));
         return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    // Called before any thread starts, so that all threads inherit the blocked signals.
+    // The handlers are installed before any thread starts, so that all threads inherit the blocked
+    // signals.
     let mut signals = Signals::install().context("cannot install signal handlers")?;
     output_queue::start(lost_output).context(FEW_THREADS)?;
     let startup = Arc::new(Startup::default());

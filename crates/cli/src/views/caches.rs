@@ -1,7 +1,7 @@
 //! Counters of volumes' caches, for the control socket and Prometheus.
 //!
-//! Owns the rows of one cache's counters, and their JSON shape. `serve` fills them from the caches;
-//! `millrace stat` reads them back.
+//! This module owns the rows of one cache's counters, and their JSON shape. `serve` fills them from
+//! the caches; `millrace stat` reads them back.
 
 use millrace::{Cache, Native};
 use millrace_console::cache::mode_word;

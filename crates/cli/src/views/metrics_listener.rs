@@ -1,7 +1,7 @@
 //! `MetricsListener`: the TCP socket of the metrics page, which a reload may replace.
 //!
-//! The views' thread, which accepts clients, shares it with a reload, which replaces or removes the
-//! socket and wakes the thread. The thread then closes the former socket.
+//! The views' thread, which accepts clients, shares the socket with a reload, which replaces or
+//! removes the socket and wakes the thread. The thread then closes the former socket.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

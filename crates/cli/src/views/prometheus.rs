@@ -1,7 +1,8 @@
 //! A report as Prometheus's metrics.
 //!
-//! Pure text. Owns the metric names: prefix `millrace_`, base units (seconds, bytes), suffix
-//! `_total` for counters. Called for the metrics page; metrics_page.rs has the format.
+//! This module only formats text, and owns the metric names: prefix `millrace_`, base units
+//! (seconds, bytes), suffix `_total` for counters. Called for the metrics page; metrics_page.rs has
+//! the format.
 
 use millrace_block::{DiskCounter, Snapshot};
 

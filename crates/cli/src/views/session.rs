@@ -318,7 +318,7 @@ pub fn turn_away(socket: &UnixStream, clients_max: usize) {
     let text = format!("{clients_max} clients are connected, which is the maximum");
     let line = protocol::reply(&Value::Null, Err(Refusal::new("busy", text)));
     if socket.set_nonblocking(true).is_ok() {
-        // If this fails, the client only sees that the connection was closed.
+        // If the write fails, the client only sees that the connection was closed.
         let _ = (&mut &*socket).write(&line);
     }
 }

@@ -162,7 +162,7 @@ fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
             notes = found.notes;
             (size_bytes, logical)
         }
-        // The file system has no unnamed files, so that only a real start can try.
+        // The file system has no unnamed files, so only a real start can find out.
         (Err(error), Some(size_bytes))
             if !config.path.exists()
                 && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) =>

@@ -121,7 +121,7 @@ pub(crate) struct ControllerPort {
 }
 
 impl ControllerPort {
-    /// Takes a free port. The drive has no tags yet.
+    /// Takes a free port of the controller for a drive, which has no tags yet.
     pub(crate) fn new(controller: Arc<ModelController>) -> ControllerPort {
         let mut ports = lock_unpoisoned(&controller.ports);
         let index = ports.list.iter().position(|port| !port.taken).unwrap_or(ports.list.len());

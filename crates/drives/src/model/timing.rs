@@ -85,7 +85,7 @@ impl Timing {
             self.drained_ns = self.drained_ns.max(done_ns);
             return done_ns;
         }
-        // The buffer combines blocks into whole pages, wherever they belong.
+        // The buffer combines blocks into whole pages, wherever on the drive the blocks belong.
         let blocks = pieces_of(io, BLOCK_SECTORS).1;
         let at_once = self.blocks_at_once();
         let work_ns = blocks * self.vary(self.config.write_ns) / at_once;

@@ -26,7 +26,7 @@ pub(crate) struct Cluster {
 
 // SAFETY: librados' handles may be used by any thread, and by several at once.
 unsafe impl Send for Cluster {}
-// SAFETY: as above.
+// SAFETY: several threads may use librados' handles at once.
 unsafe impl Sync for Cluster {}
 
 impl Drop for Cluster {

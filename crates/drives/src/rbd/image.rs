@@ -48,7 +48,7 @@ pub(crate) type UpdateCall = Box<dyn Fn() + Send + Sync>;
 
 // SAFETY: librbd's handles may be used by any thread, and by several at once.
 unsafe impl Send for RbdImage {}
-// SAFETY: as above.
+// SAFETY: several threads may use librbd's handles at once.
 unsafe impl Sync for RbdImage {}
 
 impl Drop for RbdImage {

@@ -1,11 +1,10 @@
 //! Opens a Ceph drive: connects, opens the image, checks its owner, takes its lock.
 //!
-//! Every step may wait for the cluster forever. So all of them run on a thread of their own, and
-//! the caller waits until a time limit, or until it is told to give up (`Cancel`). Whatever that
-//! thread still opens afterwards is closed again. The lock of a live client is never taken away,
-//! although librbd would do so. The lock of a dead client is taken once the cluster has forgotten
-//! the client (`osd_client_watch_timeout`, 30 s); librbd then puts that client on the cluster's
-//! block list.
+//! Every step may wait for the cluster forever. So all steps run on a thread of their own, and the
+//! caller waits until a time limit, or until it is told to give up (`Cancel`). Whatever that thread
+//! still opens afterwards is closed again. The lock of a live client is never taken away, although
+//! librbd would do so. The lock of a dead client is taken once the cluster has forgotten the client
+//! (`osd_client_watch_timeout`, 30 s); librbd then puts that client on the cluster's block list.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};

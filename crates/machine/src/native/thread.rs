@@ -122,7 +122,7 @@ fn tasks() -> usize {
 /// Lets the calling thread run on all CPUs of the process, even if the starting thread is pinned.
 pub fn run_on_any_cpu() {
     let set = allowed_set();
-    // SAFETY: the set is a live local of the size that the call is told.
+    // SAFETY: the set is a live local, and its size is passed to the call.
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
 }
 

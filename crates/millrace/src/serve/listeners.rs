@@ -54,7 +54,8 @@ impl ListenerConfig {
 }
 
 impl ServeConfig {
-    /// Returns the settings of an address, if it has its own. Of several settings the first count.
+    /// Returns the settings of an address, if it has its own. If there are several, the first ones
+    /// apply.
     fn settings_of(&self, listen: &Listen) -> Option<&ListenerConfig> {
         self.listener_settings.iter().find(|one| one.listen == *listen)
     }

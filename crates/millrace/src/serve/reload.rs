@@ -83,7 +83,7 @@ pub enum ReloadError {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct VolumeQueues {
     nbd: u16,
-    /// NBD and virtual machines together.
+    /// Number of I/O threads of NBD and of virtual machines together.
     all: u16,
 }
 

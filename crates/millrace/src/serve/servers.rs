@@ -1,6 +1,6 @@
 //! `Servers`: NBD for hosts and vhost-user-blk for virtual machines, in one process.
 //!
-//! Owns both servers; starts, stops and queries them together.
+//! `Servers` owns both servers, and starts, stops and queries them together.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -107,7 +107,7 @@ fn accept(fd: RawFd) -> i32 {
         return prepared;
     }
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no address is asked for, so no memory is involved.
+    // SAFETY: the address arguments are null, so the call writes no memory.
     let returned = unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), flags) };
     sys::result_of(returned as isize)
 }
@@ -123,7 +123,7 @@ fn wants_all(op: &Op) -> Option<(RawFd, usize)> {
             Some((fd, unsafe { total(&*msg) }))
         }
         Op::SendMsg { fd, msg, flags } if flags & libc::MSG_WAITALL != 0 => {
-            // SAFETY: as above.
+            // SAFETY: the header and its segments are valid, as in `attempt_once`.
             Some((fd, unsafe { total(&*msg) }))
         }
         _ => None,
@@ -143,7 +143,7 @@ unsafe fn segments(msg: &libc::msghdr) -> &[libc::iovec] {
     if msg.msg_iovlen == 0 {
         return &[];
     }
-    #[allow(clippy::unnecessary_cast)] // Its type differs between C libraries.
+    #[allow(clippy::unnecessary_cast)] // The type of this field differs between C libraries.
     let count = msg.msg_iovlen as usize;
     // SAFETY: promised by the caller.
     unsafe { std::slice::from_raw_parts(msg.msg_iov, count) }

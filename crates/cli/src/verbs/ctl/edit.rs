@@ -1,7 +1,7 @@
 //! `millrace ctl add` and `ctl remove`: add or remove one section of the served configuration.
 //!
 //! The daemon reloads its current configuration with the section added or removed. The file stays
-//! unchanged until `ctl save`. Called by ctl.rs.
+//! unchanged until `ctl save`. ctl.rs calls this module.
 
 use std::process::ExitCode;
 

@@ -36,7 +36,7 @@ pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
         }
         text
     })?;
-    // The JSON answer has the warnings.
+    // The JSON answer already contains the warnings.
     warn(changed.warnings.iter().filter(|_| !daemon.json));
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! `millrace ctl set`: changes settings of a volume; groups.rs changes those of a group.
 //!
-//! Called by ctl.rs.
+//! ctl.rs calls this module.
 
 use std::fmt::Write;
 use std::process::ExitCode;

@@ -45,7 +45,7 @@ pub(super) enum PreparedNbd {
 }
 
 impl Server {
-    /// Prepares everything new.
+    /// Prepares all new parts of a configuration.
     pub(super) fn prepare(
         &mut self,
         new: &ServeConfig,

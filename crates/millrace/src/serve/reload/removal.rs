@@ -101,7 +101,7 @@ impl Server {
         let observer = nbd.observer();
         let is_gone = |name: &str| !new.exports.iter().any(|export| export.name == name);
         for client in observer.clients().iter().filter(|client| is_gone(&client.export)) {
-            // The second call does not wait for replies.
+            // The second disconnection of a client does not wait for replies.
             let _ = observer.disconnect(client.number);
             let _ = observer.disconnect(client.number);
         }

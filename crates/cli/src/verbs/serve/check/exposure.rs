@@ -23,7 +23,7 @@ const OTHERS_READ: u32 = 0o004;
 
 type Warning = (Position, String);
 
-/// `metrics_flag` overrides the plan's address of metrics.
+/// Returns the warnings about a plan. `metrics_flag` overrides the plan's address of metrics.
 pub fn warnings(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Vec<String> {
     let mut list: Vec<Warning> = Vec::new();
     list.extend(plan.listeners.iter().filter_map(|listener| of_listener(plan, listener)));

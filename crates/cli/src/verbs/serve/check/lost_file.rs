@@ -15,7 +15,7 @@ use crate::config::{KeyLines, Problems, ServePlan};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileState {
-    /// Missing, or empty.
+    /// The file is missing or empty.
     Missing,
     /// The file exists, but no byte was ever written to it.
     Fresh,

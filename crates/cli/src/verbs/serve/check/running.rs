@@ -2,7 +2,7 @@
 //! can.
 //!
 //! The running daemon itself holds the locks and sockets, which would count as in use, so it is
-//! asked for a dry run of a reload. It is found by the control socket in the configuration.
+//! asked for a dry run of a reload. The daemon is found by the control socket in the configuration.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -37,7 +37,7 @@ pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<Gro
 fn on_volume(volume: &Volume<Native>) -> Vec<(GroupId, OnVolume)> {
     let mut held: HashMap<GroupId, WaitSnapshot> = volume.held().into_iter().collect();
     let mut stats: HashMap<GroupId, TenantSnapshot> = volume.group_stats().into_iter().collect();
-    // Groups whose first I/O still waits have only hold counters.
+    // Groups whose first I/O still waits have counters of held I/Os only.
     held.keys().for_each(|group| {
         stats.entry(*group).or_default();
     });

@@ -19,7 +19,7 @@ pub struct HeapTrim(Mutex<TrimState>);
 
 #[derive(Default)]
 struct TrimState {
-    /// Number of clients that had left at the last look.
+    /// Number of clients that had left at the last check.
     left: u64,
     /// Time since which a trim may free memory, and time at which the last client left.
     since: Option<(Instant, Instant)>,

@@ -66,7 +66,8 @@ impl Signals {
     }
 
     fn unblock() {
-        // This call cannot fail for this signal set. If it did, signals would have no effect.
+        // Unblocking cannot fail for this set of signals. If it did, the signals would have no
+        // effect.
         let _ = set().thread_unblock();
     }
 
