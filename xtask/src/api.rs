@@ -16,7 +16,6 @@ use anyhow::{Context, Result};
 
 use tree::CrateTree;
 
-/// Folders of the crates whose public items are listed.
 const CRATES: [&str; 8] = [
     "crates/block",
     "crates/cache",
@@ -59,7 +58,6 @@ pub const ADVICE: &str = "differs from the crate's public API; run `cargo xtask 
 #[derive(Debug, PartialEq, Eq)]
 pub struct StaleListing {
     pub path: String,
-    /// Number of the first line that differs, from 1.
     pub line: usize,
     pub text: String,
 }

@@ -14,9 +14,7 @@ use crate::{primitives, tidy, tree};
 /// Selects whether the check includes the tests and `tidy`; CI runs these in earlier steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TestSelection {
-    /// Run the tests and `tidy`.
     Run,
-    /// Skip the tests and `tidy`.
     Skip,
 }
 
@@ -24,7 +22,6 @@ pub struct CargoStep {
     pub name: &'static str,
     /// Arguments of cargo, separated by blanks.
     pub args: &'static str,
-    /// An environment variable to set.
     pub env: Option<(&'static str, &'static str)>,
 }
 
@@ -52,12 +49,10 @@ const TESTS: [CargoStep; 2] = [
     step("test without tls", "test -pmillrace-drives --lib nbd::settings"),
 ];
 
-/// Makes a step that sets no variable.
 pub const fn step(name: &'static str, args: &'static str) -> CargoStep {
     CargoStep { name, args, env: None }
 }
 
-/// Runs every step in `root`; returns true if all passed.
 pub fn run(root: &Path, tests: TestSelection) -> Result<bool> {
     let mut steps: Vec<&CargoStep> = LINTS.iter().collect();
     if tests == TestSelection::Run {

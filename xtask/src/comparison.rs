@@ -10,7 +10,6 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree;
 
-/// Runs the comparison; returns true if it printed its tables.
 pub fn run(root: &Path, name: &str, args: &[&str]) -> Result<bool> {
     let status = tree::cargo()
         .args(["run", "--quiet", "--package", "millrace-tests", "--example", name, "--"])

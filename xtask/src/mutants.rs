@@ -1,25 +1,21 @@
 //! `cargo xtask mutants`: measures how many small bugs in a crate its tests find.
 //!
 //! cargo-mutants seeds one bug at a time: an operator exchanged, or a function that only returns
-//! some value. Each crate is tested by its own tests alone, without the models, which take minutes.
-//! Mutants that survive must be listed in `xtask/mutants/known.txt` with a reason;
-//! `xtask/mutants/short.txt` lists the few that CI tests. Called by `main`; calls cargo-mutants in
-//! a copy of the tree made by `tree`.
+//! some value. Each crate is tested by its own tests, without models, which take minutes.
+//! `xtask/mutants/known.txt` lists mutants to leave out, since no test can find them, and
+//! `xtask/mutants/short.txt` the few that CI tests. cargo-mutants changes a copy of the tree.
 
 mod list;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
 use crate::tree;
-use list::{MutantEntry, MutantKey};
-
-/// Fraction of mutants that the tests must find, of a whole crate or of an even sample.
-const KILLED_PERCENT_MIN: f64 = 90.0;
+use list::MutantKey;
 
 const USAGE: &str =
     "usage: cargo xtask mutants [--short] [--package NAME]... [--shard K/N | --sample N]
@@ -54,16 +50,6 @@ struct MutantSelection {
     shard: Option<String>,
 }
 
-/// Results of a group's mutants, as names of mutants.
-#[derive(Debug, Default)]
-struct MutantOutcome {
-    caught: Vec<String>,
-    missed: Vec<String>,
-    timeout: Vec<String>,
-    unviable: Vec<String>,
-}
-
-/// Tests the mutants that `args` select; returns true if only known ones survived.
 pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
     let choice = MutantSelection::parse(args)?;
     let found = Command::new("cargo-mutants").args(["mutants", "--version"]).output();
@@ -76,119 +62,99 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
         false => Vec::new(),
     };
     let target = root.join("target/mutants");
-    let (tree, reports) = (target.join("tree"), target.join("reports"));
-    let place = MutantFolders { tree, target, reports };
-    tree::mirror(root, &place.tree, &BTreeMap::new())?;
+    tree::mirror(root, &target.join("tree"), &BTreeMap::new())?;
     let mut clean = true;
-    let mut table = String::from("| part | caught | timeout | missed | unviable | killed |\n");
-    table.push_str("|---|---|---|---|---|---|\n");
     for group in groups().iter().filter(|group| choice.has(group)) {
-        let wanted: Vec<&MutantEntry> = short.iter().filter(|e| group.has(e.key.path())).collect();
+        let wanted: Vec<&MutantKey> = short.iter().filter(|key| group.has(key.path())).collect();
         if choice.short && wanted.is_empty() {
             continue;
         }
-        let outcome = plant(&place, group, &choice, &wanted)?;
-        clean &= judge(group, &outcome, &known, &wanted);
-        clean &= choice.short || outcome.killed_percent() >= KILLED_PERCENT_MIN;
-        table.push_str(&outcome.row(group.name));
+        println!("mutants: {} ...", group.name);
+        let report = target.join("reports").join(group.name);
+        fs::create_dir_all(&report).context("cannot make target/mutants/reports")?;
+        let mut command = Command::new("cargo-mutants");
+        command
+            .arg("mutants")
+            .args(known.iter().map(|key| format!("--exclude-re={}", key.pattern())));
+        command.args(wanted.iter().map(|key| format!("--re={}", key.pattern())));
+        command.arg("--output").arg(&report).args(options(group, &choice, &wanted));
+        let status = command
+            .envs(PROFILE)
+            .env("CARGO_TARGET_DIR", &target)
+            .current_dir(target.join("tree"))
+            .stdin(Stdio::null())
+            .status()
+            .context("cannot run cargo-mutants")?;
+        // 2: some mutants survived; 3: some timed out.
+        if !matches!(status.code(), Some(0 | 2 | 3)) {
+            let log = report.join("mutants.out/log");
+            bail!("cargo-mutants failed on {}: see the logs in {}", group.name, log.display());
+        }
+        clean &= judge(group, &report.join("mutants.out"), &wanted)?;
     }
-    print!("{table}");
     Ok(clean)
 }
 
-/// Folders in which mutants are made, built and reported.
-struct MutantFolders {
-    tree: PathBuf,
-    target: PathBuf,
-    reports: PathBuf,
-}
-
-fn plant(
-    place: &MutantFolders,
-    group: &MutantGroup,
-    choice: &MutantSelection,
-    wanted: &[&MutantEntry],
-) -> Result<MutantOutcome> {
-    let report = place.reports.join(group.name);
-    fs::create_dir_all(&report).context("cannot make target/mutants/reports")?;
-    println!("mutants: {} ...", group.name);
-    let mut command = Command::new("cargo-mutants");
-    command.args(["mutants", "--in-place", "--no-times", "--no-shuffle", "--colors=never"]);
+fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey]) -> Vec<String> {
     // Allow twice the time that the tests need, for a busy machine; a hang costs this much.
-    command.args(["--timeout-multiplier=2", "--minimum-test-timeout=20", "--build-timeout=300"]);
-    command.args(["--package", group.package()]).arg("--output").arg(&report);
-    let judges = group.words("judge").iter().flat_map(|judge| [group.package(), judge]);
-    command.args(judges.map(|package| format!("--test-package={package}")));
+    let mut all: Vec<String> =
+        "--in-place --no-times --no-shuffle --colors=never --timeout-multiplier=2 \
+         --minimum-test-timeout=20 --build-timeout=300"
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect();
+    let mut add = |option: &str, values: &[&str]| {
+        all.extend(values.iter().map(|value| format!("{option}={value}")));
+    };
+    add("--package", &[group.package()]);
     // Select by file as well as by name: mutants named "delete field" match every `--re`
     // (cargo-mutants 27.1.0).
-    let files: Vec<&str> = wanted.iter().map(|entry| entry.key.path()).collect();
-    let files = if files.is_empty() { group.words("files") } else { &files };
-    command.args(files.iter().flat_map(|glob| ["--file", glob]));
-    command.args(group.words("but").iter().flat_map(|glob| ["--exclude", glob]));
+    let files: Vec<&str> = wanted.iter().map(|key| key.path()).collect();
+    add("--file", if files.is_empty() { group.words("files") } else { &files });
+    add("--exclude", group.words("but"));
     if let Some(shard) = &choice.shard {
-        command.args(["--shard", shard, "--sharding=round-robin"]);
+        add("--shard", &[shard]);
+        add("--sharding", &["round-robin"]);
     }
-    command.args(wanted.iter().map(|entry| format!("--re={}", entry.key.pattern())));
     // `--cargo-arg` applies to building, too; arguments after `--` apply to running only. These two
     // packages are selected only because they enable features of shared dependencies. With the same
     // features as for `cargo test`, CI can copy the built dependencies from target/debug.
-    command.args(["--cargo-arg=--package=millrace-cli", "--cargo-arg=--package=millrace-tls"]);
-    command.args(group.words("tests").iter().map(|target| format!("--cargo-arg={target}")));
-    command.args(["--", "--"]);
+    add("--cargo-arg", &["--package=millrace-cli", "--package=millrace-tls"]);
+    add("--cargo-arg", group.words("tests"));
+    all.extend(["--".to_owned(), "--".to_owned()]);
     let slow = if choice.short { group.words("slow") } else { &[] };
-    command.args(group.words("skip").iter().chain(slow).flat_map(|name| ["--skip", name]));
-    let status = command
-        .envs(PROFILE)
-        .env("CARGO_TARGET_DIR", &place.target)
-        .current_dir(&place.tree)
-        .stdin(Stdio::null())
-        .status()
-        .context("cannot run cargo-mutants")?;
-    // 2: some mutants survived; 3: some timed out.
-    match status.code() {
-        Some(0 | 2 | 3) => MutantOutcome::read(&report.join("mutants.out")),
-        _ => bail!(
-            "cargo-mutants failed on {}: see the logs in {}",
-            group.name,
-            report.join("mutants.out/log").display()
-        ),
-    }
+    let skipped = group.words("skip").iter().chain(slow);
+    all.extend(skipped.map(|name| format!("--skip={name}")));
+    all
 }
 
-/// Prints surviving mutants that are not listed as known, and listed mutants that no longer exist.
-/// Returns true if there are neither.
-fn judge(
-    group: &MutantGroup,
-    outcome: &MutantOutcome,
-    known: &[MutantEntry],
-    wanted: &[&MutantEntry],
-) -> bool {
-    let mut clean = true;
-    for name in &outcome.missed {
-        match known.iter().find(|entry| MutantKey::of(name).as_ref() == Some(&entry.key)) {
-            Some(entry) => println!("mutants: known: {name}: {}", entry.reason),
-            None => {
-                println!(
-                    "mutants: NO TEST FAILS WITH {name}: write a test, or list the mutant in \
-                     xtask/mutants/known.txt with a reason"
-                );
-                clean = false;
-            }
-        }
+/// Reads the results of a group from `folder`, and prints wanted mutants that do not exist. Returns
+/// true if there are none of them, and no mutant survived. A hanging test counts as failing.
+fn judge(group: &MutantGroup, folder: &Path, wanted: &[&MutantKey]) -> Result<bool> {
+    let read = |file: &str| {
+        let path = folder.join(file);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let missed = read("missed.txt")?;
+    for name in missed.lines() {
+        println!(
+            "mutants: NO TEST FAILS WITH {name}: write a test, or list the mutant in \
+             xtask/mutants/known.txt with a reason"
+        );
     }
-    let planted: BTreeSet<MutantKey> =
-        outcome.tested().filter_map(|name| MutantKey::of(name)).collect();
-    for entry in wanted.iter().filter(|entry| !planted.contains(&entry.key)) {
+    let tested = read("caught.txt")? + &read("timeout.txt")? + &missed;
+    let tested: Vec<MutantKey> = tested.lines().filter_map(MutantKey::of).collect();
+    let gone: Vec<_> = wanted.iter().filter(|key| !tested.contains(key)).collect();
+    for key in &gone {
         println!(
             "mutants: {} has no mutant {} any more; correct xtask/mutants/short.txt \
              (cargo mutants --list --package {} shows all)",
             group.name,
-            entry.key.0,
+            key.0,
             group.package()
         );
-        clean = false;
     }
-    clean
+    Ok(missed.is_empty() && gone.is_empty())
 }
 
 /// Reads all groups: a name, and below it indented lines of a key and its words.
@@ -264,46 +230,6 @@ fn package(name: &str) -> Result<String> {
         .with_context(|| format!("no part {name}\n{USAGE}"))
 }
 
-impl MutantOutcome {
-    fn read(folder: &Path) -> Result<Self> {
-        let names = |file: &str| -> Result<Vec<String>> {
-            let path = folder.join(file);
-            let text = fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            Ok(text.lines().map(str::to_owned).collect())
-        };
-        Ok(Self {
-            caught: names("caught.txt")?,
-            missed: names("missed.txt")?,
-            timeout: names("timeout.txt")?,
-            unviable: names("unviable.txt")?,
-        })
-    }
-
-    fn tested(&self) -> impl Iterator<Item = &String> {
-        self.caught.iter().chain(&self.missed).chain(&self.timeout)
-    }
-
-    /// A hanging test counts as a found bug, like a failing test. A mutant that does not build does
-    /// not count.
-    fn killed_percent(&self) -> f64 {
-        let killed = self.caught.len() + self.timeout.len();
-        let tested = killed + self.missed.len();
-        if tested == 0 { 100.0 } else { 100.0 * killed as f64 / tested as f64 }
-    }
-
-    fn row(&self, name: &str) -> String {
-        format!(
-            "| {name} | {} | {} | {} | {} | {:.1} % |\n",
-            self.caught.len(),
-            self.timeout.len(),
-            self.missed.len(),
-            self.unviable.len(),
-            self.killed_percent()
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -344,30 +270,23 @@ mod tests {
     }
 
     #[test]
-    fn only_known_survivors_pass_and_wanted_ones_must_exist() {
-        let known = [MutantEntry {
-            key: MutantKey("a.rs: replace f with ()".into()),
-            reason: "slower".into(),
-        }];
-        let mut outcome = MutantOutcome {
-            missed: vec!["a.rs:1:2: replace f with ()".into()],
-            ..MutantOutcome::default()
+    fn no_mutant_may_survive_and_wanted_ones_must_exist() {
+        let folder = std::env::temp_dir().join(format!("millrace-mutants-{}", std::process::id()));
+        let wanted = MutantKey("a.rs: replace f with ()".into());
+        let verdict = |files: [&str; 3], wanted: &[&MutantKey]| {
+            fs::create_dir_all(&folder).unwrap();
+            for (name, text) in ["caught.txt", "timeout.txt", "missed.txt"].iter().zip(files) {
+                fs::write(folder.join(name), text).unwrap();
+            }
+            let verdict = judge(&groups()[0], &folder, wanted);
+            fs::remove_dir_all(&folder).unwrap();
+            verdict.unwrap()
         };
-        assert!(judge(&groups()[0], &outcome, &known, &[]));
-        assert!(!judge(&groups()[0], &outcome, &[], &[]));
-        outcome.missed.clear();
-        assert!(!judge(&groups()[0], &outcome, &[], &[&known[0]]));
-    }
-
-    #[test]
-    fn timeout_counts_as_killed_and_what_does_not_build_not_at_all() {
-        let names = |count: usize| vec![String::new(); count];
-        let outcome = MutantOutcome {
-            caught: names(7),
-            missed: names(2),
-            timeout: names(1),
-            unviable: names(90),
-        };
-        assert!((outcome.killed_percent() - 80.0).abs() < 1e-9);
+        let name = "a.rs:1:2: replace f with ()\n";
+        assert!(verdict([name, "", ""], &[&wanted]));
+        assert!(verdict(["", name, ""], &[&wanted]));
+        assert!(!verdict(["", "", name], &[&wanted]));
+        assert!(!verdict(["", "", ""], &[&wanted]));
+        assert!(judge(&groups()[0], Path::new("/nowhere"), &[]).is_err());
     }
 }

@@ -37,7 +37,6 @@ pub fn patched_tree(root: &Path) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// Returns the target folder for builds of the patched copy.
 pub fn target(root: &Path) -> PathBuf {
     root.join(TARGET)
 }
@@ -90,7 +89,6 @@ fn explore(program: &Path, more: &[&str]) -> Result<Output> {
     }
 }
 
-/// Returns file and function of a bug, from the first hunk that names it.
 fn place_of(plant: &str, lists: &BTreeMap<String, Vec<Patch>>) -> String {
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     let hook = format!("Plant::{}", plant.split('-').map(capital).collect::<String>());

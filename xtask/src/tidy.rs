@@ -1,14 +1,10 @@
-//! `cargo xtask tidy`: checks the house style.
+//! `cargo xtask tidy`: checks the rules of style that rustfmt and clippy do not know.
 //!
-//! Reads the tree once into `Source`s and passes them to the rules, one rule per file. A rule is a
-//! pure function from text to `Finding`s, so each is tested on strings; only this file, `allow`,
-//! `commits`, `documents`, `places`, `products` and `crate::api` read files. Exceptions to a rule
-//! are listed under `xtask/allow`, and an entry that is not needed is itself a finding, so the
-//! lists can only shrink. Called by `main` and `check`.
+//! Each rule is a file with a function `check` from the text of sources to `Finding`s.
+//! `xtask/allow` lists exceptions to rules. An entry that is not needed is itself a finding, so
+//! the lists can only shrink.
 
 mod allow;
-mod arguments;
-mod banned;
 mod block;
 mod comments;
 mod commits;
@@ -16,8 +12,6 @@ mod documents;
 mod header;
 mod layers;
 mod layout;
-mod methods;
-mod modules;
 mod names;
 mod patches;
 mod places;
@@ -40,14 +34,11 @@ use source::Source;
 /// Folders whose Rust files are checked; `fuzz` is a workspace of its own.
 const RUST_ROOTS: [&str; 4] = ["crates", "lab", "xtask", "tests"];
 
-/// One violation of a rule: its place in the tree, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Path from the root of the repository, with `/`.
     pub path: String,
-    /// Line, from 1.
     pub line: usize,
-    /// Description of the problem and of the remedy.
     pub message: String,
 }
 
@@ -63,7 +54,6 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks the repository at `root` and prints all findings; returns true if there are none.
 pub fn run(root: &Path) -> Result<bool> {
     let mut sources = Vec::new();
     for folder in RUST_ROOTS {
@@ -84,29 +74,21 @@ pub fn run(root: &Path) -> Result<bool> {
     for finding in &findings {
         println!("{finding}");
     }
-    for warning in size::warnings(&sources) {
-        println!("warning: {warning}");
-    }
     println!("tidy: {} Rust files, {} findings", sources.len(), findings.len());
     Ok(findings.is_empty())
 }
 
 /// Rules for one file at a time.
-const FILE_RULES: [fn(&Source) -> Vec<Finding>; 6] =
-    [header::check, layout::check, banned::check, unsafety::check, block::check, test_names::check];
+const FILE_RULES: [fn(&Source) -> Vec<Finding>; 4] =
+    [header::check, layout::check, block::check, test_names::check];
 
-/// A rule for all files with exceptions.
 type ListRule = fn(&[Source], &AllowList) -> Vec<Finding>;
 
 /// Rules with a list of exceptions, and the name of the list.
-const LIST_RULES: [(&str, ListRule); 9] = [
+const LIST_RULES: [(&str, ListRule); 5] = [
     ("size", size::check),
-    ("unsafe", unsafety::check_list),
+    ("unsafe", unsafety::check),
     ("atomics", block::check_list),
-    ("arguments", arguments::check_number),
-    ("bools", arguments::check_bools),
-    ("methods", methods::check),
-    ("modules", modules::check),
     ("names", names::check),
     ("comments", comments::check),
 ];

@@ -1,14 +1,13 @@
 //! `cargo xtask times`: measures how long builds and tests of this repository take.
 //!
-//! Builds and tests a copy of the tree in a target folder of its own. The folder is emptied before
-//! each step that measures a fresh clone. For each step, prints the wall time, the CPU time and the
-//! load of the machine before the step. Downloads happen before the first step and do not count.
-//! `main` calls this file, which runs git (through `tree`) and cargo as child processes.
+//! Builds and tests a copy of the tree in a target folder of its own. For each step, prints the
+//! wall time, the CPU time and the load of the machine before the step. Downloads happen before
+//! the first step and do not count.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -20,164 +19,85 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// File to which the step `change` adds a line.
 const CHANGED: &str = "crates/block/src/channel/split.rs";
 
-/// A row of the table.
-struct TimedStep {
-    /// Name of the step on the command line of `times`.
-    name: &'static str,
-    /// Arguments of cargo.
-    args: &'static [&'static str],
-    /// State of the target folder before the step.
-    before: TargetState,
-    /// Targets (maximum) for wall time and CPU time, in seconds.
-    wall_max: Option<u64>,
-    cpu_max: Option<u64>,
-}
-
-/// State of cargo's `target` folder before a step.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TargetState {
-    /// The folder is empty, as in a fresh clone.
-    Empty,
-    /// The folder has the files that the previous step left in it.
-    Kept,
-    /// The workspace was built and tested once. Then one line was added at the top of
-    /// [`CHANGED`].
-    OneLineChanged,
-}
-
-const STEPS: [TimedStep; 4] = [
-    TimedStep {
-        name: "build",
-        args: &["build", "--release", "--bin", "millrace"],
-        before: TargetState::Empty,
-        wall_max: Some(210),
-        cpu_max: Some(300),
-    },
-    TimedStep {
-        name: "test",
-        args: &["test"],
-        before: TargetState::Empty,
-        wall_max: Some(480),
-        cpu_max: None,
-    },
-    TimedStep {
-        name: "change",
-        args: &["test", "--package", "millrace-block"],
-        before: TargetState::OneLineChanged,
-        wall_max: Some(60),
-        cpu_max: None,
-    },
-    TimedStep {
-        name: "test-all",
-        args: &["test", "--workspace"],
-        before: TargetState::Kept,
-        wall_max: None,
-        cpu_max: None,
-    },
+/// Steps: the name on the command line, the arguments of cargo, and the targets (maximum) for wall
+/// and CPU time. `build` and `test` begin with an empty target folder, as in a fresh clone.
+/// `change` runs its command once, then measures it after a line was added to [`CHANGED`].
+const STEPS: [[&str; 4]; 4] = [
+    ["build", "build --release --bin millrace", "3:30", "5:00"],
+    ["test", "test", "8:00", "-"],
+    ["change", "test --package millrace-block", "1:00", "-"],
+    ["test-all", "test --workspace", "-", "-"],
 ];
 
-/// Runs the steps that `names` lists, or all; returns true if each command succeeded.
-///
-/// # Errors
-/// If a name is unknown, the tree cannot be copied, or cargo cannot be started.
+/// A copy of the tree, and the target folder outside the copy, which `tree::mirror` clears.
+struct MeasuredCopy {
+    tree: PathBuf,
+    built: PathBuf,
+}
+
 pub fn run(root: &Path, names: &[&str]) -> Result<bool> {
     let steps = chosen(names)?;
     let target = root.join("target/times");
-    let tree = target.join("tree");
-    tree::mirror(root, &tree, &BTreeMap::new())?;
-    cargo(&tree, &target, &["fetch", "--quiet"])?;
+    let copy = MeasuredCopy { tree: target.join("tree"), built: target.join("built") };
+    tree::mirror(root, &copy.tree, &BTreeMap::new())?;
+    copy.cargo("fetch --quiet")?;
     println!("| cargo | wall | at most | CPU | at most | load before |\n|---|---|---|---|---|---|");
     let mut all_passed = true;
-    for step in steps {
-        prepare(&tree, &target, step)?;
-        let load = load_average()?;
-        let (passed, wall, cpu) = timed(&tree, &target, step.args)?;
-        let limit = |most: Option<u64>| most.map_or_else(|| "-".to_owned(), |s| minutes(s as f64));
+    for [name, args, wall_max, cpu_max] in steps {
+        match name {
+            "build" | "test" if copy.built.exists() => {
+                fs::remove_dir_all(&copy.built).context("cannot empty the target folder")?;
+            }
+            "change" => {
+                copy.cargo(args)?;
+                let path = copy.tree.join(CHANGED);
+                let text = fs::read_to_string(&path).context("cannot read the file to change")?;
+                // A new first line moves all others, so that the whole file is compiled again.
+                fs::write(&path, format!("// Added line.\n{text}"))
+                    .context("cannot change a file of the copy")?;
+            }
+            _ => {}
+        }
+        let load = fs::read_to_string("/proc/loadavg").context("cannot read /proc/loadavg")?;
+        let load = load.split(' ').next().unwrap_or_default();
+        let (start, cpu_before) = (Instant::now(), children_cpu()?);
+        let passed = copy.cargo(args)?;
+        let (wall, cpu) = (minutes(start.elapsed()), minutes(children_cpu()? - cpu_before));
         let failed = if passed { "" } else { " FAILED" };
-        println!(
-            "| {}{failed} | {} | {} | {} | {} | {load} |",
-            step.args.join(" "),
-            minutes(wall.as_secs_f64()),
-            limit(step.wall_max),
-            minutes(cpu.as_secs_f64()),
-            limit(step.cpu_max)
-        );
+        println!("| {args}{failed} | {wall} | {wall_max} | {cpu} | {cpu_max} | {load} |");
         all_passed &= passed;
     }
     Ok(all_passed)
 }
 
-fn chosen(names: &[&str]) -> Result<Vec<&'static TimedStep>> {
-    if names.is_empty() {
-        return Ok(STEPS.iter().collect());
+fn chosen(names: &[&str]) -> Result<Vec<[&'static str; 4]>> {
+    let known = STEPS.map(|[name, ..]| name);
+    if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+        bail!("times: there is no step {name}; use one of {}", known.join(", "));
     }
-    let find = |name: &&str| STEPS.iter().find(|step| step.name == *name);
-    let known = STEPS.map(|step| step.name).join(", ");
-    names
-        .iter()
-        .map(|name| {
-            find(name)
-                .with_context(|| format!("times: there is no step {name}; use one of {known}"))
-        })
-        .collect()
+    let is_chosen = |step: &[&str; 4]| names.is_empty() || names.contains(&step[0]);
+    Ok(STEPS.into_iter().filter(is_chosen).collect())
 }
 
-fn prepare(tree: &Path, target: &Path, step: &TimedStep) -> Result<()> {
-    match step.before {
-        TargetState::Kept => Ok(()),
-        TargetState::Empty => empty(&built(target)),
-        TargetState::OneLineChanged => {
-            cargo(tree, target, step.args)?;
-            let path = tree.join(CHANGED);
-            let text = fs::read_to_string(&path).context("cannot read the file to change")?;
-            // A new line at the top moves all other lines, so that the whole file is compiled
-            // again.
-            fs::write(&path, format!("// Added line.\n{text}"))
-                .context("cannot change a file of the copy")
+impl MeasuredCopy {
+    /// Runs cargo, with its output in a file; returns true if it succeeded.
+    fn cargo(&self, args: &str) -> Result<bool> {
+        let path = self.built.with_file_name("output.txt");
+        let output = fs::File::create(&path).context("cannot write the output of cargo")?;
+        let status = tree::cargo()
+            .args(args.split(' '))
+            .env("CARGO_TARGET_DIR", &self.built)
+            .current_dir(&self.tree)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().context("cannot write the errors of cargo")?)
+            .stderr(output)
+            .status()
+            .context("cannot run cargo")?;
+        if !status.success() {
+            eprintln!("times: cargo {args} failed; see {}", path.display());
         }
+        Ok(status.success())
     }
-}
-
-/// Returns the target folder, outside the copy, which `tree::mirror` clears.
-fn built(target: &Path) -> PathBuf {
-    target.join("built")
-}
-
-fn empty(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot empty {}", folder.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Runs cargo; returns true if it succeeded, the wall time, and the CPU time of all its processes.
-fn timed(tree: &Path, target: &Path, args: &[&str]) -> Result<(bool, Duration, Duration)> {
-    let (start, before) = (Instant::now(), children_cpu()?);
-    let passed = cargo(tree, target, args)?;
-    Ok((passed, start.elapsed(), children_cpu()? - before))
-}
-
-/// Runs cargo in the copy, with its output in a file beside it; returns true if it succeeded.
-fn cargo(tree: &Path, target: &Path, args: &[&str]) -> Result<bool> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let path = target.join("output.txt");
-    let output = fs::File::create(&path).context("cannot write the output of cargo")?;
-    let errors = output.try_clone().context("cannot write the errors of cargo")?;
-    let status = Command::new(cargo)
-        .args(args)
-        .env("CARGO_TARGET_DIR", built(target))
-        .current_dir(tree)
-        .stdin(Stdio::null())
-        .stdout(output)
-        .stderr(errors)
-        .status()
-        .context("cannot run cargo")?;
-    if !status.success() {
-        eprintln!("times: cargo {} failed; see {}", args.join(" "), path.display());
-    }
-    Ok(status.success())
 }
 
 /// Returns the CPU time of the child processes that have ended, including their own children.
@@ -195,17 +115,8 @@ fn cpu_of(stat: &str) -> Option<Duration> {
     Some(Duration::from_secs_f64((user + system) / TICKS_PER_SECOND))
 }
 
-fn load_average() -> Result<String> {
-    let text = fs::read_to_string("/proc/loadavg").context("cannot read /proc/loadavg")?;
-    match text.split_once(' ') {
-        Some((load, _)) => Ok(load.to_owned()),
-        None => bail!("/proc/loadavg does not have the format of proc(5)"),
-    }
-}
-
-/// Formats seconds as `m:ss`.
-fn minutes(seconds: f64) -> String {
-    let whole = seconds.round() as u64;
+fn minutes(time: Duration) -> String {
+    let whole = time.as_secs_f64().round() as u64;
     format!("{}:{:02}", whole / 60, whole % 60)
 }
 
@@ -222,13 +133,13 @@ mod tests {
 
     #[test]
     fn times_are_minutes_and_seconds() {
-        assert_eq!(minutes(59.6), "1:00");
-        assert_eq!(minutes(425.0), "7:05");
+        assert_eq!(minutes(Duration::from_millis(59_600)), "1:00");
+        assert_eq!(minutes(Duration::from_secs(425)), "7:05");
     }
 
     #[test]
     fn an_unknown_step_is_named_with_those_that_are_known() {
-        let error = chosen(&["built"]).map(|_| ()).unwrap_err().to_string();
+        let error = chosen(&["built"]).unwrap_err().to_string();
         assert_eq!(
             error,
             "times: there is no step built; use one of build, test, change, test-all"

@@ -9,7 +9,6 @@
 
 pub mod caches;
 pub mod client;
-pub mod clients;
 mod counter_json;
 pub mod groups;
 pub mod guests;

@@ -31,7 +31,6 @@ pub(super) struct CoroutinePool {
 }
 
 impl CoroutinePool {
-    /// Runs one execution of the entered session.
     pub(super) fn execute(&mut self, body: &dyn Fn()) {
         let main = self.coroutine(body);
         self.running.push(main);

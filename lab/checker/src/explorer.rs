@@ -222,7 +222,6 @@ impl Explorer {
         }
     }
 
-    /// Runs one execution; returns true if it failed.
     fn execute(session: &mut Session, pool: &mut CoroutinePool, body: &dyn Fn()) -> bool {
         session.trail.rewind();
         let entered = EnteredSession::new(session);

@@ -76,12 +76,10 @@ pub(super) struct Memory {
     pub(super) exhausted: bool,
 }
 
-/// Returns true if a load of this order acquires.
 fn acquires(order: Order) -> bool {
     matches!(order, Order::Acquire | Order::AcqRel | Order::SeqCst)
 }
 
-/// Returns true if a store of this order releases.
 fn releases(order: Order) -> bool {
     matches!(order, Order::Release | Order::AcqRel | Order::SeqCst)
 }
@@ -314,7 +312,6 @@ impl Memory {
         self.insert(views, at, len, PendingStore { value: 0, order: Order::Release, read: None });
     }
 
-    /// Returns the last value in modification order.
     pub(super) fn last(&self, at: u32) -> u64 {
         self.locations[at as usize].stores.last().map_or(0, |store| store.value)
     }

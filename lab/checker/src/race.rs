@@ -21,12 +21,10 @@ pub(super) struct LineAccesses {
     lines: Vec<LineHistory>,
 }
 
-/// An access that races with an earlier one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Race {
     /// Thread that made the earlier access.
     pub(super) other: u8,
-    /// True if the earlier access was a write.
     pub(super) wrote: bool,
 }
 

@@ -33,7 +33,6 @@ thread_local! {
     static SESSION: Cell<*mut Session> = const { Cell::new(null_mut()) };
 }
 
-/// Bounds of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) preemptions: u32,
@@ -54,7 +53,6 @@ pub(super) struct BoundUsage {
     pub(super) deadlines: u32,
 }
 
-/// Event that a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitReason {
     /// The thread waits for nothing and may run.
@@ -84,7 +82,6 @@ pub(super) struct ModelThread {
     pub(super) cpu: u32,
 }
 
-/// State of one execution.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) memory: Memory,
@@ -103,7 +100,6 @@ pub(super) struct Session {
     pub(super) log: Option<Vec<String>>,
 }
 
-/// Body of a thread that has not run yet.
 pub(super) struct UnstartedThread(pub(super) ThreadBody);
 
 impl core::fmt::Debug for UnstartedThread {
@@ -112,7 +108,6 @@ impl core::fmt::Debug for UnstartedThread {
     }
 }
 
-/// Returns true if the calling thread is exploring.
 pub(super) fn is_exploring() -> bool {
     !SESSION.get().is_null()
 }
@@ -240,7 +235,6 @@ impl Session {
         Some(index)
     }
 
-    /// Stores the yielder of the current thread.
     pub(super) fn begin(&mut self, turns: *const ThreadYielder) {
         self.here().turns = turns;
     }
@@ -250,7 +244,6 @@ impl Session {
         &mut self.threads[self.current]
     }
 
-    /// Returns the memory, together with the current thread's views and the choices.
     #[inline]
     pub(super) fn access(&mut self) -> (&mut Memory, AccessContext<'_>) {
         let thread = &mut self.threads[self.current];
@@ -319,7 +312,6 @@ impl Session {
         Some(format!("data race on line {line}: {what:?} by T{by}, and a {earlier} by T{other}"))
     }
 
-    /// Adds a line to the log, if there is one.
     #[inline]
     pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
@@ -328,7 +320,6 @@ impl Session {
     }
 }
 
-/// Kinds of access to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineAccessKind {
     Read,

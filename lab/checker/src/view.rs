@@ -13,7 +13,6 @@ pub(super) const LOCATIONS_MAX: usize = 64;
 /// Maximum number of threads in one execution, including the first.
 pub(super) const THREADS_MAX: usize = 8;
 
-/// Timestamps by location.
 pub(super) type Timestamps = [u32; LOCATIONS_MAX];
 
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +48,6 @@ pub(super) fn raise(stamps: &mut Timestamps, other: &Timestamps, locations: usiz
     }
 }
 
-/// The three views of a thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadViews {
     /// Current knowledge of the thread.
@@ -60,12 +58,10 @@ pub(super) struct ThreadViews {
     pub(super) released: View,
     /// True if the thread has executed a release fence.
     pub(super) has_released: bool,
-    /// Number of the thread.
     pub(super) thread: u8,
 }
 
 impl ThreadViews {
-    /// Creates the views of a thread that starts with the knowledge `current`.
     pub(super) fn new(thread: u8, current: &View) -> ThreadViews {
         let mut views = ThreadViews {
             current: *current,

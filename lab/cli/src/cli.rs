@@ -66,13 +66,11 @@ impl Verb {
     }
 }
 
-/// Returns the definition of the command line.
 pub fn command() -> Command {
     let command = Cli::command().mut_subcommand("bench", verbs::bench::with_short_help);
     millrace_console::wrap_after_help(command)
 }
 
-/// Runs the verb that the command line names.
 pub fn run() -> ExitCode {
     let Cli { verb, logging } =
         Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());

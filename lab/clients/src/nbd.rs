@@ -46,7 +46,6 @@ pub struct Completion {
     pub extents: Vec<Extent>,
 }
 
-/// Request in flight.
 #[derive(Debug)]
 pub(crate) struct Pending {
     user_data: u64,

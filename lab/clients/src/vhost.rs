@@ -124,7 +124,6 @@ impl Client {
     }
 }
 
-/// Returns the options for rings that fit the client's options and the negotiated features.
 fn ring_options(options: &Options, features: u64) -> RingOptions {
     let chained = options.depth <= slots_max(options.ring, Descriptors::Chained);
     let descriptors = options.descriptors.unwrap_or(match chained {
@@ -169,7 +168,6 @@ fn system(what: &'static str, source: io::Error) -> ClientError {
     ClientError::System { what, source }
 }
 
-/// State of a connection while it is set up.
 struct Session {
     path: PathBuf,
     frontend: Frontend,
@@ -261,7 +259,6 @@ impl Session {
         Ok(DiskConfig::parse(&space, features))
     }
 
-    /// Shares the memory and starts all queues.
     fn start(
         self,
         options: &Options,

@@ -1,8 +1,7 @@
 //! `DriverFilter`: a driver that wraps another one and changes a few of its methods.
 //!
 //! `FilteredDriver` turns a filter into a `Driver`: it forwards every method that the filter does
-//! not define to the inner driver, so that a new method of `Driver` is forwarded in one place. Used
-//! by calibration, and by `simulation` for interrupts, host adapters and bounce buffers.
+//! not define to the inner driver, so that a new method of `Driver` is forwarded in one place.
 //! Counterpart: the filters of nbdkit.
 
 pub(crate) mod no_merges;
@@ -14,26 +13,21 @@ use millrace_machine::{Machine, Topology};
 
 /// Methods of a driver that a filter may change; all others go to the inner driver.
 pub(crate) trait DriverFilter<M: Machine>: Send + Sync {
-    /// Returns the inner driver.
     fn inner(&self) -> &dyn Driver<M>;
 
-    /// As [`Driver::limits`].
     fn limits(&self) -> QueueLimits {
         self.inner().limits()
     }
 
-    /// As [`Driver::is_immediate`].
     fn is_immediate(&self) -> bool {
         self.inner().is_immediate()
     }
 
-    /// As [`Driver::open_queue`].
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         self.inner().open_queue(index, depth)
     }
 }
 
-/// A driver made of a filter and its inner driver.
 pub(crate) struct FilteredDriver<A>(pub(crate) A);
 
 impl<M: Machine, A: DriverFilter<M>> Driver<M> for FilteredDriver<A> {

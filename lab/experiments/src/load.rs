@@ -6,8 +6,7 @@
 //! server; `row` is the result. `jobfile` runs fio's job files, `contention` runs clients with
 //! different workloads on the same drives, and `calibration` measures a drive for schedulers that
 //! share its time. `sleeper` has the ways in which threads sleep, `drain_barrier` ends the threads
-//! of a run, and `overwrite` protects existing data. The binary's verbs, papers and tests call this
-//! module.
+//! of a run, and `overwrite` protects existing data.
 
 pub(crate) mod bench;
 pub mod calibration;
@@ -22,6 +21,7 @@ pub(crate) mod nbd;
 pub(crate) mod overwrite;
 pub(crate) mod row;
 pub(crate) mod sleeper;
+pub(crate) mod threads;
 mod verify;
 pub(crate) mod vhost;
 pub(crate) mod virtqueue;

@@ -5,6 +5,7 @@
 //! are SVG written here: they adapt to the reader's colours, can be printed, and need no script,
 //! unlike uPlot (a canvas and 50 KB of script) and plotters (fixed colours). A page gives the same
 //! bytes each time.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 mod escape;
 mod heat;
@@ -35,7 +36,6 @@ pub enum CheckKind {
 
 impl CheckKind {
     /// Returns the name of the kind, for people and JSON.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             CheckKind::Input => "input",
@@ -49,9 +49,7 @@ impl CheckKind {
 /// Result of a check. In JSON `true`, `false` or `"not there yet"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The check holds.
     Yes,
-    /// The check does not hold.
     No,
     /// The check was not made, because a part that it needs was not run or is not implemented.
     NotYet,
@@ -59,7 +57,6 @@ pub enum Verdict {
 
 impl Verdict {
     /// Returns the verdict as text for people.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Yes => "holds",
@@ -95,7 +92,6 @@ pub struct Quantity {
 }
 
 impl Quantity {
-    /// Creates a quantity of text and numbers.
     pub fn new(text: impl Into<String>, numbers: impl Into<Vec<f64>>) -> Quantity {
         Quantity { text: text.into(), numbers: numbers.into() }
     }
@@ -106,16 +102,12 @@ impl Quantity {
 pub struct Check {
     /// Name of the check, such as `mq.sq-cap`.
     pub id: String,
-    /// Role of the check in the tally.
     pub kind: CheckKind,
-    /// Statement of the paper.
     pub paper: Quantity,
-    /// Our result.
     pub ours: Quantity,
     /// Largest relative deviation: our number divided by the paper's, minus 1; None if there is no
     /// pair of numbers to compare.
     pub deviation: Option<f64>,
-    /// Verdict of the check.
     pub holds: Verdict,
     /// Reason, or a suspected cause; may be empty.
     pub note: String,
@@ -129,7 +121,6 @@ pub struct Check {
 pub struct AblationResult {
     /// Names of the mechanisms, separated by commas.
     pub mechanisms: String,
-    /// Result of the second run.
     pub ours: Quantity,
     /// Largest relative change against the full run: number divided by the full run's, minus 1;
     /// None if there is no pair of numbers to compare.
@@ -166,8 +157,6 @@ impl Check {
         Check::new(id, kind, (paper, Quantity::default()), Verdict::NotYet)
     }
 
-    /// Returns this check with a note.
-    #[must_use]
     pub fn with_note(self, note: impl Into<String>) -> Check {
         Check { note: note.into(), ..self }
     }
@@ -175,7 +164,6 @@ impl Check {
 
 /// Returns the largest relative deviation: our number divided by the paper's, minus 1. None unless
 /// both sides have the same number of numbers, at least one, and the paper's are not 0.
-#[must_use]
 pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
     if paper.len() != ours.len() || paper.contains(&0.0) {
         return None;
@@ -188,7 +176,6 @@ pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// Numbers shown as they are.
     Plain,
     /// Counts or rates, shown with K, M and G (factors of 1,000).
     Count,
@@ -245,7 +232,6 @@ impl Series {
     }
 
     /// Returns the name with the kind, for legends and tables.
-    #[must_use]
     pub fn label(&self) -> String {
         match self.kind {
             SeriesKind::Ours => self.name.clone(),
@@ -259,9 +245,7 @@ impl Series {
 /// A vertical line across a panel, such as at the core where a socket begins.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Mark {
-    /// Position on the x axis.
     pub x: f64,
-    /// Label of one or two words.
     pub label: String,
 }
 
@@ -274,11 +258,8 @@ pub struct Panel {
     pub x_label: String,
     /// Label of the y axis without the prefix of its unit, such as `IOPS`.
     pub y_label: String,
-    /// Unit of the y values.
     pub y_unit: Unit,
-    /// Scale of the y axis.
     pub y_scale: Scale,
-    /// Lines of the plot.
     pub series: Vec<Series>,
     /// Vertical lines across the plot; may be empty.
     pub marks: Vec<Mark>,
@@ -313,16 +294,13 @@ impl Panel {
 pub struct Figure {
     /// Name of the figure, such as `fig4`; letters, digits and dashes.
     pub id: String,
-    /// Title of the figure.
     pub title: String,
     /// Caption that says what the figure shows.
     pub caption: String,
-    /// Plots of the figure.
     pub panels: Vec<Panel>,
 }
 
 impl Figure {
-    /// Creates a figure of these plots.
     pub fn new(
         id: &str,
         title: impl Into<String>,
@@ -339,11 +317,9 @@ impl Figure {
 pub struct DataTable {
     /// Name of the table, such as `table2`; letters, digits and dashes.
     pub id: String,
-    /// Title of the table.
     pub title: String,
     /// Caption that says what the table shows.
     pub caption: String,
-    /// Heads of the columns.
     pub head: Vec<String>,
     /// Rows, each as long as the head.
     pub rows: Vec<Vec<String>>,
@@ -365,7 +341,6 @@ impl DataTable {
 /// All results of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Page {
-    /// Title of the page.
     pub title: String,
     /// Paragraphs of the introduction.
     pub intro: Vec<String>,
@@ -378,11 +353,8 @@ pub struct Page {
     pub against: ReferenceKind,
     /// Checks, in the order of the papers' list.
     pub checks: Vec<Check>,
-    /// Figures.
     pub figures: Vec<Figure>,
-    /// Tables.
     pub tables: Vec<DataTable>,
-    /// Machines.
     pub machines: Vec<MachineTable>,
 }
 
@@ -390,7 +362,6 @@ pub struct Page {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReferenceKind {
-    /// A paper.
     #[default]
     Paper,
     /// A promise of millrace about itself.
@@ -398,7 +369,6 @@ pub enum ReferenceKind {
 }
 
 impl ReferenceKind {
-    /// Returns the column heads of both sides.
     fn heads(self) -> [&'static str; 2] {
         match self {
             ReferenceKind::Paper => ["paper", "ours"],
@@ -410,19 +380,14 @@ impl ReferenceKind {
 /// Number of checks with each verdict; inputs are counted separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CheckTally {
-    /// Checks that hold.
     pub hold: usize,
-    /// Checks that do not hold.
     pub fail: usize,
-    /// Checks that were not run.
     pub missing: usize,
-    /// Inputs.
     pub inputs: usize,
 }
 
 impl Page {
     /// Counts the verdicts.
-    #[must_use]
     pub fn tally(&self) -> CheckTally {
         let mut tally = CheckTally::default();
         for check in &self.checks {
@@ -438,19 +403,16 @@ impl Page {
     }
 
     /// Renders one self-contained HTML file.
-    #[must_use]
     pub fn html(&self) -> String {
         html::page(self)
     }
 
     /// Renders tables for a terminal, with x down and series across, then the checks.
-    #[must_use]
     pub fn text(&self) -> String {
         text::page(self)
     }
 
     /// Renders `{"checks": [...], "figures": [...], ...}`; points are pairs of x and y.
-    #[must_use]
     pub fn json(&self) -> String {
         let text = serde_json::to_string_pretty(self);
         text.expect("plain data with text for keys is always JSON")

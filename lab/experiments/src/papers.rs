@@ -21,7 +21,7 @@ mod spans;
 mod systor13;
 
 use std::ops::ControlFlow;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 use millrace_simulator::Model;
 
@@ -29,6 +29,7 @@ use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::simulation::{machine, run_rows};
 
+use crate::load::threads::lock;
 use sheet::Sheet;
 
 pub use mechanism::Mechanism;
@@ -45,9 +46,7 @@ pub type Tell<'a> = dyn FnMut(Step<'_>) -> ControlFlow<()> + Send + 'a;
 pub struct Paper {
     /// Name on the command line.
     pub name: &'static str,
-    /// Title of the page.
     pub(crate) title: &'static str,
-    /// Paragraphs of introduction.
     pub(crate) intro: Vec<&'static str>,
     /// Names of the paper's parts, in the order of the page; empty if the paper is not divided into
     /// parts.
@@ -69,7 +68,6 @@ pub static PAPERS: LazyLock<[Paper; 6]> = LazyLock::new(|| {
 });
 
 impl Paper {
-    /// Creates a paper from its file; `run` makes its page.
     fn of_sheet(
         name: &'static str,
         sheet: &'static Sheet,
@@ -91,31 +89,23 @@ impl Paper {
     }
 
     /// Returns the mechanisms that can be switched off in these parts.
-    ///
-    /// # Errors
-    /// If a machine's file is wrong.
     pub fn mechanisms(&self, parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
         (self.mechanisms)(parts)
     }
 }
 
-/// A finished run of a paper: the data of the page's head, above the checks, figures and tables.
 pub(crate) struct Repetition<'a> {
     pub(crate) paper: &'a Paper,
-    /// The seed of all simulations.
     pub(crate) seed: u64,
     /// Mechanisms that were switched off in a second run of each point.
     pub(crate) without: &'a [Mechanism],
-    /// Number of points that were run.
     pub(crate) rows: usize,
     /// Number of cache-line and lock events in all points.
     pub(crate) events: u64,
-    /// The machines that the points ran on.
     pub(crate) models: &'a [Model],
 }
 
 impl Repetition<'_> {
-    /// Returns the page of these parts, still without checks, figures and tables.
     pub(crate) fn page(&self, parts: &[&str]) -> Page {
         let mut facts = vec![
             ("command", self.command(parts)),
@@ -137,8 +127,6 @@ impl Repetition<'_> {
         page
     }
 
-    /// Returns notes that a reader needs to understand the page: the parts that were not run, and
-    /// the mechanisms that were switched off.
     fn remarks(&self, parts: &[&str]) -> Vec<String> {
         let Paper { name: paper, parts: names, .. } = self.paper;
         let list = |is_there: bool| {
@@ -169,7 +157,6 @@ impl Repetition<'_> {
         remarks
     }
 
-    /// Returns the command that runs these parts again.
     fn command(&self, parts: &[&str]) -> String {
         let Repetition { paper, seed, without, .. } = self;
         let Paper { name: paper, parts: names, .. } = paper;
@@ -186,7 +173,6 @@ impl Repetition<'_> {
     }
 }
 
-/// Returns the items in their order, without duplicates.
 pub(crate) fn distinct<P: PartialEq>(wanted: impl Iterator<Item = P>) -> Vec<P> {
     let mut all = Vec::new();
     for one in wanted {
@@ -210,9 +196,6 @@ pub struct Step<'a> {
 
 /// Runs one point for each name, several in parallel. Before each point, `tell` is called with the
 /// point's name and may end the run; the results of points that have not begun by then are `None`.
-///
-/// # Errors
-/// Returns the first error of `run`.
 pub(crate) fn run_points<T: Send>(
     names: &[String],
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,
@@ -221,14 +204,14 @@ pub(crate) fn run_points<T: Send>(
     // The number of points that have ended, and the callback for progress.
     let told = Mutex::new((0, tell));
     let begin = |index: usize| {
-        let (done, tell) = &mut *told.lock().unwrap_or_else(PoisonError::into_inner);
+        let (done, tell) = &mut *lock(&told);
         tell(Step { done: *done, of: names.len(), task: names[index].as_str() })
     };
     let run = |index: usize| match begin(index) {
         ControlFlow::Break(()) => Ok(None),
         ControlFlow::Continue(()) => run(index).map(Some),
     };
-    run_rows(names.len(), run, |_| told.lock().unwrap_or_else(PoisonError::into_inner).0 += 1)
+    run_rows(names.len(), run, |_| lock(&told).0 += 1)
 }
 
 /// Returns the parts of which every point was run, and these points with their results, as if only
@@ -246,10 +229,6 @@ pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
     (parts, kept.filter_map(|(point, seen)| Some((point, seen?))).collect())
 }
 
-/// Returns the models of these machines.
-///
-/// # Errors
-/// If a machine's file is invalid.
 pub(crate) fn models<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<Model>, BenchError> {
     let load =
         |name: &str| machine(name).map_err(|error| BenchError::Machine { text: error.to_string() });

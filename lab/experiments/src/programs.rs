@@ -45,7 +45,6 @@ pub enum Task {
 }
 
 impl Task {
-    /// Returns the task's name in the tables of \[FALCON\]'s results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Task::Writers => "8 writers of random 4 KiB, buffered",
@@ -57,13 +56,11 @@ impl Task {
     }
 
     /// Returns true if the task writes to the volume.
-    #[must_use]
     pub fn writes(self) -> bool {
         !matches!(self, Task::Graph(_) | Task::Utility(utilities::Kind::CopyFrom))
     }
 
     /// Returns the number of the program's threads.
-    #[must_use]
     pub fn threads(self) -> u32 {
         match self {
             Task::Writers => 8,
@@ -73,7 +70,6 @@ impl Task {
         }
     }
 
-    /// Returns the CPUs of the program's threads.
     pub(crate) fn cpus(self) -> Vec<u32> {
         match self {
             Task::Graph(threads) => (0..threads).collect(),
@@ -91,13 +87,11 @@ impl Task {
         }
     }
 
-    /// Runs the program on a plan's simulated volume.
     pub(crate) fn run(self, model: &Model, plan: &SimPlan) -> Result<ObservedRow, BenchError> {
         let run = SimulatedRun { model, plan };
         self.with(plan.workload.seed, run)
     }
 
-    /// Creates the program of a seed and hands it to `runner`.
     fn with<R: Runs>(self, seed: u64, runner: R) -> Result<R::Result, BenchError> {
         match self {
             Task::Writers => runner.run(&writers::Writers(seed)),
@@ -108,16 +102,12 @@ impl Task {
     }
 }
 
-/// Runner of programs of any type, on one kind of machine.
 trait Runs {
-    /// Result of a run.
     type Result;
 
-    /// Runs a program.
     fn run<P: Program>(self, program: &P) -> Result<Self::Result, BenchError>;
 }
 
-/// Runner on the simulated machine.
 struct SimulatedRun<'a> {
     model: &'a Model,
     plan: &'a SimPlan,

@@ -28,17 +28,14 @@ mod tags;
 pub(crate) mod window;
 mod workers;
 
-use std::fmt;
-use std::str::FromStr;
-
 use millrace_block::baseline::{Inside, Stack};
 use millrace_block::{ControllerConfig, Layout, SchedulerKind, ServingConfig, Spread, Stamp};
 use millrace_drives::{Spec, Words};
 use millrace_runtime::RecorderConfig;
 
 use crate::load::bench::BenchError;
-use crate::load::row::Queues;
-use crate::load::workload::Workload;
+use crate::load::row::{MachineRow, Queues};
+use crate::load::workload::{Workload, text_by_words};
 
 pub(crate) use file_costs::FileCosts;
 pub use host_adapter::HostAdapterConfig;
@@ -46,7 +43,7 @@ pub use interface::{Host, InterfaceKind, Stop};
 pub use linux3::{DioCount, KernelKind, Linux3};
 pub(crate) use linux24::KernelCosts;
 pub use linux24::{Linux24, LockScope, Readv, TimeUse};
-pub(crate) use machines::check_origins;
+pub(crate) use machines::read_costs;
 pub use machines::{MachineError, machine, machine_names};
 pub(crate) use poller::PollerDriver;
 pub use rows::run_rows;
@@ -75,36 +72,21 @@ pub enum Irq {
 }
 
 impl Irq {
-    /// All values, with their names.
-    pub const NAMES: [(Irq, &'static str); 4] = [
-        (Irq::Submitter, "submitter"),
-        (Irq::Core0, "core0"),
-        (Irq::Steered, "steered"),
-        (Irq::Poller, "poller"),
-    ];
-
-    /// Returns true if completions are found by polling, not by an interrupt handler.
     fn is_polled(self) -> bool {
         matches!(self, Irq::Submitter | Irq::Poller)
     }
 }
 
-impl fmt::Display for Irq {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Irq::NAMES.iter().find(|(irq, _)| irq == self).map_or("", |(_, name)| name);
-        f.pad(name)
-    }
+impl Words for Irq {
+    const WORDS: &'static [(Irq, &'static str)] = &[
+        (Irq::Submitter, "submitter"),
+        (Irq::Core0, "core0"),
+        (Irq::Steered, "steered"),
+        (Irq::Poller, "poller"),
+    ];
 }
 
-impl FromStr for Irq {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Irq, String> {
-        let found = Irq::NAMES.iter().find(|(_, name)| *name == text);
-        let names = Irq::NAMES.map(|(_, name)| name).join(", ");
-        found.map(|(irq, _)| *irq).ok_or_else(|| format!("one of {names}"))
-    }
-}
+text_by_words!(Irq);
 
 /// Configuration of a row's drives and of the modelled kernel.
 #[derive(Debug, Clone, Default)]
@@ -195,7 +177,6 @@ pub struct RecordingPlan {
     pub ring: usize,
 }
 
-/// Largest number of threads on a simulated machine.
 const THREADS_MAX: u32 = 4_096;
 
 impl SimPlan {
@@ -237,6 +218,18 @@ impl SimPlan {
             );
         }
         Ok(())
+    }
+
+    fn machine_row(&self, machine: &str) -> MachineRow {
+        MachineRow {
+            machine: machine.to_owned(),
+            interface: self.interface.to_string(),
+            irq: self.irq.to_string(),
+            batch: self.batch,
+            history: self.service.history.row(self.service.inside, &self.service.linux3),
+            seed: self.workload.seed,
+            ..MachineRow::default()
+        }
     }
 
     fn queues(&self) -> Queues {

@@ -39,7 +39,6 @@ pub use writer::{ReadOnlyFormat, TraceWriter};
 
 /// Returns a note that some of `ios` I/Os have no latency, if `measured` of them (more than 0) have
 /// one.
-#[must_use]
 pub fn unmeasured_note(ios: u64, measured: u64) -> Option<String> {
     (measured > 0 && ios > measured).then(|| {
         let left = ios - measured;

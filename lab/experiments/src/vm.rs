@@ -6,8 +6,7 @@
 //! shared by all threads; `guest` the thread of a vCPU: a process and the guest's driver;
 //! `iothread` the host's side: the production block layer with the production policies of vhost
 //! (`BatchPacer`, `Polling`); `run` runs one row; `bench` is a row of the command line. vCPUs and
-//! I/O threads are simulated threads that share the host's CPUs. Called by papers' experiments and
-//! by `bench --vm`. Source: \[MIOT\].
+//! I/O threads are simulated threads that share the host's CPUs. Source: \[MIOT\].
 //!
 //! Not modelled: idle CPUs that pull threads from busy CPUs; cache and TLB pollution by exits;
 //! nested paging; timer ticks; directed yields of spinning vCPUs.
@@ -23,12 +22,8 @@ mod run;
 mod spinlock;
 mod vcpu;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use millrace_drives::Spec;
 use millrace_simulator::Model;
-
-use serde::Deserialize;
 
 use crate::load::workload::Workload;
 use crate::simulation::Length;
@@ -40,7 +35,6 @@ pub(crate) use costs::VmCosts;
 pub(crate) use run::{VmResult, run_vm, run_vm_until, share_nothing};
 pub(crate) use spinlock::LockSeen;
 
-/// Queues and I/O threads that serve a virtual machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueueService {
     /// Number of virtqueues; vCPU v uses queue v mod queues.
@@ -61,7 +55,6 @@ pub(crate) struct QueueService {
 pub(crate) const WAIT_MAX_NS: u64 = 20_000;
 
 impl QueueService {
-    /// Returns the settings of a mode in a guest with `vcpus` vCPUs.
     pub(crate) const fn of(mode: Mode, vcpus: u32) -> QueueService {
         let one =
             QueueService { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };
@@ -81,70 +74,33 @@ impl QueueService {
         if self.threads == 1 { model.cpus() - 1 } else { machine::cpu_of(model, thread) }
     }
 
-    /// Returns the vCPU that gets a queue's interrupts.
     fn target(self, queue: u32) -> u32 {
         if self.steered { queue } else { 0 }
     }
 }
 
-/// Effects of the host that can be switched off, to measure each of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Effects {
-    /// The host may preempt a vCPU that holds, or waits for, a lock of the guest.
-    pub(crate) preemption: bool,
-    /// vCPUs, and a single I/O thread, may wake on idle CPUs.
-    pub(crate) roaming: bool,
-    /// CPUs of a core share its execution units; otherwise each CPU is a core.
-    pub(crate) sharing: bool,
-    /// Workload-aware batching waits no longer than the time of the system calls that it could
-    /// save.
-    pub(crate) bound: bool,
-    /// All I/O threads share one map of the guest's memory, under one mutex.
-    pub(crate) translation: bool,
-    /// QEMU decides about an interrupt after each request, not once for all completions.
-    pub(crate) signals: bool,
-}
-
-impl Effects {
-    /// All effects.
-    pub(crate) const ALL: Effects = Effects {
-        preemption: true,
-        roaming: true,
-        sharing: true,
-        bound: true,
-        translation: true,
-        signals: true,
-    };
-}
-
-impl Default for Effects {
-    fn default() -> Effects {
-        Effects::ALL
-    }
-}
-
-/// Plan of one row.
 #[derive(Debug, Clone)]
 pub(crate) struct VmPlan {
     /// Number of vCPUs, placed one per core first, then on the siblings.
     pub(crate) vcpus: u32,
     /// Number of submitting processes; process p runs on vCPU p.
     pub(crate) processes: u32,
-    /// Queues and I/O threads of the guest.
     pub(crate) served: QueueService,
-    /// Effects that are on.
-    pub(crate) effects: Effects,
-    /// Workload of each process.
+    /// Effects of the host that the simulation leaves out, to measure each of them.
+    pub(crate) without: Vec<Effect>,
     pub(crate) workload: Workload,
     /// Drive of the guest, and whether it interrupts.
     pub(crate) drive: Spec,
     pub(crate) interrupts: bool,
-    /// Length of the measurement.
     pub(crate) length: Length,
 }
 
-/// Counts of events.
+impl VmPlan {
+    fn has(&self, effect: Effect) -> bool {
+        !self.without.contains(&effect)
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Exits by cause, in this field and the next three: device notifications, interrupts, halts,
@@ -167,12 +123,10 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Returns the number of exits of all causes.
     pub(crate) fn exits(&self) -> u64 {
         self.kicks + self.interrupted + self.halts + self.ipis
     }
 
-    /// Returns the difference to earlier counts.
     fn since(&self, before: &Counts) -> Counts {
         Counts {
             kicks: self.kicks - before.kicks,
@@ -188,11 +142,4 @@ impl Counts {
             reaped: self.reaped - before.reaped,
         }
     }
-}
-
-/// Locks bookkeeping of the simulation, which takes no virtual time. The lock is never contended:
-/// all threads of a simulation run on one system thread, and no guard is held across a call to the
-/// machine.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -78,7 +78,6 @@ impl CacheCosts {
         Turns { turns: 0, origin: Cow::Borrowed("not given") }
     }
 
-    /// Default of `queueing`. It is true, as on real machines, because files cannot set it.
     #[cfg(feature = "serde")]
     fn one_at_a_time() -> bool {
         true

@@ -107,7 +107,6 @@ impl Simulation {
     }
 }
 
-/// The coroutines of a simulation, indexed by thread number.
 struct ThreadCoroutines(Vec<Option<ThreadCoroutine>>);
 
 impl ThreadCoroutines {
@@ -165,7 +164,6 @@ fn keep_stack(fiber: ThreadCoroutine) {
     });
 }
 
-/// Ends the running thread after its body has returned or panicked.
 fn finish(panic: Option<Box<dyn Any + Send>>) {
     match panic {
         None => {

@@ -31,7 +31,6 @@ use hyper_threads::Siblings;
 use pool::{EndFlag, NO_THREAD, SpinState, ThreadBody, ThreadPhase, ThreadState, ThreadTable};
 use tournament::{POSITIONS_MAX, TIME_MAX_PS, key};
 
-/// Next action of the run loop.
 pub(super) enum RunAction {
     /// Resume the coroutine of this thread.
     Resume(u32),
@@ -41,7 +40,6 @@ pub(super) enum RunAction {
     Done,
 }
 
-/// Reason why no thread can run next.
 pub(super) enum SchedulerStop {
     /// Every thread waits, and no deadline is pending.
     Deadlock,
@@ -95,7 +93,6 @@ impl Scheduler {
         }
     }
 
-    /// Picks the next thread to run and makes it the running thread.
     pub(super) fn pick(&mut self) -> Result<RunAction, SchedulerStop> {
         loop {
             let Some((time_ps, due)) = self.clocks.first() else {
@@ -156,7 +153,6 @@ impl Scheduler {
         key(self.now_ps, self.turn.position) < self.clocks.least() && !self.slice_is_over()
     }
 
-    /// Returns true if the running CPU's time slice is over.
     #[inline]
     pub(super) fn slice_is_over(&self) -> bool {
         self.now_ps >= self.turn.slice_end_ps
@@ -167,18 +163,15 @@ impl Scheduler {
         self.turn.slice_end_ps = self.turn.slice_end_ps.min(time_ps);
     }
 
-    /// Returns the yielder that suspends the running coroutine.
     pub(super) fn yielder(&self) -> *const Yielder<(), ()> {
         self.turn.yielder
     }
 
-    /// Stores the yielder of the running coroutine.
     pub(super) fn set_yielder(&mut self, yielder: *const Yielder<(), ()>) {
         self.turn.yielder = yielder;
         self.me().yielder = yielder;
     }
 
-    /// Returns the state of the running thread.
     pub(super) fn me(&mut self) -> &mut ThreadState {
         self.pool.thread_mut(self.thread)
     }
@@ -290,7 +283,6 @@ impl Scheduler {
         self.clocks.set_cpu(position, clock_ps);
     }
 
-    /// Switches a CPU to the next thread of its queue, or to idle.
     fn switch(&mut self, cpu: usize) {
         self.count_run_time(cpu);
         let next = self.take_next(cpu);
@@ -398,7 +390,6 @@ impl Scheduler {
         self.clocks.set_cpu(state.position, BEGIN_PS);
     }
 
-    /// Ends the running thread and wakes the threads that join it.
     pub(super) fn end_thread(&mut self) {
         let (cpu, thread) = (self.cpu, self.thread);
         for joiner in core::mem::take(&mut self.me().joiners) {
@@ -419,12 +410,10 @@ impl Scheduler {
         !self.cpus[self.cpu].queue.is_empty() && self.me().locks == 0
     }
 
-    /// Returns the latest time that any CPU has reached.
     pub(super) fn end_ps(&self) -> u64 {
         self.cpus.iter().map(|cpu| cpu.clock_ps).max().unwrap_or(0).min(TIME_MAX_PS)
     }
 
-    /// Sends an interrupt from the running CPU to another one.
     pub(super) fn interrupt(&mut self, cpu: usize) {
         let prices = &self.prices;
         let state = &mut self.cpus[cpu];

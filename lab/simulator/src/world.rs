@@ -34,7 +34,6 @@ use line_queue::LineQueue;
 use lock_table::LockTable;
 use millrace_machine::{CpuId, NodeId, Topology};
 
-/// State of one running simulation.
 pub(super) struct World {
     pub(super) scheduler: Scheduler,
     pub(super) caches: Caches,
@@ -49,7 +48,6 @@ pub(super) struct World {
     /// Maximum number of consecutive turns at a contended line within one socket.
     pub(super) near_turns: u32,
     pub(super) locks: LockTable,
-    /// Reason to end the run before all threads have ended.
     failure: Option<SimError>,
 }
 
@@ -186,7 +184,6 @@ impl World {
         })
     }
 
-    /// Ends the simulation with a panic message of the running thread.
     pub(super) fn fail(&mut self, message: String) {
         let at_ns = self.scheduler.now_ps / PS_PER_NS;
         let thread = self.scheduler.me().name.clone();
@@ -227,7 +224,6 @@ impl World {
         Topology::new((0..self.scheduler.cpus.len()).map(cpu).collect())
     }
 
-    /// Returns the results of the simulation at its end.
     pub(super) fn report(&self) -> Report {
         let end_ps = self.scheduler.end_ps();
         Report {
@@ -239,7 +235,6 @@ impl World {
         }
     }
 
-    /// Returns all threads with a description of what each waits for.
     fn blocked(&self) -> Vec<BlockedThread> {
         let describe = |thread: &ThreadState| BlockedThread {
             name: thread.name.clone(),
@@ -269,7 +264,6 @@ impl World {
     }
 }
 
-/// Returns the numbers below `count` in a random order.
 fn shuffled(count: usize, random: &mut SplitMix64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     for last in (1..count).rev() {

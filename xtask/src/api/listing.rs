@@ -73,7 +73,6 @@ impl Listing<'_> {
         self.lines.insert((name.to_owned(), rank, text));
     }
 
-    /// Lists the public items of `module` under the public path `above`.
     fn module(&mut self, module: &str, above: &str, when: &str) {
         let tree = self.tree;
         for item in tree.items(module) {
@@ -283,7 +282,6 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// Returns the path of a type, without references and generic arguments.
 fn path_of(of: &Type) -> Option<Vec<String>> {
     match of {
         Type::Path(path) => Some(names(&path.path)),

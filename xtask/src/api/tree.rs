@@ -20,7 +20,6 @@ pub struct CrateTree {
     modules: BTreeMap<String, Vec<Item>>,
 }
 
-/// Result of resolving a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathTarget {
     Module(String),

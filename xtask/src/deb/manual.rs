@@ -15,7 +15,6 @@ pub struct ManualPage<'a> {
     pub version: &'a str,
 }
 
-/// Converts a document to a manual page in man(7) format.
 pub fn render(page: &ManualPage<'_>, document: &str) -> String {
     let ManualPage { name, section, about, version } = page;
     let title = name.to_uppercase();
@@ -73,7 +72,6 @@ fn code<'a>(text: &mut String, lines: impl Iterator<Item = &'a str>) {
     text.push_str(".fi\n.RE\n");
 }
 
-/// Writes a table row; the first row names the columns.
 fn row(text: &mut String, line: &str, columns: &mut Vec<String>) {
     let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
     if columns.is_empty() {

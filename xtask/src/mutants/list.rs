@@ -7,17 +7,11 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 /// Name of a mutant without its line and column: `path: mutation`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MutantKey(pub String);
-
-#[derive(Debug, PartialEq, Eq)]
-pub struct MutantEntry {
-    pub key: MutantKey,
-    pub reason: String,
-}
 
 impl MutantKey {
     /// Converts a name as printed by cargo-mutants, `path:line:column: mutation`.
@@ -27,7 +21,6 @@ impl MutantKey {
         Some(Self(format!("{path}: {mutation}")))
     }
 
-    /// Returns the file of the mutant, from the root.
     pub fn path(&self) -> &str {
         self.0.split(':').next().unwrap_or_default()
     }
@@ -51,26 +44,22 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-pub fn read(path: &Path) -> Result<Vec<MutantEntry>> {
+pub fn read(path: &Path) -> Result<Vec<MutantKey>> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text).with_context(|| format!("in {}", path.display()))
 }
 
-fn parse(text: &str) -> Result<Vec<MutantEntry>> {
-    let mut entries = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let Some((key, reason)) = line.split_once(" -- ").filter(|(key, _)| key.contains(": "))
-        else {
-            bail!("line {}: not 'path: mutation -- reason': {line}", index + 1);
-        };
-        entries.push(MutantEntry { key: MutantKey(key.to_owned()), reason: reason.to_owned() });
-    }
-    Ok(entries)
+fn parse(text: &str) -> Result<Vec<MutantKey>> {
+    let lines = (1..).zip(text.lines().map(str::trim));
+    let entries = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let key = |(number, line): (usize, &str)| {
+        let entry = line.split_once(" -- ").filter(|(key, _)| key.contains(": "));
+        let (key, _reason) = entry
+            .with_context(|| format!("line {number}: not 'path: mutation -- reason': {line}"))?;
+        Ok(MutantKey(key.to_owned()))
+    };
+    entries.map(key).collect()
 }
 
 #[cfg(test)]
@@ -82,10 +71,9 @@ mod tests {
         let entries =
             parse("# why\n\na/b.rs: replace f -> bool with true -- it is slower\n").unwrap();
         assert_eq!(entries.len(), 1);
-        assert_eq!(entries[0].reason, "it is slower");
         let name = "a/b.rs:7:13: replace f -> bool with true\n";
-        assert_eq!(MutantKey::of(name).as_ref(), Some(&entries[0].key));
-        assert_eq!(entries[0].key.path(), "a/b.rs");
+        assert_eq!(MutantKey::of(name).as_ref(), Some(&entries[0]));
+        assert_eq!(entries[0].path(), "a/b.rs");
     }
 
     #[test]

@@ -79,7 +79,6 @@ impl Patch {
     }
 }
 
-/// Returns the patches of each file in `directory`, by the file's path from `root`.
 pub fn read(root: &Path, directory: &str) -> Result<BTreeMap<String, Vec<Patch>>> {
     let mut lists = BTreeMap::new();
     let entries =

@@ -2,8 +2,7 @@
 //!
 //! An entry is a path and, where the rule has a number, a limit; `#` starts a comment. The rules
 //! look up entries and report those that are not needed, so that a list can only shrink. Rules that
-//! count create `Excess`es, which `AllowList::check` compares with the numbers in the list. Called
-//! by `tidy::run` and the rules.
+//! count create `Excess`es, which `AllowList::check` compares with the numbers in the list.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,12 +13,10 @@ use anyhow::{Context, Result, bail};
 use super::Finding;
 use super::source::Source;
 
-/// Violation of a rule that a list may allow, with its amount and its key in the list.
 pub struct Excess {
     pub key: String,
     /// Amount by which the rule's limit is exceeded. Amounts with the same key are added up.
     pub amount: usize,
-    /// Finding to report if the list does not allow it.
     pub finding: Finding,
 }
 
@@ -28,12 +25,11 @@ pub struct AllowEntry {
     pub line: usize,
     /// A path from the root, or `path:name` of an item in it.
     pub key: String,
-    /// Number after the key, in lists that have one.
-    pub limit: Option<usize>,
+    /// Number after the key; 1 without one.
+    pub limit: usize,
 }
 
 impl Excess {
-    /// Creates the violation of a file as a whole, reported at this line.
     pub fn of_file(source: &Source, line: usize, message: impl Into<String>) -> Excess {
         let finding = Finding::new(&source.path, line, message);
         Excess { key: source.path.clone(), amount: 1, finding }
@@ -47,13 +43,9 @@ pub struct AllowList {
 }
 
 impl AllowList {
-    /// Reads the list at `path` below `root`; a list that does not exist is empty.
     pub fn read(root: &Path, path: &str) -> Result<Self> {
-        let file = root.join(path);
-        if !file.exists() {
-            return Ok(Self { path: path.to_owned(), entries: Vec::new() });
-        }
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {path}"))?;
+        let text =
+            fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"))?;
         Self::parse(path, &text)
     }
 
@@ -65,12 +57,11 @@ impl AllowList {
             let words: Vec<&str> = content.split_whitespace().collect();
             let (key, limit) = match words.as_slice() {
                 [] => continue,
-                [key] => (*key, None),
+                [key] => (*key, 1),
                 [key, number] => {
-                    let number = number.parse().with_context(|| {
-                        format!("{path}:{line}: '{number}' is not a number of lines or fields")
-                    })?;
-                    (*key, Some(number))
+                    let wrong =
+                        || format!("{path}:{line}: '{number}' is not a number of lines or fields");
+                    (*key, number.parse().with_context(wrong)?)
                 }
                 _ => bail!(
                     "{path}:{line}: more words than a path and a limit; write one entry per line"
@@ -89,20 +80,18 @@ impl AllowList {
         for excess in &excesses {
             *sums.entry(&excess.key).or_default() += excess.amount;
         }
-        let limit = |entry: &AllowEntry| entry.limit.unwrap_or(1);
-        let allowed = |key: &str| self.get(key).map_or(0, limit);
+        let allowed = |key: &str| self.get(key).map_or(0, |entry| entry.limit);
         let over =
             excesses.iter().filter(|excess| sums[excess.key.as_str()] > allowed(&excess.key));
         let mut findings: Vec<_> = over.map(|excess| excess.finding.clone()).collect();
         for entry in &self.entries {
             let sum = sums.get(entry.key.as_str()).copied().unwrap_or(0);
-            if sum < limit(entry) {
-                let message = match sum {
-                    0 => format!("{} is not needed any more; remove the entry", entry.key),
-                    _ => {
-                        format!("{} has shrunk to {sum}; write this number in the entry", entry.key)
-                    }
+            if sum < entry.limit {
+                let change = match sum {
+                    0 => "is not needed any more; remove the entry".to_owned(),
+                    _ => format!("has shrunk to {sum}; write this number in the entry"),
                 };
+                let message = format!("{} {change}", entry.key);
                 findings.push(Finding::new(&self.path, entry.line, message));
             }
         }
@@ -124,9 +113,9 @@ mod tests {
         assert_eq!(list.entries.len(), 2);
         assert_eq!(
             list.get("crates/a.rs"),
-            Some(&AllowEntry { line: 3, key: "crates/a.rs".to_owned(), limit: Some(700) })
+            Some(&AllowEntry { line: 3, key: "crates/a.rs".to_owned(), limit: 700 })
         );
-        assert_eq!(list.get("b.rs").unwrap().limit, None);
+        assert_eq!(list.get("b.rs").unwrap().limit, 1);
         assert_eq!(list.get("c.rs"), None);
     }
 

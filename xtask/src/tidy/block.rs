@@ -4,8 +4,7 @@
 //! `crates/block` runs on real cores, on the simulator and in the model checker, so it must reach
 //! every lock, atomic, clock and thread through `Machine`: no `std`, no thread-locals, no map with
 //! a random seed. A comment must explain each weak memory ordering. Crates other than the machines
-//! and the reactor use atomics only in the files that `xtask/allow/atomics.txt` names. Called by
-//! `tidy::run`.
+//! and the reactor use atomics only in the files that `xtask/allow/atomics.txt` names.
 
 use super::Finding;
 use super::allow::{AllowList, Excess};
@@ -61,7 +60,6 @@ pub fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Checks that the files with atomics outside the machine crates are exactly the listed ones.
 pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let message = "atomics outside machine and reactor; xtask/allow/atomics.txt may list the file";
     let others = sources.iter().filter(|source| !is_home(&source.path));

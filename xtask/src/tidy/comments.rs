@@ -3,7 +3,7 @@
 //! A sentence that begins with "The same", "That of" or "As above" means nothing without its
 //! neighbour, and one that begins with "Who" and does not ask lacks its noun. A comment as a whole
 //! begins with no question word and no pronoun. `xtask/allow/comments.txt` lists how many each
-//! crate still has. Called by `tidy::run`.
+//! crate still has.
 
 use super::Finding;
 use super::allow::{AllowList, Excess};

@@ -2,7 +2,6 @@
 //!
 //! The verb is one of `xtask/verbs.txt`, and the subject has at most 72 characters. Checks the
 //! newest commits after `SINCE`, except merges. A checkout without history, or without git, passes.
-//! Called by `tidy::run`.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +28,6 @@ pub fn check(root: &Path) -> Vec<Finding> {
     }
 }
 
-/// Checks commits in the format that `check` asks `git log` for.
 fn check_log(log: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for commit in log.split(END) {

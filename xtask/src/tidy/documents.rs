@@ -4,7 +4,6 @@
 //! README.md and CONTRIBUTING.md have a limit in lines, ARCHITECTURE.md one in words. The lines of
 //! the last two have a limit, too, so that an editor shows them whole. Each dependency of
 //! `[workspace.dependencies]` must be named in ARCHITECTURE.md, except the workspace's own crates.
-//! Called by `tidy::run`.
 
 use std::fs;
 use std::path::Path;
@@ -45,7 +44,6 @@ pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Checks ARCHITECTURE.md, also against the workspace's manifest.
 fn check_architecture(text: &str, manifest: &str) -> Vec<Finding> {
     let mut findings = check_columns(ARCHITECTURE, text);
     // Words are counted like `wc -w` does.

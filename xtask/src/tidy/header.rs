@@ -2,7 +2,7 @@
 //!
 //! A file of more than 30 lines needs at least three header lines; a smaller file, and one of tests
 //! only, needs one. At most 25 are allowed, not counting examples: longer texts belong in
-//! ARCHITECTURE.md. Called by `tidy::run`.
+//! ARCHITECTURE.md.
 
 use super::Finding;
 use super::source::Source;

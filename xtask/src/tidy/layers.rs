@@ -5,8 +5,7 @@
 //! import only from its own layer and those below. A layer is a folder with the file of its name;
 //! `*` is one layer of all files that the list does not name. A crate of more than a dozen files
 //! must have layers. An import is any path of the product code that begins with `crate::` or
-//! `super::`; method calls, and paths to a file's own children, are not seen. Called by `tidy::run`
-//! with all files at once.
+//! `super::`; method calls, and paths to a file's own children, are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -101,7 +100,6 @@ fn check_house(sources: &[Source], house: &CrateLayers) -> Vec<Finding> {
     findings
 }
 
-/// Returns a file's module as a path with `/`: `disk`, `disk/visit`.
 fn module_of(house: &CrateLayers, source: &Source) -> String {
     source.path[house.src.len()..].trim_end_matches(".rs").to_owned()
 }

@@ -2,7 +2,7 @@
 //!
 //! A name of one word is for words of the field; `xtask/allow/names.txt` lists those that are in
 //! use. A name of several words that a second type has is on the list as well, with the number of
-//! its types beyond the first. Tests and the laboratory are free. Called by `tidy::run`.
+//! its types beyond the first. Tests and the laboratory are free.
 
 use std::collections::BTreeSet;
 

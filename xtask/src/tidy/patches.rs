@@ -2,8 +2,7 @@
 //!
 //! The production lines of each hunk of `xtask/planted/*.patch` must occur exactly once in the file
 //! that it changes, so that a patch cannot become outdated; and no file calls `planted` or `weaker`
-//! itself, except the one that defines both. Called by `tidy::run`; `planted::patch` reads the
-//! lists.
+//! itself, except the one that defines both.
 
 use std::path::Path;
 

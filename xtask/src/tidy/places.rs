@@ -2,7 +2,7 @@
 //!
 //! Home folders, the folder of this checkout and its neighbours mean nothing to other readers, and
 //! a script that uses them works only on one machine. `xtask/allow/forbidden.txt` lists further
-//! words, one per line. Binary files and those over 1 MiB are skipped. Called by `tidy::run`.
+//! words, one per line. Binary files and those over 1 MiB are skipped.
 
 use std::fs;
 use std::path::{Path, PathBuf};

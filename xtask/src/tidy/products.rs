@@ -2,7 +2,7 @@
 //!
 //! A crate under `crates` has no package of `lab` among its dependencies and build dependencies, so
 //! that building the daemon compiles no load generator and no simulator. Dev-dependencies are
-//! allowed. Called by `tidy::run`.
+//! allowed.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,6 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
     Ok(product.iter().flat_map(|(path, text)| check_manifest(path, text, &names)).collect())
 }
 
-/// Returns paths from the root, and texts, of the manifests of a folder's crates.
 fn manifests(root: &Path, folder: &str) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     walk(&root.join(folder), &mut |path| {
@@ -40,7 +39,6 @@ fn name(manifest: &str) -> Option<&str> {
     line.split('"').nth(1)
 }
 
-/// Finds the dependencies of a manifest, except dev-dependencies, that are among `names`.
 fn check_manifest(path: &str, manifest: &str, names: &[&str]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut section = String::new();

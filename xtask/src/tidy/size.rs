@@ -1,63 +1,71 @@
-//! Rule: files, functions and structs are small.
+//! Rule: files, functions, structs and types are small, and a function has few arguments.
 //!
-//! Only lines outside tests count. `xtask/allow/size.txt` lists larger ones, as `path lines`,
-//! `path:function lines` or `path:Struct fields`, with their exact size: when one shrinks, its
-//! entry must be lowered or removed. Called by `tidy::run`.
+//! More than four arguments belong together in a type, and `true` at a call site says nothing where
+//! an enum names the meaning. Only lines outside tests count; a function that a trait demands may
+//! have any arguments. `xtask/allow/size.txt` lists the exceptions with their exact sizes: when an
+//! item shrinks, its entry must be lowered or removed.
+
+use std::collections::BTreeMap;
 
 use super::Finding;
 use super::allow::{AllowList, Excess};
-use super::source::{ItemKind, Source};
+use super::source::{Item, Source};
 
-const FILE_WARN: usize = 400;
-const FILE_MAX: usize = 600;
-const FUNCTION_WARN: usize = 40;
-const FUNCTION_MAX: usize = 70;
-const FIELDS_MAX: usize = 15;
+const FILE_LINES_MAX: usize = 600;
+const METHODS_MAX: usize = 40;
+
+type SizeLimit = (fn(&Item) -> usize, usize, [&'static str; 2]);
+
+const LIMITS: [SizeLimit; 4] = [
+    (|item| item.lines, 70, ["lines", "move a part into another function"]),
+    (|item| item.fields, 15, ["fields", "group those that change together"]),
+    (|item| item.arguments, 4, ["arguments", "group those that belong together in a type"]),
+    (|item| item.bools, 0, ["bare `bool` arguments", "make them enums"]),
+];
 
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
-    list.check(sources.iter().flat_map(excesses).collect())
-}
-
-/// Describes long files, and counts long functions.
-pub fn warnings(sources: &[Source]) -> Vec<String> {
-    let sizes = sources.iter().map(|source| (&source.path, source.line_count()));
-    let long = sizes.filter(|(_, lines)| (FILE_WARN + 1..=FILE_MAX).contains(lines));
-    let mut warnings: Vec<String> = long
-        .map(|(path, lines)| format!("{path}: {lines} lines outside tests; aim at 100 to 300"))
-        .collect();
-    let functions = sources.iter().flat_map(|source| {
-        let items = source.outline.items.iter().filter(|item| !source.is_test(item.line));
-        items.filter(|item| item.kind == ItemKind::Function && item.size > FUNCTION_WARN)
-    });
-    let functions = functions.count();
-    if functions > 0 {
-        warnings.push(format!("{functions} functions are longer than {FUNCTION_WARN} lines"));
-    }
-    warnings
-}
-
-fn excesses(source: &Source) -> Vec<Excess> {
-    let mut excesses = Vec::new();
-    let lines = source.line_count();
-    if lines > FILE_MAX {
-        let message = format!(
-            "the file has {lines} of at most {FILE_MAX} lines outside tests; split it by what it owns"
-        );
-        excesses.push(Excess { amount: lines, ..Excess::of_file(source, 1, message) });
-    }
-    for item in source.outline.items.iter().filter(|item| !source.is_test(item.line)) {
-        let (most, advice) = match item.kind {
-            ItemKind::Function => (FUNCTION_MAX, "lines; move a part into a function of its own"),
-            ItemKind::Struct => (FIELDS_MAX, "fields; group those that change together"),
-        };
-        if item.size > most {
-            let message = format!("`{}` has {} of at most {most} {advice}", item.name, item.size);
-            let finding = Finding::new(&source.path, item.line, message);
-            let key = format!("{}:{}", source.path, item.name);
-            excesses.push(Excess { key, amount: item.size, finding });
+    let mut excesses = excess_methods(sources);
+    for source in sources {
+        let lines = source.line_count();
+        if lines > FILE_LINES_MAX {
+            let message = format!(
+                "the file has {lines} of at most {FILE_LINES_MAX} lines outside tests; split it by \
+                 what it owns"
+            );
+            excesses.push(Excess { amount: lines, ..Excess::of_file(source, 1, message) });
+        }
+        for item in source.items() {
+            for (size, max, [unit, remedy]) in LIMITS {
+                let (amount, name) = (size(item), &item.name);
+                let message =
+                    format!("`{name}` has {amount} {unit}, at most {max} are allowed; {remedy}");
+                let finding = Finding::new(&source.path, item.line, message);
+                let key = format!("{}:{name}", source.path);
+                excesses.extend((amount > max).then_some(Excess { key, amount, finding }));
+            }
         }
     }
-    excesses
+    list.check(excesses)
+}
+
+/// Returns the types with too many methods in all `impl` blocks without a trait. Types of one name
+/// in a crate count as one.
+fn excess_methods(sources: &[Source]) -> Vec<Excess> {
+    // For each crate and type: the number of methods, and the place of the first one.
+    let mut types: BTreeMap<String, (usize, &str, usize)> = BTreeMap::new();
+    for (source, item) in sources.iter().flat_map(|s| s.items().map(move |item| (s, item))) {
+        let Some(of) = &item.method_of else { continue };
+        let first = (0, source.path.as_str(), item.line);
+        types.entry(format!("{}:{of}", source.crate_path())).or_insert(first).0 += 1;
+    }
+    let over = types.into_iter().filter(|(_, (amount, ..))| *amount > METHODS_MAX);
+    over.map(|(key, (amount, path, line))| {
+        let message = format!(
+            "{key} has {amount} methods, at most {METHODS_MAX} are allowed; split the type"
+        );
+        Excess { key, amount, finding: Finding::new(path, line, message) }
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -92,7 +100,7 @@ mod tests {
         assert_eq!(found(&"// x\n".repeat(601), "").len(), 1);
         assert_eq!(
             found(&function(71), ""),
-            ["a.rs:1: `f` has 71 of at most 70 lines; move a part into a function of its own"]
+            ["a.rs:1: `f` has 71 lines, at most 70 are allowed; move a part into another function"]
         );
         assert_eq!(found(&format!("struct A {{ {} }}\n", field_list(16)), "").len(), 1);
     }
@@ -118,18 +126,40 @@ mod tests {
     }
 
     #[test]
-    fn long_files_and_functions_are_warned_of_before_they_fail() {
-        let sources = [
-            Source::parse("a.rs", &"// x\n".repeat(401)),
-            Source::parse("b.rs", &function(41)),
-            Source::parse("c.rs", &function(40)),
-        ];
+    fn excess_arguments_and_bare_bools_fail_unless_listed() {
+        let text = "fn f(a: u8, b: u8, c: u8, d: u8, e: u8) {}\nfn h(a: bool) {}\n\
+                    impl T for A { fn g(a: bool) {} }\n\
+                    #[cfg(test)]\nmod tests { fn h(a: bool) {} }\n";
         assert_eq!(
-            warnings(&sources),
+            found(text, ""),
             [
-                "a.rs: 401 lines outside tests; aim at 100 to 300",
-                "1 functions are longer than 40 lines"
+                "a.rs:1: `f` has 5 arguments, at most 4 are allowed; group those that belong \
+                 together in a type",
+                "a.rs:2: `h` has 1 bare `bool` arguments, at most 0 are allowed; make them enums"
             ]
         );
+        assert_eq!(found(text, "a.rs:f 5\na.rs:h 1\n"), [""; 0]);
+    }
+
+    #[test]
+    fn methods_of_all_files_add_up_and_those_of_traits_do_not_count() {
+        let methods = |count: usize| -> String {
+            (0..count).map(|number| format!("fn f{number}() {{}} ")).collect()
+        };
+        let parts = |count| {
+            let first =
+                format!("impl A {{ {} }}\nimpl T for A {{ fn t() {{}} }}\n", methods(count));
+            let second = format!("impl<M> A<M> {{ {} }}\n", methods(20));
+            [
+                Source::parse("crates/x/src/a.rs", &first),
+                Source::parse("crates/x/src/b.rs", &second),
+                Source::parse("crates/y/src/a.rs", &first),
+            ]
+        };
+        assert_eq!(check(&parts(20), &AllowList::default()), []);
+        let found = check(&parts(21), &AllowList::default());
+        assert_eq!(found.len(), 1);
+        let text = "crates/x:A has 41 methods, at most 40 are allowed; split the type";
+        assert_eq!(found[0].message, text);
     }
 }

@@ -2,16 +2,15 @@
 //! comments without code.
 //!
 //! Each view has the same lines and columns as the text, with everything else blanked, so a rule
-//! about code cannot be misled by a string or a comment. The syntax tree tells which lines are test
-//! code, and the size of each function and struct; see `outline`. Called by `tidy::run` and by the
-//! tests of every rule.
+//! about code cannot be misled by a string or a comment. `outline` holds the facts
+//! from the syntax tree.
 
 mod lexer;
 mod outline;
 
 use proc_macro2::TokenStream;
 
-pub use outline::{Item, ItemKind, Outline};
+pub use outline::{Item, Outline};
 
 #[derive(Debug, Default)]
 pub struct Source {
@@ -24,9 +23,7 @@ pub struct Source {
     pub comments: String,
     /// Text with everything but string literals blanked.
     pub strings: String,
-    /// Functions, structs, names, imports and test code of the file.
     pub outline: Outline,
-    /// Line and message of the parse error, if the file is not valid Rust.
     pub parse_error: Option<(usize, String)>,
 }
 
@@ -58,13 +55,15 @@ impl Source {
             || self.outline.test_lines.iter().any(|&(first, last)| first <= line && line <= last)
     }
 
-    /// Returns the crate of the file: the first two folders under `crates` and `lab`, otherwise
-    /// one.
     pub fn crate_path(&self) -> &str {
         let is_group = self.path.starts_with("crates/") || self.path.starts_with("lab/");
         let depth = if is_group { 2 } else { 1 };
         let end = self.path.match_indices('/').nth(depth - 1).map_or(self.path.len(), |(at, _)| at);
         &self.path[..end]
+    }
+
+    pub fn items(&self) -> impl Iterator<Item = &Item> {
+        self.outline.items.iter().filter(|item| !self.is_test(item.line))
     }
 
     pub fn line_count(&self) -> usize {
@@ -89,7 +88,6 @@ impl Source {
     }
 }
 
-/// Iterates over the lines of `text` with their numbers from 1.
 pub fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().map(|(index, line)| (index + 1, line))
 }

@@ -1,8 +1,7 @@
 //! Rule: a test's name is a short sentence of at most 60 letters.
 //!
 //! Nobody reads a long name in the output of a failed run, and its details become wrong when the
-//! test changes; details belong in the assertions. Underscores count as letters. `tidy::run` calls
-//! this file.
+//! test changes; details belong in the assertions. Underscores count as letters.
 
 use super::Finding;
 use super::source::{Source, numbered};

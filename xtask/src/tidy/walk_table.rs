@@ -3,7 +3,7 @@
 //! In a table with a column `function`, each `code` of that column must be defined in one of the
 //! files that the row names in the column `file`, or in any file if it names none. Files are
 //! matched by the end of their path. For a path such as `Disk::run`, `run` must be in one of the
-//! files, and `Disk` in any file. Called by `tidy::run`.
+//! files, and `Disk` in any file.
 
 use super::Finding;
 use super::source::{Source, numbered};
@@ -30,7 +30,6 @@ pub fn check(path: &str, text: &str, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Returns the problems with the names in two cells of a row.
 fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut of_row: Vec<&Source> = Vec::new();
@@ -46,7 +45,7 @@ fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
         of_row.extend(sources);
     }
     let defines =
-        |source: &&Source, name| source.outline.definitions.iter().any(|def| def.name == name);
+        |source: &&Source, name| source.outline.items.iter().any(|item| item.name == name);
     for code in codes(functions) {
         let (owner, name) = code.rsplit_once("::").map_or((None, code), |(a, b)| (Some(a), b));
         let owned = owner.is_none_or(|owner| sources.iter().any(|source| defines(&source, owner)));
@@ -59,7 +58,6 @@ fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
     wrong
 }
 
-/// Iterates over the texts between backquotes.
 fn codes(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }

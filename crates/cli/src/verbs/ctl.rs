@@ -15,7 +15,6 @@ mod reload;
 mod resize;
 mod save;
 mod set;
-mod toml;
 mod version;
 mod why;
 

@@ -53,9 +53,6 @@ use super::interrupt::{self, INTERRUPTED};
 use plan::RowPlan;
 
 /// Runs the verb. The exit code is 0 if every I/O of every row succeeded, 1 if some failed.
-///
-/// # Errors
-/// If an argument is invalid, or a drive, a server or a thread could not be set up.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     args.check_needs()?;
     if !args.contend.client.is_empty() {
@@ -93,11 +90,10 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         rows.iter_mut().for_each(|row| row.outcome.states.clear());
     }
     let failed = print(args, &rows)?;
-    if interrupt.is_set() {
-        eprintln!("interrupted: the report above covers the run until then");
-        return Ok(ExitCode::from(INTERRUPTED));
+    if !interrupt.is_set() {
+        ended.context("the report above covers the rows before this error")?;
     }
-    ended.context("the report above covers the rows before this error").map(|()| failed)
+    Ok(interrupt::exit_code(&interrupt, failed.into()))
 }
 
 /// Runs the rows one after another on this machine. Returns the rows, and the error that ended them
@@ -150,8 +146,8 @@ fn check_overwrite(args: &BenchArgs, writer: Option<String>) -> Result<()> {
     })
 }
 
-/// Prints the rows and returns the exit code: 0 if all I/Os succeeded.
-fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
+/// Prints the rows; returns true if an I/O failed.
+fn print(args: &BenchArgs, rows: &[Row]) -> Result<bool> {
     if args.workload.json {
         say_json(rows)?;
     } else {
@@ -161,25 +157,22 @@ fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
         let locks = rows.iter().filter_map(|row| row_locks::locks(row, form));
         states.chain(locks).for_each(|text| millrace_console::say(&format!("\n{text}\n")));
     }
-    let failed: Vec<&Row> = rows.iter().filter(|row| row.outcome.errors > 0).collect();
-    for row in &failed {
+    for row in rows.iter().filter(|row| row.outcome.errors > 0) {
         let first = row.outcome.first_error.as_deref().unwrap_or("no detail");
         eprintln!(
             "{} errors ({} {} bs={}): {first}",
             row.outcome.errors, row.queues.stack, row.rw, row.bs
         );
     }
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(rows.iter().any(|row| row.outcome.errors > 0))
 }
 
-/// Prints a result as JSON.
 fn say_json(result: &(impl Serialize + ?Sized)) -> Result<()> {
     let text = serde_json::to_string_pretty(result).context("the result as JSON")?;
     millrace_console::say(&format!("{text}\n"));
     Ok(())
 }
 
-/// Starts to record the events of a volume.
 fn record(name: &Path, stamp: TraceStamp, volume: &Arc<Volume>) -> Result<Recorder> {
     let Some(tracer) = volume.tracer() else { bail!("--trace: these drives cannot be traced") };
     let names: Vec<&str> = volume.disks().iter().map(|disk| disk.name()).collect();
@@ -187,7 +180,6 @@ fn record(name: &Path, stamp: TraceStamp, volume: &Arc<Volume>) -> Result<Record
         .with_context(|| format!("--trace {}", name.display()))
 }
 
-/// Returns the recorder's settings for a volume whose drives have these names.
 fn recording(name: &Path, stamp: TraceStamp, drives: &[&str]) -> RecorderConfig {
     let devices = || (0..drives.len() as u32).map(drive_device);
     RecorderConfig {
@@ -211,7 +203,6 @@ fn check_rows(trace: Option<&Path>, rows: usize) -> Result<()> {
     Ok(())
 }
 
-/// Describes a recording: its events, its dropped events, and the command that shows them.
 fn recorded(recorded: &Recorded) -> String {
     let Recorded { events, dropped, files } = recorded;
     let name = files
@@ -281,7 +272,6 @@ fn run_drives(
     Ok(row)
 }
 
-/// Describes a cache's work during a row.
 fn cache_note(stats: &CacheStats) -> String {
     let CacheStats { read_hits, read_misses, read_ahead, written, overwritten, .. } = stats;
     let CacheStats { page_bytes, written_back, write_requests, dirty, throttled, .. } = stats;

@@ -21,7 +21,6 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of notes shown per drive; further notes are only counted.
 const SHOWN_MAX: usize = 5;
 
-/// A thread that prints the messages of drives.
 pub struct DriveNotes {
     /// Dropped to end the thread.
     done: Option<Sender<()>>,

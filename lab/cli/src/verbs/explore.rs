@@ -12,7 +12,6 @@ mod reduction;
 mod worker;
 mod worker_pool;
 
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -24,7 +23,7 @@ use args::{ExploreTask, WorkerTask};
 use worker_pool::{SeedRange, SeedTotals};
 
 use super::interrupt::{self, INTERRUPTED};
-use millrace_console::say;
+use millrace_console::{ProgressBar, say};
 
 /// Maximum number of violations that are shrunk and shown in full.
 const SHOWN_MAX: usize = 3;
@@ -55,14 +54,10 @@ struct ExploreSummary<'a> {
     violating_seeds: Vec<(u64, String)>,
 }
 
-/// Runs the verb.
-///
-/// # Errors
-/// If an argument is invalid or a worker cannot be started.
 pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
     let subject = args.subject();
     if args.worker {
-        return worker::serve(subject.plant);
+        return worker::serve(subject);
     }
     let interrupt = interrupt::on_ctrl_c()?;
     let (sums, findings) = match args.task()? {
@@ -70,8 +65,12 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
         ExploreTask::Seeds { first, count, time } => {
             let (fail_fast, interrupt) = (args.fail_fast, interrupt.clone());
             let seeds = SeedRange { first, count, time, fail_fast, interrupt };
-            let mut bar = ExploreBar { shown: false, terminal: std::io::stderr().is_terminal() };
-            let mut show = |sums: &SeedTotals, part| bar.show(sums, part);
+            let mut bar = ProgressBar::new(1);
+            let mut show = |sums: &SeedTotals, part| {
+                let (seeds, found) = (sums.seeds, sums.found.len());
+                let text = format!("{seeds} seeds, {} I/Os, {found} violations", sums.ios);
+                bar.show(0, &text, part);
+            };
             let sums = worker_pool::run(&seeds, args.jobs, subject, &mut show);
             bar.clear();
             let sums = sums?;
@@ -133,7 +132,6 @@ fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> Re
     }
 }
 
-/// Formats a violation for people.
 fn shown(finding: &ReportedViolation, args: &ExploreArgs) -> String {
     let ReportedViolation { kind, detail, seed, scenario_detail, replay, .. } = finding;
     let cache = if args.cache { " --cache" } else { "" };
@@ -185,29 +183,4 @@ fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[ReportedViolation])
         sums.digest,
     ));
     Ok(())
-}
-
-/// Progress bar on a terminal.
-struct ExploreBar {
-    shown: bool,
-    terminal: bool,
-}
-
-impl ExploreBar {
-    fn show(&mut self, sums: &SeedTotals, part: f64) {
-        if self.terminal {
-            self.shown = true;
-            let done = (part * 30.0) as usize;
-            let bar = format!("{}{}", "#".repeat(done), ".".repeat(30 - done));
-            let (seeds, found) = (sums.seeds, sums.found.len());
-            let mut err = std::io::stderr().lock();
-            let _ = write!(err, "\r[{bar}] {seeds} seeds, {} I/Os, {found} violations ", sums.ios);
-        }
-    }
-
-    fn clear(&self) {
-        if self.shown {
-            let _ = write!(std::io::stderr().lock(), "\r{:90}\r", "");
-        }
-    }
 }

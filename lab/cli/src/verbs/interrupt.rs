@@ -6,6 +6,7 @@
 //! `bench` and `paper` call it.
 #![allow(clippy::print_stderr)]
 
+use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,9 +52,6 @@ pub fn end_wait() {
 
 /// Installs the signal handler and returns the flag that the first Ctrl-C sets. A second Ctrl-C at
 /// least half a second later ends the program.
-///
-/// # Errors
-/// If the handler or its thread cannot be installed.
 pub fn on_ctrl_c() -> Result<Interrupt> {
     let interrupt = Interrupt::default();
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
@@ -77,6 +75,15 @@ pub fn on_ctrl_c() -> Result<Interrupt> {
     };
     thread.spawn(wait).context("cannot catch Ctrl-C")?;
     Ok(interrupt)
+}
+
+/// Returns the exit status after a report: `code`, or 130 with a message if Ctrl-C ended the run.
+pub fn exit_code(interrupt: &Interrupt, code: u8) -> ExitCode {
+    if interrupt.is_set() {
+        eprintln!("interrupted: the report above covers the run until then");
+        return ExitCode::from(INTERRUPTED);
+    }
+    ExitCode::from(code)
 }
 
 /// Prints a message if the run takes long to end. The run waits for I/Os in flight until their

@@ -176,10 +176,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the verb.
-///
-/// # Errors
-/// If a simulation fails or a page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let papers = match args.wanted.as_slice() {
         [] => PAPERS.iter().map(PaperSelection::whole).collect(),
@@ -265,7 +261,6 @@ fn failed(pages: &[(&str, Page)]) -> String {
     }
 }
 
-/// Runs one paper with a progress bar.
 fn page_of(
     paper: &PaperSelection,
     (args, without): (&Args, &[Mechanism]),

@@ -33,9 +33,6 @@ use target::Lanes;
 use trace_progress::{TraceProgress, TrackedTrace};
 
 /// Runs the verb. The exit code is 0 if every I/O succeeded, 1 if some failed or could not be read.
-///
-/// # Errors
-/// If an argument is invalid, or a target or the trace cannot be opened or read.
 pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let (lanes, routes) = target::lanes(&args.to, &args.map, &args.stripe)?;
     check(args, &lanes)?;
@@ -106,7 +103,6 @@ fn finish(
     Ok(ExitCode::from(u8::from(report.counts.errors > 0)))
 }
 
-/// Refuses flags that contradict each other.
 fn check(args: &ReplayArgs, lanes: &Lanes) -> Result<()> {
     let servers = !matches!(lanes, Lanes::Drives(_));
     if args.machine.is_some() && servers {
@@ -174,7 +170,6 @@ fn addresses(
     Ok((addresses, Some(found.ios)))
 }
 
-/// Runs the replay itself, with a progress bar.
 fn carry_out(
     args: &ReplayArgs,
     (lanes, routes): (Lanes, Routes),

@@ -44,10 +44,6 @@ enum Verb {
     Convert(convert::Args),
 }
 
-/// Runs the verb.
-///
-/// # Errors
-/// If a trace is missing, cannot be read, or is damaged. The error names file and position.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Report(args) => report::run(args),

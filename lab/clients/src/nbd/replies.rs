@@ -16,7 +16,6 @@ use millrace_nbd::{Command, ReplyStyle};
 use super::socket::Socket;
 use super::{Pending, invalid};
 
-/// Payload that is being received.
 #[derive(Debug, Clone, Copy)]
 struct Payload {
     index: u32,
@@ -171,7 +170,6 @@ impl Replies {
     }
 }
 
-/// Part of a reply that follows its header.
 struct ReplyBody {
     /// Number of bytes of an extent list that were parsed.
     list_bytes: usize,
@@ -179,7 +177,6 @@ struct ReplyBody {
     payload: Option<Payload>,
 }
 
-/// Returns the request to which a cookie belongs.
 fn lookup(pending: &mut [Option<Pending>], cookie: u64) -> io::Result<(u32, &mut Pending)> {
     let index = u32::try_from(cookie).map_err(invalid)?;
     Ok((index, in_flight(pending, index)?))
@@ -199,13 +196,11 @@ fn place(request: &mut Pending, offset: u64, length: u64) -> io::Result<(usize, 
     Ok((at as usize, length as usize))
 }
 
-/// Returns the request with this index.
 fn in_flight(pending: &mut [Option<Pending>], index: u32) -> io::Result<&mut Pending> {
     let slot = pending.get_mut(index as usize).and_then(Option::as_mut);
     slot.ok_or_else(|| invalid(format!("a reply to request {index}, which is not in flight")))
 }
 
-/// Completes a request whose reply has ended.
 fn finish(
     pending: &mut [Option<Pending>],
     index: u32,

@@ -14,18 +14,15 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 /// Socket events that end a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ready {
-    /// The socket has bytes to receive.
     ToReceive,
     /// The socket has bytes to receive, or room to send.
     Either,
 }
 
-/// Connected stream socket.
 #[derive(Debug)]
 pub(crate) struct Socket(OwnedFd);
 
 impl Socket {
-    /// Creates a socket from a connected stream, TCP or Unix.
     pub(crate) fn new(stream: impl Into<OwnedFd>) -> Socket {
         Socket(stream.into())
     }

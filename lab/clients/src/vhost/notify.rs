@@ -19,11 +19,8 @@ const CONNECTION: u64 = 1;
 /// Reason why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WakeReason {
-    /// The server wrote to the call eventfd.
     Interrupted,
-    /// The server has closed the connection.
     Ended,
-    /// The time limit has passed.
     Late,
 }
 
@@ -49,7 +46,6 @@ impl Notify {
         Ok(Notify { kick, call, epoll })
     }
 
-    /// Wakes the server.
     pub(super) fn kick(&self) {
         // The write fails only if the counter is full, in which case an unread kick is already
         // pending.

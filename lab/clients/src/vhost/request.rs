@@ -67,7 +67,6 @@ impl Request {
         Request { kind: Kind::Flush, sector: 0, bytes: 0 }
     }
 
-    /// Returns the shape of the request's descriptors.
     pub(crate) const fn shape(self) -> Shape {
         let direction = match self.kind {
             _ if self.bytes == 0 => Shape::NO_DATA,

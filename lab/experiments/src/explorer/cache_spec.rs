@@ -2,6 +2,7 @@
 //!
 //! caching.rs draws the settings at random and adapts the scenario's checks to the cache.
 //! flusher.rs creates the cache on top of the volume.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use std::time::Duration;
 
@@ -20,17 +21,14 @@ const CLOSING_FLUSHES: u32 = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheSpec {
-    /// Memory for pages, in KiB.
     pub size_kib: u32,
     /// Largest amount of dirty data, in KiB.
     pub dirty_kib: u32,
     /// Age at which the flusher writes a dirty page, in microseconds.
     pub dirty_age_us: u32,
-    /// Longest read-ahead, in KiB.
     pub read_ahead_kib: u32,
     /// If true, a write is acknowledged after the volume has completed it (write-through).
     pub through: bool,
-    /// CPU that the flusher runs on.
     pub cpu: u32,
 }
 
@@ -51,12 +49,10 @@ impl CacheSpec {
         cache.map_or(0, |_| HELD_NS)
     }
 
-    /// Returns the number of flushes at the end of each channel's workload.
     pub(super) fn closing_flushes(cache: Option<CacheSpec>) -> u32 {
         cache.map_or(0, |_| CLOSING_FLUSHES)
     }
 
-    /// Checks the settings, and that the machine has the flusher's CPU.
     pub(super) fn check(&self, cpus: u32) -> Result<(), String> {
         self.config().validate().map_err(|text| format!("scenario: cache: {text}"))?;
         match self.cpu < cpus {

@@ -16,7 +16,6 @@ use super::time::NS_PER_US;
 
 impl Scenario {
     /// Derives the scenario of a seed, with a page cache.
-    #[must_use]
     pub fn cached_of_seed(seed: u64) -> Scenario {
         let mut scenario = Scenario::of_seed(seed);
         if scenario.cache.is_none() {
@@ -25,7 +24,6 @@ impl Scenario {
         scenario
     }
 
-    /// Adds a cache to the scenario, and enlarges the volume to several times the cache's size.
     pub(super) fn be_cached(&mut self, random: &mut Random) {
         (self.fair, self.layer.each, self.layer.stack) = (false, false, StackSpec::Mq);
         self.channels.truncate(4);
@@ -92,7 +90,6 @@ impl Scenario {
     }
 }
 
-/// Gives the drives sizes of several caches, and some of them large blocks.
 fn size_drives(scenario: &mut Scenario, random: &mut Random) {
     let block = random.pick(&[0, 0, 0, 0, 0, 0, 0, 2, 4, 8, 16, 32, 64, 128, 128, 128]);
     let like_first = random.per_mille(667);

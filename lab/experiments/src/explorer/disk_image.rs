@@ -41,7 +41,6 @@ pub(super) struct DiskImage {
     /// True once the drive's one failing write has failed.
     has_failed: bool,
     latency_ns: [u32; 2],
-    /// Current size in sectors.
     pub(super) sectors: u64,
     cells: Vec<SectorCell>,
     /// Sectors that may not be durable; may hold duplicates.
@@ -52,13 +51,11 @@ pub(super) struct DiskImage {
     pub(super) frozen: bool,
     /// Set while the drive is quiesced: a request that enters now is a violation.
     pub(super) quiesced: bool,
-    /// Number of requests that the drive has not completed.
     pub(super) inside: u32,
     start_ns: u64,
 }
 
 impl DiskImage {
-    /// Creates a drive with an initial size of `sectors`.
     pub(super) fn new(spec: &DriveSpec, sectors: u64) -> DiskImage {
         DiskImage {
             limits: spec.limits,
@@ -77,13 +74,11 @@ impl DiskImage {
         }
     }
 
-    /// Starts the run: seeds the drive's random stream and takes the start time.
     pub(super) fn start(&mut self, seed: u64, drive: usize, start_ns: u64) {
         self.random = Random::new(seed, 100 + drive as u64);
         self.start_ns = start_ns;
     }
 
-    /// Grows the drive to its final size.
     pub(super) fn grow(&mut self) {
         self.sectors = self.cells.len() as u64;
     }
@@ -93,7 +88,6 @@ impl DiskImage {
         (self.faults.stuck, self.faults.busy, self.faults.slow) = (0, 0, 0);
     }
 
-    /// Draws whether the drive refuses a request now because it is busy.
     pub(super) fn is_busy(&mut self) -> bool {
         self.random.per_mille(self.faults.busy)
     }
@@ -103,7 +97,6 @@ impl DiskImage {
         self.random.per_mille(500)
     }
 
-    /// Draws the outcome of a request submitted now.
     pub(super) fn fate(
         &mut self,
         (op, flags): (Op, OpFlags),
@@ -137,13 +130,11 @@ impl DiskImage {
         RequestOutcome { status, takes_ns, stuck }
     }
 
-    /// Returns true if `now_ns` is at `since_us` from the start or later.
     fn is_after(&self, since_us: Option<u32>, now_ns: u64) -> bool {
         let since_ns = since_us.map(|us| u64::from(us) * NS_PER_US);
         since_ns.is_some_and(|since_ns| now_ns - self.start_ns >= since_ns)
     }
 
-    /// Returns true if the drive is dead at `now_ns`.
     pub(super) fn is_dead(&self, now_ns: u64) -> bool {
         let FaultSpec { dead_us, dead_for_us, .. } = self.faults;
         let back_us = dead_us.filter(|_| dead_for_us > 0).map(|us| us + dead_for_us);
@@ -192,7 +183,6 @@ impl DiskImage {
         }
     }
 
-    /// Returns the stamp stored in a sector.
     pub(super) fn stamp(&self, sector: u64) -> u64 {
         self.cells[sector as usize].last().1
     }

@@ -22,7 +22,6 @@ use super::time::NS_PER_US;
 /// Bound on the wait for drives that may correctly never drain, in nanoseconds.
 const ABANDONED_NS: u64 = 10_000_000_000;
 
-/// Sleeps until the disturbance's time, then carries it out.
 pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance) {
     sleep_until(state.start_ns + u64::from(disturbance.at_us) * NS_PER_US);
     match disturbance.what {
@@ -104,7 +103,6 @@ fn grow(state: &RunState, drive: usize) {
     }
 }
 
-/// Switches the serving mode; a lock word keeps switches from overlapping.
 fn switch(state: &RunState, mode: ModeSpec) {
     // Load before the compare-exchange: failed exchanges of two threads would wake each other for
     // ever.
@@ -143,10 +141,8 @@ fn stop(state: &RunState, channels: std::ops::Range<usize>) {
     }
 }
 
-/// Checks periodically that no I/O exceeds its bound, until all submitters are done.
-///
-/// # Panics
-/// If an I/O exceeds its bound: threads that wait for each other by polling would never end.
+/// Panics if an I/O exceeds its bound, until all submitters are done. Threads that wait for each
+/// other by polling would otherwise never end.
 pub(super) fn watch(state: &RunState) {
     let bound_ns = state.scenario.bound_ns();
     while state.busy() > 0 {

@@ -24,7 +24,6 @@ pub(super) struct ModelDrive {
     pub(super) number: usize,
     pub(super) spec: DriveSpec,
     pub(super) oracle: SharedOracle,
-    /// If true, requests complete at once.
     pub(super) immediate: bool,
 }
 
@@ -64,7 +63,6 @@ impl Driver<Simulated> for ModelDrive {
     }
 }
 
-/// A request that the drive has not completed yet.
 struct HeldRequest {
     tag: Tag,
     op: Op,
@@ -191,7 +189,6 @@ impl DriverQueue<Simulated> for ModelQueue {
 }
 
 impl ModelQueue {
-    /// Completes a request: applies its effect, or fails it.
     fn finish(&self, oracle: &mut Oracle, rq: &HeldRequest, now_ns: u64) -> Status {
         oracle.release_memory(&rq.memory);
         oracle.media[self.drive].inside -= 1;

@@ -19,10 +19,8 @@ const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 4, lists: WriteList
 
 type SimWord = <Simulated as Machine>::Word;
 
-/// A volume, and the cache over its drives if the scenario has one.
 pub(super) type MaybeCached = (Arc<Volume<Simulated>>, Option<Arc<Cache<Simulated>>>);
 
-/// Puts the scenario's cache, if any, over its volume.
 pub(super) fn cached(scenario: &Scenario, below: Arc<Volume<Simulated>>) -> MaybeCached {
     let Some(spec) = scenario.cache else { return (below, None) };
     let cache = Cache::new(Arc::clone(&below), spec.config());
@@ -38,7 +36,6 @@ pub(super) fn cached(scenario: &Scenario, below: Arc<Volume<Simulated>>) -> Mayb
     (Volume::over(below, disk).expect("a volume of one disk is valid"), Some(cache))
 }
 
-/// A running flusher.
 pub(super) struct FlusherThread {
     cache: Arc<Cache<Simulated>>,
     bell: Arc<Doorbell<Simulated>>,
@@ -47,7 +44,6 @@ pub(super) struct FlusherThread {
 }
 
 impl FlusherThread {
-    /// Starts the flusher of a cache, and waits until it has its queues.
     pub(super) fn start(scenario: &Scenario, cache: Arc<Cache<Simulated>>) -> FlusherThread {
         let number = scenario.channels.len() as u16;
         let bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
@@ -64,7 +60,6 @@ impl FlusherThread {
         FlusherThread { cache, bell, over, thread }
     }
 
-    /// Ends the flusher, and checks that it has left no page dirty.
     pub(super) fn stop(self, state: &RunState) {
         self.over.store(1, Order::SeqCst);
         self.bell.ring();

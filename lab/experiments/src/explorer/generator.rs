@@ -16,7 +16,6 @@ use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
     /// Derives the scenario of a seed.
-    #[must_use]
     pub fn of_seed(seed: u64) -> Scenario {
         let random = &mut Random::new(seed, 1);
         let machine = machine(random);

@@ -12,10 +12,8 @@ use millrace_block::Status;
 
 use super::oracle::{BioRecord, stamp_of};
 
-/// End of a sector's list of changes.
 const NONE: u32 = u32::MAX;
 
-/// One change of a sector, linked to the change before it.
 #[derive(Debug, Clone, Copy)]
 struct SectorChange {
     bio: u32,
@@ -60,7 +58,6 @@ impl History {
         }
     }
 
-    /// Iterates over the bios that changed a sector, latest first.
     fn of(&self, sector: u64) -> impl Iterator<Item = u32> + Clone + '_ {
         let mut place = self.last[sector as usize];
         std::iter::from_fn(move || {
@@ -70,7 +67,6 @@ impl History {
         })
     }
 
-    /// Returns the sectors that some bio may have changed.
     pub(super) fn changed(&self) -> Vec<u64> {
         (0..).zip(&self.last).filter(|(_, last)| **last != NONE).map(|(sector, _)| sector).collect()
     }

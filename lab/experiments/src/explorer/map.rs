@@ -6,7 +6,6 @@
 
 use super::scenario::{LayoutSpec, Scenario};
 
-/// Layout of a volume, as the oracle computes it.
 #[derive(Debug, Clone)]
 pub(super) struct SectorMap {
     stripe: Option<u64>,
@@ -16,7 +15,6 @@ pub(super) struct SectorMap {
     pub(super) capacity: u64,
     /// Current size of the volume in sectors, as the block layer last announced.
     pub(super) told: u64,
-    /// Block size of the volume, in sectors.
     pub(super) block: u64,
 }
 
@@ -47,7 +45,6 @@ impl SectorMap {
         SectorMap { stripe, capacity, told: capacity, used, block }
     }
 
-    /// Returns the drive's index and the sector on that drive.
     pub(super) fn place(&self, sector: u64) -> (usize, u64) {
         match self.stripe {
             Some(chunk) => {

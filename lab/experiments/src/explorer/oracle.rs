@@ -33,7 +33,6 @@ pub struct Violation {
 /// Address range of memory: first byte, and the byte past its end.
 pub(super) type MemoryRange = (usize, usize);
 
-/// A bio as its submitter sees it.
 #[derive(Debug, Clone)]
 pub(super) struct BioRecord {
     pub(super) channel: usize,
@@ -48,7 +47,6 @@ pub(super) struct BioRecord {
     pub(super) ended: u64,
     pub(super) status: Option<Status>,
     submitted_ns: u64,
-    /// Longest time that the bio may take, in nanoseconds.
     bound_ns: u64,
     /// Bound that replaces `bound_ns` once the block layer has accepted the bio.
     taken_bound_ns: u64,
@@ -80,7 +78,6 @@ pub(super) struct FailedRequest<'a> {
 struct Leftovers {
     /// Bios of dropped channels may still be inside drives.
     strays: bool,
-    /// Some request may time out.
     may_time_out: bool,
 }
 
@@ -89,9 +86,7 @@ struct FaultPlan {
     /// True if a cache answers I/O. Failures and stalls then also reach bios whose own requests are
     /// not affected.
     cached: bool,
-    /// For each drive, true if it fails at some time.
     failing: Vec<bool>,
-    /// For each drive, true if it stalls at some time.
     stalling: Vec<bool>,
     /// All I/O waits for a stalled drive, also I/O to other drives.
     all: bool,
@@ -100,7 +95,6 @@ struct FaultPlan {
     bound_ns: u64,
 }
 
-/// Acknowledged changes, and the flushes that made them durable.
 #[derive(Default)]
 struct FlushLog {
     /// Sectors of the changes, in the order of their acknowledgements.
@@ -112,7 +106,6 @@ struct FlushLog {
 }
 
 impl FlushLog {
-    /// Records an acknowledged flush, and returns the sectors that it made durable.
     fn flush(&mut self, flush: &BioRecord) -> Vec<u64> {
         let mut sectors = self.sectors[self.durable.min(flush.log_len)..flush.log_len].to_vec();
         sectors.sort_unstable();
@@ -123,7 +116,6 @@ impl FlushLog {
     }
 }
 
-/// The complete model of a run.
 pub(super) struct Oracle {
     pub(super) map: SectorMap,
     pub(super) media: Vec<DiskImage>,
@@ -178,19 +170,16 @@ impl Oracle {
         }
     }
 
-    /// Records a violation; only the first one counts.
     pub(super) fn accuse(&mut self, kind: &str, detail: String) {
         if self.violation.is_none() {
             self.violation = Some(Violation { kind: kind.to_owned(), detail });
         }
     }
 
-    /// Mixes an event into the digest.
     pub(super) fn note(&mut self, what: u64) {
         self.digest = (self.digest ^ what).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     }
 
-    /// Returns the number that the next bio will get.
     pub(super) fn next_id(&self) -> u64 {
         self.bios.len() as u64
     }
@@ -271,7 +260,6 @@ impl Oracle {
         self.history.remove(range, id as u32);
     }
 
-    /// Records a new volume size that the block layer announced.
     pub(super) fn grown(&mut self, sectors: u64) {
         let (old, most) = (self.map.told, self.map.capacity);
         if sectors <= old || sectors > most {
@@ -304,7 +292,6 @@ impl Oracle {
         Some(&mut self.bios[id as usize])
     }
 
-    /// Records the completion of a bio, with its status and the fate of its memory.
     pub(super) fn end(&mut self, id: u64, status: Status, memory: MemoryFate, now_ns: u64) {
         self.events += 1;
         self.ios += 1;
@@ -385,7 +372,6 @@ impl Oracle {
         }
     }
 
-    /// Checks the stamps that a read found, sector by sector.
     pub(super) fn check_read(&mut self, id: u64, found: &[u64]) {
         let bio = self.bios[id as usize].clone();
         for (sector, stamp) in (bio.sector..).zip(found) {
@@ -397,12 +383,10 @@ impl Oracle {
         }
     }
 
-    /// Records that a drive may access this memory.
     pub(super) fn hold_memory(&mut self, memory: &[MemoryRange]) {
         self.held.extend(memory.iter().copied());
     }
 
-    /// Records that a drive no longer accesses this memory.
     pub(super) fn release_memory(&mut self, memory: &[MemoryRange]) {
         for (start, _) in memory {
             self.held.remove(start);
@@ -467,19 +451,16 @@ impl Oracle {
         (touched, exact)
     }
 
-    /// Forgets the bios of a dropped channel.
     pub(super) fn forget(&mut self, channel: usize) {
         let (bios, before) = (&self.bios, self.live.len());
         self.live.retain(|id| bios[*id as usize].channel != channel);
         self.leftovers.strays |= self.live.len() < before;
     }
 
-    /// Returns true if drives may rightly hold requests that no bio waits for.
     pub(super) fn may_keep_requests(&self) -> bool {
         self.leftovers.strays || self.leftovers.may_time_out
     }
 
-    /// Checks that no bio has waited beyond its bound.
     pub(super) fn check_patience(&mut self, now_ns: u64) {
         let waits = |id: &&u32| {
             let bio = &self.bios[**id as usize];
@@ -507,7 +488,6 @@ impl Oracle {
 }
 
 impl BioRecord {
-    /// Creates the record of a bio before its submission.
     pub(super) fn new(
         channel: usize,
         (op, flags): (Op, OpFlags),
@@ -536,7 +516,6 @@ impl BioRecord {
 /// Owner of a completed bio's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemoryFate {
-    /// The bio came back with its memory, or had none.
     Back,
     /// The layer kept the memory because a drive may still write it.
     Kept,

@@ -2,8 +2,7 @@
 //!
 //! The oracle is in a system mutex, which does not know simulated threads. All simulated threads
 //! run on one system thread. If a simulated thread called the machine while it holds the oracle,
-//! the next simulated thread that locks the oracle would wait for ever. Both explorations use this
-//! file.
+//! the next simulated thread that locks the oracle would wait for ever.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, TryLockError};

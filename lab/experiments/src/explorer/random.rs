@@ -1,14 +1,12 @@
 //! `Random`: the only source of randomness in a scenario: SplitMix64, from a seed.
 //!
-//! Used by everything in `explorer` that draws a value. A seed gives the same numbers in every
-//! build, so a scenario is a pure function of its seed.
+//! A seed gives the same numbers in every build, so a scenario is a pure function of its seed.
 
 use millrace_random::SplitMix64;
 
 /// Odd multiplier of the stream number, so that the streams of one seed start far apart.
 const STREAM: u64 = 0xd605_1d4b_2af3_8e55;
 
-/// A stream of pseudo-random numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Random(SplitMix64);
 
@@ -20,7 +18,6 @@ impl Random {
         Random(SplitMix64::new(random.next()))
     }
 
-    /// Returns the next 64-bit number.
     pub(super) fn next(&mut self) -> u64 {
         self.0.next()
     }
@@ -30,17 +27,14 @@ impl Random {
         self.next() % end.max(1)
     }
 
-    /// Returns a number from `least` to `most`, both inclusive.
     pub(super) fn within(&mut self, least: u32, most: u32) -> u32 {
         least + self.below(u64::from(most.saturating_sub(least)) + 1) as u32
     }
 
-    /// Returns one of the values of `of`.
     pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// Returns true with a probability of `chance` in a thousand.
     pub(super) fn per_mille(&mut self, chance: u32) -> bool {
         chance > 0 && self.below(1_000) < u64::from(chance)
     }

@@ -6,7 +6,7 @@
 //! thread. Invariant: the outcome is a function of the scenario.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use millrace_block::baseline::{BaselineConfig, Inside, Stack};
 use millrace_block::{
@@ -29,6 +29,8 @@ use super::submitter::{RunState, Submitter};
 use super::time::NS_PER_US;
 use super::workers;
 
+use crate::load::threads::lock;
+
 /// Result of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScenarioOutcome {
@@ -50,15 +52,11 @@ thread_local! {
 
 /// Returns the violation that the oracle of this thread's current run has found so far. For panic
 /// handlers.
-#[must_use]
 pub fn violation_so_far() -> Option<Violation> {
     CURRENT.with_borrow(|shared| shared.as_ref()?.try_lock().ok()?.violation.clone())
 }
 
 /// Runs a scenario and returns its outcome.
-///
-/// # Errors
-/// If the scenario is invalid.
 pub fn run(scenario: &Scenario) -> Result<ScenarioOutcome, String> {
     scenario.check()?;
     let simulation = Simulation::new(&scenario.machine.model(), scenario.seed);
@@ -100,7 +98,6 @@ fn panic_text(error: &SimError) -> String {
     }
 }
 
-/// Runs the scenario; body of the first simulated thread.
 fn play(scenario: &Scenario, shared: &SharedOracle) {
     let (volume, cache) = cached(scenario, build(scenario, shared));
     let (capacity, expected) = (volume.capacity(), lock_oracle(shared).map.told);
@@ -139,7 +136,7 @@ fn play(scenario: &Scenario, shared: &SharedOracle) {
     flusher.into_iter().for_each(|flusher| flusher.stop(&state));
     drop(watch);
     workers::stop(&state, serving);
-    let ends = state.group_ends.lock().unwrap_or_else(PoisonError::into_inner);
+    let ends = lock(&state.group_ends);
     if let Some((kind, text)) = ends.accusation(scenario) {
         lock_oracle(shared).accuse(kind, text);
     }
@@ -225,7 +222,6 @@ fn adds_up(op: &OpSnapshot) -> bool {
         && before_d + op.service.sum_ns() == op.total.sum_ns()
 }
 
-/// Upper limit on rounds of sweeper threads.
 const SWEEPS_MAX: u32 = 16;
 
 /// Polls every queue that any thread may run, after all stuck requests have come due, so that
@@ -267,7 +263,6 @@ fn sweep(state: &Arc<RunState>) {
     }
 }
 
-/// Reads one block at each of these sectors, so that the queues there are polled.
 fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
     // A sweeper owns no queue, and sends nothing to drives whose queues belong to I/O threads.
     let thread = state.scenario.has_owned().then(|| IoThread {

@@ -3,6 +3,7 @@
 //! Derived from a seed (generator.rs), read from a command line, made smaller (shrinker.rs), and
 //! run (run.rs). Times are in microseconds unless the name says otherwise, sizes in sectors of 512
 //! bytes, chances in parts of a thousand. Invariant: two equal scenarios run alike to the byte.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use millrace_block::baseline::Stack;
 use millrace_block::{Features, QueueLimits, Spread};
@@ -24,18 +25,12 @@ const LOOK_NS: u64 = 1_000_000;
 pub struct Scenario {
     /// Seed of the order of CPUs, the latencies, the offsets, and the failing requests.
     pub seed: u64,
-    /// The simulated machine.
     pub machine: MachineSpec,
-    /// Configuration of the block layer.
     pub layer: LayerSpec,
-    /// Layout of the volume.
     pub layout: LayoutSpec,
-    /// Drives of the volume, at least one.
     pub drives: Vec<DriveSpec>,
-    /// Serving mode and worker threads.
     #[serde(default, skip_serializing_if = "ServingSpec::is_inline")]
     pub serving: ServingSpec,
-    /// Page cache over the volume, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,
     /// I/O groups beside the default group; bios are spread over all of them.
@@ -47,7 +42,6 @@ pub struct Scenario {
     pub fair: bool,
     /// Submitting threads, at least one.
     pub channels: Vec<ChannelSpec>,
-    /// Disturbances of the volume during the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disturbances: Vec<Disturbance>,
 }
@@ -74,11 +68,8 @@ pub struct MachineSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StackSpec {
-    /// Multi-queue.
     Mq,
-    /// Single-queue.
     Sq,
-    /// Raw: bypasses the block layer.
     Raw,
 }
 
@@ -86,11 +77,8 @@ pub enum StackSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpreadSpec {
-    /// One queue per core.
     Core,
-    /// One queue per NUMA node.
     Node,
-    /// One queue in all.
     One,
 }
 
@@ -98,17 +86,13 @@ pub enum SpreadSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerSpec {
-    /// Block layer design.
     pub stack: StackSpec,
-    /// Number of software queues.
     pub software: SpreadSpec,
-    /// Number of hardware queues.
     pub hardware: SpreadSpec,
     /// Request timeout in microseconds; 0 for none.
     pub timeout_us: u32,
     /// Take timestamps for each I/O instead of once per batch.
     pub stamp_each: bool,
-    /// Emit trace events.
     pub traced: bool,
     /// All drives share one tag set.
     pub shared_tags: bool,
@@ -135,21 +119,16 @@ pub enum LayoutSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriveSpec {
-    /// Size in sectors.
     pub sectors: u32,
     /// If true, each queue belongs to one thread; otherwise any thread may run it.
     pub owned: bool,
-    /// Largest number of hardware queues.
     pub queues: u16,
-    /// Number of tags.
     pub depth: u32,
     /// If true, all queues of the drive share its tags.
     pub drive_tags: bool,
-    /// Request limits of the drive.
     pub limits: LimitSpec,
     /// Shortest and longest service time of a request, in nanoseconds.
     pub latency_ns: [u32; 2],
-    /// Faults of the drive.
     #[serde(default, skip_serializing_if = "FaultSpec::is_none")]
     pub faults: FaultSpec,
 }
@@ -162,7 +141,6 @@ pub struct LimitSpec {
     pub block: u32,
     /// Longest read or write, in sectors.
     pub max_sectors: u32,
-    /// Largest number of memory segments per request.
     pub max_segments: u16,
     /// Longest memory segment in bytes; 0 for no limit.
     pub segment_bytes: u32,
@@ -176,7 +154,6 @@ pub struct LimitSpec {
     pub zeroes_sectors: u32,
     /// The drive has a volatile write cache: writes may be lost until a flush.
     pub cache: bool,
-    /// The drive supports FUA.
     pub fua: bool,
 }
 
@@ -232,11 +209,9 @@ impl FaultSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelSpec {
-    /// CPU that the thread runs on.
     pub cpu: u32,
     /// Largest number of I/Os in flight.
     pub depth: u32,
-    /// Total number of I/Os.
     pub ios: u32,
     /// I/Os submitted between two polls.
     pub batch: u32,
@@ -268,9 +243,7 @@ pub struct ChannelSpec {
 pub struct Disturbance {
     /// Time since the start, in microseconds.
     pub at_us: u32,
-    /// CPU that the disturbance runs on.
     pub cpu: u32,
-    /// Kind of the disturbance.
     pub what: DisturbanceKind,
 }
 
@@ -284,11 +257,9 @@ pub enum DisturbanceKind {
     Quiesce(u32, u32),
     /// Drops a channel, whatever it has in flight.
     Drop(u32),
-    /// Drops all channels.
     Shutdown,
     /// Stops the process for this many microseconds while its drives go on.
     Stop(u32),
-    /// Switches the volume to another serving mode.
     Switch(ModeSpec),
     /// Ends a worker's thread; a new one replaces it after this many microseconds, or never if 0.
     Leave(u32, u32),
@@ -297,7 +268,6 @@ pub enum DisturbanceKind {
     Grow(u32, u32),
     /// Changes a drive's scheduler: drive, scheduler. Only with the mq design.
     Schedule(u32, SchedulerSpec),
-    /// Changes a group's settings: group, settings.
     Regroup(u32, GroupSpec),
 }
 
@@ -322,7 +292,6 @@ impl From<SpreadSpec> for Spread {
 }
 
 impl MachineSpec {
-    /// Builds the machine model.
     pub(super) fn model(&self) -> Model {
         let mut model = Model::plain(self.sockets, self.cores);
         let (cache, threads, work) = (&mut model.cache, &mut model.threads, &mut model.work);
@@ -343,14 +312,12 @@ impl MachineSpec {
         model
     }
 
-    /// Returns the total number of CPUs.
     pub(super) fn cpus(&self) -> u32 {
         self.sockets * self.cores
     }
 }
 
 impl LimitSpec {
-    /// Converts to the block layer's limits.
     pub(super) fn limits(&self) -> QueueLimits {
         QueueLimits {
             logical_block_size: self.block,
@@ -369,10 +336,6 @@ impl LimitSpec {
 
 impl Scenario {
     /// Returns the scenario as one line of JSON.
-    ///
-    /// # Panics
-    /// Never: plain data always serializes.
-    #[must_use]
     pub fn line(&self) -> String {
         serde_json::to_string(self).expect("plain data always serializes")
     }
@@ -385,7 +348,6 @@ impl Scenario {
         self.disturbances.push(Disturbance { at_us, cpu, what });
     }
 
-    /// Checks that the scenario can be run; the error names the condition that it does not fulfil.
     pub(super) fn check(&self) -> Result<(), String> {
         let cpus = self.machine.cpus();
         let named = self.channels.iter().map(|c| c.cpu);
@@ -458,7 +420,6 @@ impl Scenario {
         self.drives.iter().map(|drive| drive.limits.block / 512).max().unwrap_or(1)
     }
 
-    /// Returns the smallest size that a drive may have, in sectors.
     fn least_sectors(&self) -> u32 {
         match self.layout {
             LayoutSpec::Stripe(chunk) => chunk,
@@ -466,7 +427,6 @@ impl Scenario {
         }
     }
 
-    /// Returns the initial size of a drive in sectors.
     pub(super) fn sectors_at_first(&self, drive: usize) -> u64 {
         let sectors = u64::from(self.drives[drive].sectors);
         let least = u64::from(self.least_sectors());
@@ -479,17 +439,14 @@ impl Scenario {
         part.map_or(sectors, |eighths| (sectors * eighths.min(8) / 8).max(least).min(sectors))
     }
 
-    /// Returns true if some drive grows.
     pub(super) fn grows(&self) -> bool {
         self.disturbances.iter().any(|d| matches!(d.what, DisturbanceKind::Grow(..)))
     }
 
-    /// Returns true if some drive has a scheduler at some time.
     pub(super) fn is_scheduled(&self) -> bool {
         self.disturbances.iter().any(|d| matches!(d.what, DisturbanceKind::Schedule(..)))
     }
 
-    /// Returns true if some drive's queues belong to threads.
     pub(super) fn has_owned(&self) -> bool {
         self.drives.iter().any(|drive| drive.owned)
     }
@@ -500,7 +457,6 @@ impl Scenario {
         self.has_owned() || self.cache.is_some()
     }
 
-    /// Returns true if a request may exceed its timeout.
     pub(super) fn may_time_out(&self) -> bool {
         let timeout_us = self.layer.timeout_us;
         let stalls = |f: &FaultSpec| f.stall_us.is_some_and(|[_, for_us]| for_us >= timeout_us);
@@ -512,7 +468,6 @@ impl Scenario {
     /// Returns the longest virtual time that an I/O may take, in nanoseconds: three times the time
     /// to serve all requests in flight one after the other, plus all delays that affect the whole
     /// volume, plus the block layer's own polling periods.
-    #[must_use]
     pub fn bound_ns(&self) -> u64 {
         let requests = self.in_flight_max();
         let most = |f: &dyn Fn(&DriveSpec) -> u64| self.drives.iter().map(f).max().unwrap_or(0);

@@ -46,7 +46,6 @@ impl SchedulerSpec {
         }
     }
 
-    /// Draws a random scheduler.
     pub(super) fn draw(random: &mut Random) -> SchedulerSpec {
         match random.below(10) {
             6 | 7 => SchedulerSpec::Fair,
@@ -57,7 +56,6 @@ impl SchedulerSpec {
         }
     }
 
-    /// Attaches this scheduler to a drive.
     pub(super) fn set(self, disk: &Disk<Simulated>) {
         let set = match self {
             SchedulerSpec::None => disk.set_scheduler(SchedulerKind::None),

@@ -2,8 +2,7 @@
 //!
 //! Part of a `Scenario`: mode, watermarks, pressure points, and the CPUs of workers. Drawn from a
 //! random stream of its own, so that seeds with inline serving stay as they are. Also holds the
-//! bounds on the delay caused by a drive that stalls. Called by generator.rs, run.rs and the
-//! oracle.
+//! bounds on the delay caused by a drive that stalls.
 
 use millrace_block::{Serving, ServingConfig};
 use serde::{Deserialize, Serialize};
@@ -70,14 +69,12 @@ impl ServingSpec {
         *self == ServingSpec::default()
     }
 
-    /// Converts to the block layer's serving configuration.
     pub(super) fn config(&self) -> ServingConfig {
         let ([plug_low, plug_high], [pressure_low, pressure_high]) = (self.plug, self.pressure);
         let serving = self.mode.into();
         ServingConfig { serving, plug_high, plug_low, pressure_high, pressure_low }
     }
 
-    /// Checks the thresholds, and that the machine has the workers' CPUs.
     pub(super) fn check(&self, cpus: u32) -> Result<(), String> {
         let sound = |[low, high]: [u32; 2]| low <= high && (1..=65_536).contains(&high);
         if !sound(self.plug) || !sound(self.pressure) {
@@ -91,7 +88,6 @@ impl ServingSpec {
         }
     }
 
-    /// Draws the serving mode, thresholds and workers.
     pub(super) fn of_seed(random: &mut Random, drives: usize, cpus: u32) -> ServingSpec {
         if !random.per_mille(if drives > 1 { 600 } else { 200 }) {
             return ServingSpec::default();
@@ -137,7 +133,6 @@ impl Scenario {
         self.drives[stalled].faults.stall_us = Some([random.within(0, 300), for_us]);
     }
 
-    /// Returns the length of the longest stall, in nanoseconds.
     pub(super) fn stall_ns(&self) -> u64 {
         let stall = |drive: &DriveSpec| {
             let stall_us = drive.faults.stall_us.map_or(0, |[_, us]| us);

@@ -52,7 +52,6 @@ impl Scenario {
         }
     }
 
-    /// Changes a few scenarios so that their channels only share one drive by weights.
     pub(super) fn be_fair(&mut self, random: &mut Random) {
         let cpus = self.machine.cpus().min(4);
         if !random.per_mille(15) || cpus < 2 {
@@ -108,7 +107,6 @@ impl Scenario {
         self.disturbances = vec![Disturbance { at_us: 0, cpu: 0, what }];
     }
 
-    /// Returns true if the groups can be opened and every change of them is valid.
     pub(super) fn has_sound_groups(&self) -> bool {
         let sound = |index: usize, spec: &GroupSpec| {
             let config = spec.config(index);
@@ -123,7 +121,6 @@ impl Scenario {
         changes && self.groups.iter().enumerate().all(|(index, spec)| sound(index, spec))
     }
 
-    /// Opens the scenario's groups; None if it has none.
     pub(super) fn open_groups(&self) -> Option<Arc<Groups<Simulated>>> {
         let groups = Groups::new();
         for (spec, index) in self.groups.iter().zip(0..) {
@@ -132,7 +129,6 @@ impl Scenario {
         (!self.groups.is_empty()).then_some(groups)
     }
 
-    /// Draws the group of a bio.
     pub(super) fn group_of(&self, random: &mut Random, channel: usize) -> GroupId {
         if self.fair && channel < self.groups.len() {
             return GroupId(channel as u16 + 1);
@@ -163,7 +159,6 @@ impl Scenario {
     }
 }
 
-/// Changes a group's settings.
 pub(super) fn regroup(groups: Option<&Arc<Groups<Simulated>>>, group: u32, spec: GroupSpec) {
     if let Some(groups) = groups {
         let set = groups.set(GroupId(group as u16 + 1), spec.config(group as usize));
@@ -171,12 +166,10 @@ pub(super) fn regroup(groups: Option<&Arc<Groups<Simulated>>>, group: u32, spec:
     }
 }
 
-/// Completion times of each group's I/Os, in nanoseconds, indexed by group.
 #[derive(Default)]
 pub(super) struct GroupEnds(Vec<Vec<u64>>);
 
 impl GroupEnds {
-    /// Records a completed I/O.
     pub(super) fn note(&mut self, (group, op): (GroupId, Op), status: Status, now_ns: u64) {
         // Failed I/Os may never have passed the limit.
         if op != Op::Flush && status.is_ok() {

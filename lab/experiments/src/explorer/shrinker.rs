@@ -26,12 +26,8 @@ const PLAIN: [(&str, u32); 10] = [
 /// Settings that are never changed.
 const FIXED: [&str; 6] = ["seed", "block", "sectors", "size_kib", "dirty_kib", "dirty_age_us"];
 
-/// Returns scenarios with something left out, the largest omissions first. No candidate equals
-/// `scenario`, and all are valid.
-///
-/// # Panics
-/// Never: plain data always serializes.
-#[must_use]
+/// Returns scenarios with something left out, the largest omissions first. All are valid, and none
+/// equals `scenario`.
 pub fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     let whole = serde_json::to_value(scenario).expect("plain data always serializes");
     let mut list = vec![with_half_the_cores(scenario)];
@@ -69,7 +65,6 @@ fn with_half_the_cores(scenario: &Scenario) -> Scenario {
     half
 }
 
-/// Returns simpler values for one node of a scenario.
 fn plainer(place: &str, part: &Value) -> Vec<Value> {
     let key = place.rsplit('/').next().unwrap_or_default();
     match part {

@@ -7,7 +7,7 @@
 //! flight.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use millrace_block::{
     Bio, Channel, ChannelConfig, Completion, Disk, IoThread, Op, QueueKind, Reject, Stamp, Status,
@@ -26,42 +26,36 @@ use super::time::NS_PER_US;
 use super::workers::WorkerHandle;
 use super::workload::{OwnedPieces, Workload, found};
 
+use crate::load::threads::lock;
+
 pub(super) type SimDoorbell = Arc<Doorbell<Simulated>>;
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
 
-/// State shared by all threads of a run.
 pub(super) struct RunState {
     pub(super) scenario: Scenario,
     pub(super) volume: Arc<Volume<Simulated>>,
     pub(super) oracle: SharedOracle,
     /// Doorbell of each submitter, if submitters are I/O threads; empty otherwise.
     pub(super) bells: Vec<SimDoorbell>,
-    /// Time at which the run started.
     pub(super) start_ns: u64,
-    /// Number of I/O threads that have brought up their queues.
     pub(super) up: SimWord,
-    /// Number of submitters that are not done.
     pub(super) busy: SimWord,
     /// Wakes the watchdog when the last submitter is done.
     pub(super) watchdog: SimParker,
-    /// Worker threads that serve drives for the submitters.
     pub(super) workers: Vec<WorkerHandle>,
     /// 1 while the volume switches its serving mode, else 0.
     pub(super) switching: SimWord,
     /// Memory of dropped channels, which drives may access until the end of the run.
     pub(super) kept: Mutex<Vec<OwnedPieces>>,
-    /// Completion times of each group's I/Os.
     pub(super) group_ends: Mutex<GroupEnds>,
 }
 
 impl RunState {
-    /// Returns the number of submitters that are not done.
     pub(super) fn busy(&self) -> u64 {
         self.busy.load(Order::Acquire)
     }
 
-    /// Marks a submitter as done and wakes all threads that wait for that.
     fn leave(&self) {
         if self.busy.fetch_add(u64::MAX, Order::AcqRel) == 1 {
             self.watchdog.unpark();
@@ -82,7 +76,6 @@ impl RunState {
         self.volume.disks().iter().chain(below)
     }
 
-    /// Returns true if a submitter has been told to stop.
     fn stops(&self, index: usize) -> bool {
         lock_oracle(&self.oracle).stop.get(index).copied().unwrap_or(false)
     }
@@ -94,7 +87,6 @@ pub(super) struct Submitter {
     spec: ChannelSpec,
     workload: Workload,
     random: Random,
-    /// Decides which groups bios belong to.
     groups: Random,
     foreign: BTreeMap<u64, OwnedPieces>,
     bell: Option<SimDoorbell>,
@@ -147,7 +139,6 @@ impl Submitter {
         }
     }
 
-    /// Returns the thread's identity if it is an I/O thread.
     fn io_thread(&self) -> Option<IoThread<Simulated>> {
         let bell = Arc::clone(self.bell.as_ref()?);
         Some(IoThread { number: self.index as u16, owner: self.index as u64 + 1, bell, turn: None })
@@ -221,7 +212,6 @@ impl Submitter {
         }
     }
 
-    /// Returns true if bios are left to submit.
     fn has_more(&self) -> bool {
         self.workload.left() > 0 || self.refused.is_some()
     }
@@ -328,7 +318,7 @@ impl Submitter {
         let group = done.bio.group();
         let hollow = op.has_data() && done.bio.nr_segments() == 0;
         let foreign = self.foreign.remove(&id);
-        let mut ends = self.state.group_ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ends = lock(&self.state.group_ends);
         ends.note((group, op), status, now_ns);
         drop(ends);
         let mut oracle = lock_oracle(&self.state.oracle);
@@ -345,7 +335,7 @@ impl Submitter {
     fn forget(&mut self) {
         lock_oracle(&self.state.oracle).forget(self.index);
         let left = std::mem::take(&mut self.foreign);
-        let mut kept = self.state.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.state.kept);
         kept.extend(left.into_values());
     }
 }

@@ -1,5 +1,4 @@
 //! The unit in which scenarios count time. Used wherever a scenario's times are converted to the
 //! machine's nanoseconds.
 
-/// Nanoseconds in a microsecond.
 pub(super) const NS_PER_US: u64 = 1_000;

@@ -20,18 +20,15 @@ type SimWord = <Simulated as Machine>::Word;
 /// First owner number of workers; I/O threads use their index plus one.
 const FIRST_OWNER: u64 = 1 << 32;
 
-/// Control block of a worker thread, which other threads use to stop or wake it.
 pub(super) struct WorkerHandle {
     cpu: u32,
     /// 0 while the worker serves. Otherwise it must leave, and come back after this many
     /// microseconds minus one; 1 means never.
     leave: SimWord,
-    /// Set to 1 when the run is over.
     over: SimWord,
     bell: SimDoorbell,
 }
 
-/// Creates a control block for each worker.
 pub(super) fn handles(scenario: &Scenario) -> Vec<WorkerHandle> {
     let handle = |cpu: &u32| WorkerHandle {
         cpu: *cpu,
@@ -42,7 +39,6 @@ pub(super) fn handles(scenario: &Scenario) -> Vec<WorkerHandle> {
     scenario.serving.workers.iter().map(handle).collect()
 }
 
-/// Returns the CPU of a drive's worker, or None without workers.
 pub(super) fn cpu_of(scenario: &Scenario, drive: usize) -> Option<CpuId> {
     let workers = &scenario.serving.workers;
     workers.get(drive % workers.len().max(1)).copied().map(CpuId)
@@ -56,7 +52,6 @@ impl WorkerHandle {
     }
 }
 
-/// Starts all workers, and waits until each serves its drives.
 pub(super) fn start(state: &Arc<RunState>) -> Vec<<Simulated as Machine>::Thread> {
     let up = Arc::new(SimWord::new(0));
     let start = |number: usize| {
@@ -70,7 +65,6 @@ pub(super) fn start(state: &Arc<RunState>) -> Vec<<Simulated as Machine>::Thread
     threads
 }
 
-/// Stops all workers and waits until their threads have ended.
 pub(super) fn stop(state: &RunState, threads: Vec<<Simulated as Machine>::Thread>) {
     for handle in &state.workers {
         handle.over.store(1, Order::Release);

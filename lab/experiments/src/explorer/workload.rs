@@ -15,19 +15,16 @@ use super::scenario::ChannelSpec;
 /// Mark in memory that no read has filled yet.
 const UNREAD: u64 = 0xdead << 48;
 
-/// The bio stream of one channel.
 pub(super) struct Workload {
     channel: usize,
     spec: ChannelSpec,
     random: Random,
-    /// Size of the volume in blocks.
     blocks: u64,
     block_sectors: u64,
     /// The channel's own region: first block and length.
     region: (u64, u64),
     last_end: u64,
     left: u32,
-    /// Number of flushes after everything else.
     closing: u32,
 }
 
@@ -40,7 +37,6 @@ pub(super) struct OwnedPieces {
 // SAFETY: the list points into the buffer, which moves together with the list.
 unsafe impl Send for OwnedPieces {}
 
-/// A bio, its record for the oracle, and its memory if the submitter owns that.
 pub(super) struct PreparedBio {
     pub(super) bio: Bio,
     pub(super) record: BioRecord,
@@ -72,23 +68,19 @@ impl Workload {
         }
     }
 
-    /// Appends flushes to the workload.
     pub(super) fn close_with(&mut self, flushes: u32) {
         self.closing = flushes;
         self.left += flushes;
     }
 
-    /// Returns true if only closing flushes are left.
     pub(super) fn closes(&self) -> bool {
         (1..=self.closing).contains(&self.left)
     }
 
-    /// Returns the number of bios still to come.
     pub(super) fn left(&self) -> u32 {
         self.left
     }
 
-    /// Returns the next bio; `id` is its number and user data.
     pub(super) fn next(&mut self, id: u64) -> PreparedBio {
         let op = if self.closes() { Op::Flush } else { self.op() };
         self.left -= 1;
@@ -130,7 +122,6 @@ impl Workload {
         Op::Read
     }
 
-    /// Draws the first block and the length in blocks.
     fn place(&mut self, op: Op) -> (u64, u64) {
         let (start, length) = self.region;
         let longest = if op.has_data() { self.spec.blocks } else { self.spec.blocks * 4 };
@@ -213,7 +204,6 @@ fn stamp(memory: &mut [u8], op: Op, id: u64, sector: u64) {
     }
 }
 
-/// Appends the stamps of the sectors in a piece of memory.
 fn stamps(memory: &[u8], found: &mut Vec<u64>) {
     for sector in memory.chunks(512) {
         let mut bytes = [0; 8];
@@ -222,7 +212,6 @@ fn stamps(memory: &[u8], found: &mut Vec<u64>) {
     }
 }
 
-/// Returns the stamps that a completed read found.
 pub(super) fn found(bio: Bio, foreign: Option<&OwnedPieces>) -> Vec<u64> {
     let mut found = Vec::new();
     match foreign {

@@ -1,15 +1,13 @@
 //! `NoMerges`: keeps adjacent bios in requests of their own, to measure the cost of one request.
 //!
 //! Limits the length of a merged request to one sector; everything else is the inner driver's.
-//! Created by calibration, on real and on simulated machines. Kernel counterpart: the queue
-//! attribute `nomerges`.
+//! Kernel counterpart: the queue attribute `nomerges`.
 
 use millrace_block::{Driver, QueueLimits};
 use millrace_machine::Machine;
 
 use crate::filter::DriverFilter;
 
-/// A filter that keeps bios from being merged.
 pub(crate) struct NoMerges<M: Machine>(pub(crate) Box<dyn Driver<M>>);
 
 impl<M: Machine> DriverFilter<M> for NoMerges<M> {

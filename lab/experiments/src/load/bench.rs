@@ -1,8 +1,7 @@
 //! One row of a benchmark: threads, channels, a measured time, and the sums.
 //!
 //! The caller of `run_row` creates the volume. `run_row` starts each job on a thread of its own,
-//! lets the jobs run for the given time or number of I/Os, and adds up their results. `millrace-lab
-//! bench` calls this file.
+//! lets the jobs run for the given time or number of I/Os, and adds up their results.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, Snapshot, Stamp, Volume, cuts_requests};
 use millrace_drives::Words;
-use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
@@ -23,6 +22,7 @@ use crate::load::drain_barrier::DrainBarrier;
 use crate::load::job::{Aim, Job, JobResult, StopCondition};
 use crate::load::jobfile::Usage;
 use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
+use crate::load::threads::{join_all, lock};
 use crate::load::workload::Workload;
 
 /// Settings of a row: workload, jobs, CPUs and length.
@@ -59,7 +59,6 @@ impl Interrupt {
     }
 
     /// Returns true if the end of the run was requested.
-    #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -72,7 +71,6 @@ impl Plan {
         self.size_bytes.map_or(bytes, |size| size.min(bytes)) / u64::from(self.workload.bs_bytes)
     }
 
-    /// Returns the CPU of a job; `None` if jobs are not placed.
     pub(crate) fn cpu_of(&self, job: u32) -> Option<u32> {
         self.cpus.get(job as usize % self.cpus.len().max(1)).copied()
     }
@@ -81,7 +79,6 @@ impl Plan {
 /// Callback for a progress bar, with the fraction of the row's time or I/Os that is done.
 pub type Progress<'a> = &'a mut dyn FnMut(f64);
 
-/// State that the jobs of a row share.
 pub(crate) struct RowState {
     pub(crate) until: StopCondition,
     start: Barrier,
@@ -120,27 +117,21 @@ impl RowState {
         self.start.wait();
     }
 
-    /// Adds system calls of a job.
     pub(crate) fn add_system_calls(&self, calls: u64) {
         self.syscalls.fetch_add(calls, Ordering::Relaxed);
     }
 
-    /// Records that a job is done, with its result.
     pub(crate) fn finish(&self, result: Result<JobResult, BenchError>) {
-        self.results.lock().expect("no job panics while it holds the results").push(result);
+        lock(&self.results).push(result);
         self.left.fetch_sub(1, Ordering::Release);
     }
 
     /// Returns the results of the jobs, all of which must have been joined.
     pub(crate) fn results(&self) -> Result<Vec<JobResult>, BenchError> {
-        let results = std::mem::take(
-            &mut *self.results.lock().expect("no job panics while it holds the results"),
-        );
-        results.into_iter().collect()
+        std::mem::take(&mut *lock(&self.results)).into_iter().collect()
     }
 }
 
-/// Time, processor time and system calls of a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     seconds: f64,
@@ -148,7 +139,6 @@ pub(crate) struct Times {
     syscalls: u64,
 }
 
-/// Starts the jobs together and waits for their end.
 pub(crate) fn measure(shared: &RowState, plan: &Plan, progress: Progress<'_>) -> Times {
     shared.ready();
     let began = shared.began.get();
@@ -176,11 +166,7 @@ pub fn run_row(
     let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, Pinning::Pinned)?;
     let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
     let mut times = measure(&shared, plan, progress);
-    let mut whole = true;
-    threads.into_iter().for_each(|thread| whole &= thread.join());
-    if !whole {
-        return Err(BenchError::Panicked);
-    }
+    join_all(threads)?;
     workers.stop()?;
     times.syscalls += workers.system_calls();
     let results = shared.results()?;
@@ -195,7 +181,6 @@ pub fn run_row(
     Ok(row)
 }
 
-/// Returns each drive's I/O counts since the drive was created.
 fn states_of(disks: &[Arc<Disk<Native>>]) -> Vec<DriveStates> {
     disks.iter().map(|disk| DriveStates::new(disk.name(), &disk.stats())).collect()
 }
@@ -225,7 +210,6 @@ pub(crate) fn check_writable(volume: &Volume<Native>, what: &str) -> Result<(), 
     Err(BenchError::Workload(text))
 }
 
-/// Checks that the plan's writes can be verified on a device of `bytes` bytes.
 pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     let Workload { rw, bs_bytes, iodepth, verify, .. } = plan.workload;
     let blocks = plan.blocks(bytes) / u64::from(plan.jobs);
@@ -240,7 +224,6 @@ pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     Err(BenchError::Workload(text))
 }
 
-/// Checks that a device with blocks of `block` bytes can do I/Os of `bs` bytes.
 pub(crate) fn check_block_size(bs: u32, block: u32) -> Result<(), BenchError> {
     if bs == 0 || !bs.is_multiple_of(block) {
         let text = format!("bs={bs}: not a multiple of the device's block of {block} bytes");
@@ -260,7 +243,6 @@ pub(crate) fn check_capacity(plan: &Plan, bytes: u64) -> Result<(), BenchError> 
     Err(BenchError::Workload(text))
 }
 
-/// Checks that `bytes` bytes have room for one I/O of each job.
 pub(crate) fn check_room(bs: u32, jobs: u32, bytes: u64) -> Result<(), BenchError> {
     if u64::from(bs) * u64::from(jobs) > bytes {
         let text = format!("bs={bs} with {jobs} jobs: more than the {bytes} available bytes");
@@ -328,7 +310,6 @@ fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
         || volume.disks().iter().any(|disk| cuts_requests(disk))
 }
 
-/// Waits for the end of the row, and reports progress.
 fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>) {
     let total = plan.ios.map(|ios| ios.saturating_mul(plan.jobs.into()));
     while shared.left.load(Ordering::Acquire) > 0 {
@@ -359,9 +340,7 @@ pub(crate) fn client_row(
     progress: Progress<'_>,
 ) -> Result<(Row, Vec<JobResult>), BenchError> {
     let times = measure(shared, plan, progress);
-    if !threads.into_iter().all(Thread::join) {
-        return Err(BenchError::Panicked);
-    }
+    join_all(threads)?;
     let results = shared.results()?;
     let mut latency = Snapshot::default();
     results.iter().for_each(|result| latency.merge(&result.latencies));
@@ -400,7 +379,6 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
     }
 }
 
-/// Returns the resources that the calling thread has used since it began.
 pub(crate) fn thread_usage() -> Usage {
     // SAFETY: all zeroes are a valid value of this plain structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -416,7 +394,6 @@ pub(crate) fn thread_usage() -> Usage {
     }
 }
 
-/// Returns the user and system time of this process in nanoseconds.
 pub(crate) fn process_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec; the clock always exists.

@@ -3,8 +3,7 @@
 //! A calibration has six runs. Each does one kind of I/O, with so many I/Os in flight that the
 //! drive is never idle. The first run writes, because reads from a new drive without data would be
 //! too fast. `Target` is a drive of this machine and does its runs here; the caller does the runs
-//! of simulated drives. `bench --calibrate` calls this file. Source: the kernel's
-//! tools/cgroup/iocost_coef_gen.py.
+//! of simulated drives. Source: the kernel's tools/cgroup/iocost_coef_gen.py.
 
 use std::sync::Arc;
 
@@ -49,7 +48,6 @@ pub const RUNS: [Run; 6] = [
 
 impl Run {
     /// Returns the workload of one job, with `iodepth` I/Os in flight if they are small.
-    #[must_use]
     pub fn workload(&self, iodepth: u32, seed: u64) -> Workload {
         let Run { rw, bs_bytes } = *self;
         let iodepth = if self.is_large() { iodepth.min(LARGE_DEPTH_MAX) } else { iodepth };
@@ -58,7 +56,6 @@ impl Run {
 
     /// Returns true if the run measures bytes per second. Such a run has one job, because several
     /// jobs would not access the drive sequentially.
-    #[must_use]
     pub fn is_large(&self) -> bool {
         self.bs_bytes == LARGE_BYTES
     }
@@ -75,7 +72,6 @@ pub struct Calibration {
 
 impl Calibration {
     /// Returns the rates of a drive from the rows of [`RUNS`], in their order.
-    #[must_use]
     pub fn of(rows: &[Row; RUNS.len()]) -> Calibration {
         let iops = |row: &Row| rounded(row.iops).max(1);
         let bytes = |row: &Row| rounded(row.bw_bytes_per_s).max(4096);
@@ -92,7 +88,6 @@ impl Calibration {
     }
 
     /// Returns the cost model that follows from the rates.
-    #[must_use]
     pub fn cost(&self) -> CostModel {
         CostModel { read: OpCost::of_rates(&self.read), write: OpCost::of_rates(&self.write) }
     }
@@ -110,9 +105,6 @@ pub struct Target {
 
 impl Target {
     /// Opens a drive for `io_threads` I/O threads.
-    ///
-    /// # Errors
-    /// If the drive cannot be examined or opened.
     pub fn open(
         spec: &Spec,
         io_threads: u16,
@@ -134,9 +126,6 @@ impl Target {
 
     /// Does one run with the other settings of a plan. Call this for each of [`RUNS`], in their
     /// order.
-    ///
-    /// # Errors
-    /// As [`run_row`].
     pub fn run(
         &mut self,
         run: &Run,

@@ -13,7 +13,6 @@ use millrace_runtime::IoContext;
 use crate::load::error::BenchError;
 use crate::load::job::{CompletionHandler, JobIo, Target};
 
-/// Channel with as many I/Os as the job's depth.
 pub(crate) struct ChannelTarget<'a> {
     pub(crate) context: &'a mut IoContext,
     pub(crate) channel: &'a mut Channel<Native>,
@@ -98,7 +97,6 @@ impl Target for ChannelTarget<'_> {
         }))
     }
 
-    /// Sleeps in the ring until an I/O completes, or until the next check for timeouts is due.
     fn wait(&mut self) -> Result<(), BenchError> {
         let deadline_ns = self.channel.sleep_until();
         let channel = &*self.channel;

@@ -17,7 +17,6 @@ use crate::load::bench::{BenchError, Plan, Progress, RowState, client_row};
 use crate::load::job::{Aim, CompletionHandler, Job, JobIo, JobResult, Target};
 use crate::load::row::Row;
 
-/// Request of a client's slot.
 pub(crate) struct ClientIo {
     pub(crate) op: Op,
     pub(crate) fua: bool,
@@ -30,13 +29,11 @@ pub(crate) struct ClientIo {
 }
 
 impl ClientIo {
-    /// Creates a request whose offset on the disk is not set yet.
     pub(crate) fn new(len_bytes: u64, memory: Vec<u8>) -> ClientIo {
         ClientIo { op: Op::Read, fua: false, offset_bytes: 0, len_bytes, stamp_ns: 0, memory }
     }
 }
 
-/// Owner of the memory with the requests' data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataMemory {
     /// The I/O owns the memory, and the client borrows the memory.
@@ -49,10 +46,8 @@ pub(crate) enum DataMemory {
 /// Slot whose request has completed, with the status if the request failed.
 pub(crate) type DoneSlot<F> = (u32, Option<F>);
 
-/// Connection to a server, or a virtqueue, which identifies requests by their slots.
 pub(crate) trait Client: Sized {
     const DATA: DataMemory;
-    /// Status of a request that failed.
     type Failure: Copy + Display;
     fn in_flight(&self) -> u32;
     fn submit(&mut self, slot: u32, io: &mut ClientIo) -> Result<(), BenchError>;
@@ -102,11 +97,9 @@ impl JobIo for ClientIo {
     }
 }
 
-/// Client with the slots of its requests.
 pub(crate) struct ClientTarget<C: Client> {
     client: C,
     ios: Vec<ClientIo>,
-    /// Slots that are not in flight.
     free: Vec<u32>,
     done: Vec<DoneSlot<C::Failure>>,
 }

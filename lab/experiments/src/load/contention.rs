@@ -4,8 +4,7 @@
 //! The jobs of a row of `simulation` or `bench` all have the same settings; here, each client has
 //! its own group, depth, block size and kind of I/O. `client` is the loop of one client, `run`
 //! creates the drives and the threads, on a simulated machine or on this one, and `result` holds
-//! the results. Below the clients runs the production code. `millrace-lab bench --client` and
-//! experiments on schedulers call this module.
+//! the results. Below the clients runs the production code.
 
 mod client;
 mod result;
@@ -22,7 +21,6 @@ pub use run::{contend, contend_simulated};
 
 /// Largest number of clients of a plan.
 pub const CLIENTS_MAX: usize = 4096;
-/// Largest size of the buffers of all clients together, in bytes.
 const BUFFERS_MAX: u64 = 1 << 30;
 
 /// Client of a plan: a thread with a channel, which keeps `iodepth` I/Os in flight.
@@ -85,7 +83,6 @@ pub struct ContentionPlan {
 }
 
 impl ContentionPlan {
-    /// Returns the CPU of a client on a simulated machine.
     fn cpu_of(&self, number: usize) -> u32 {
         self.clients[number].cpu.unwrap_or(number as u32)
     }
@@ -127,7 +124,6 @@ impl ContentionPlan {
         Ok(())
     }
 
-    /// Returns the name and weight of a client's group.
     fn group_of(&self, client: &Client) -> (&str, u32) {
         let at = usize::from(client.group.0).checked_sub(1);
         let group = at.and_then(|at| self.groups.get(at));

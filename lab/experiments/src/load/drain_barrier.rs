@@ -16,7 +16,6 @@ use millrace_runtime::IoContext;
 const LOOK_NS: u64 = 5_000_000;
 const LOOK_MAX_NS: u64 = 80_000_000;
 
-/// Counts the threads of a run that may still have I/O.
 pub(crate) struct DrainBarrier {
     at_work: AtomicUsize,
 }
@@ -28,12 +27,10 @@ pub(crate) struct DrainMember<'a> {
 }
 
 impl DrainBarrier {
-    /// Creates a barrier for `threads` threads, each of which calls `member` once.
     pub(crate) fn new(threads: usize) -> DrainBarrier {
         DrainBarrier { at_work: AtomicUsize::new(threads) }
     }
 
-    /// Returns the membership of the calling thread.
     pub(crate) fn member(&self) -> DrainMember<'_> {
         DrainMember { barrier: self, is_at_work: true }
     }
@@ -50,9 +47,6 @@ impl DrainMember<'_> {
 
     /// Serves the I/O that other threads put into this thread's queues until no thread has I/O. The
     /// calling thread must not have I/O in flight.
-    ///
-    /// # Errors
-    /// `System` if the ring itself fails.
     pub(crate) fn linger(
         mut self,
         context: &mut IoContext,
@@ -73,9 +67,6 @@ impl Drop for DrainMember<'_> {
 /// Serves the I/O that other threads put into this thread's queues until `until_ns`, a time of the
 /// layer's clock, or until `goes_on` returns false. `goes_on` is called every few milliseconds, and
 /// less often after a while.
-///
-/// # Errors
-/// `System` if the ring itself fails.
 pub(crate) fn serve_while(
     context: &mut IoContext,
     channel: &mut Channel<Native>,

@@ -46,7 +46,6 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// Returns the error of opening the drive `spec`.
     pub(crate) fn drive(spec: &Spec, source: &SpecError) -> BenchError {
         let text = match source {
             SpecError::Open(error) if error.kind() == ErrorKind::InvalidSetting => {
@@ -58,7 +57,6 @@ impl BenchError {
     }
 }
 
-/// Returns advice to the user about a server that cannot be reached, or an empty string.
 fn remedy(error: &std::io::Error) -> &'static str {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     match error.kind() {

@@ -16,20 +16,15 @@ use crate::load::error::BenchError;
 use crate::load::verify::WrittenBlocks;
 use crate::load::workload::{Offsets, Workload};
 
-/// Number of a job's I/Os after which the job reports its progress.
 const IOS_PER_REPORT: u64 = 1024;
 
-/// Conditions that stop a job.
 pub(crate) struct StopCondition {
-    /// Number of I/Os after which a job stops.
     pub(crate) ios: Option<u64>,
-    /// Flag that stops the jobs when it is set.
     pub(crate) stop: AtomicBool,
     /// Number of I/Os that all jobs have completed so far, for a progress bar.
     pub(crate) done: AtomicU64,
 }
 
-/// Counts of a job's I/Os and errors.
 #[derive(Debug, Default)]
 pub(crate) struct JobResult {
     pub(crate) ios: u64,
@@ -39,7 +34,6 @@ pub(crate) struct JobResult {
     /// Number of kicks written to virtqueues, and of interrupts that ended a sleep.
     pub(crate) kicks: u64,
     pub(crate) interrupts: u64,
-    /// Latencies, if the job measures them itself.
     pub(crate) latencies: Snapshot,
 }
 
@@ -60,9 +54,7 @@ pub(crate) trait JobIo {
     fn stamp_ns(&self) -> u64;
     fn op(&self) -> Op;
     fn sector(&self) -> Sector;
-    /// Returns the data of the I/O, for jobs that verify.
     fn memory(&mut self) -> &mut [u8];
-    /// Returns the text of a failure with this status.
     fn failure(&self, status: &dyn Display) -> String;
 }
 
@@ -70,7 +62,6 @@ pub(crate) trait JobIo {
 /// has aimed the I/O, the target submits the I/O again.
 pub(crate) trait CompletionHandler<Io> {
     fn done(&mut self, io: &mut Io) -> AfterCompletion;
-    /// Handles an I/O that failed with this status.
     fn failed(&mut self, io: &mut Io, status: &dyn Display) -> AfterCompletion;
 }
 
@@ -83,7 +74,6 @@ pub(crate) trait Target {
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
     /// Hands out completions. Returns their number.
     fn turn(&mut self, to: &mut impl CompletionHandler<Self::Io>) -> Result<usize, BenchError>;
-    /// Waits until an I/O may have completed.
     fn wait(&mut self) -> Result<(), BenchError>;
     /// Checks for timeouts; called from time to time while I/Os are in flight.
     fn tick(&mut self) {}
@@ -94,24 +84,19 @@ pub(crate) trait Target {
     }
 }
 
-/// Generator of the offsets of a job's I/Os.
 pub(crate) struct Aim {
-    /// Sectors of an I/O.
     sectors: u64,
     offsets: Offsets,
     written: Option<WrittenBlocks>,
 }
 
 impl Aim {
-    /// Creates the offsets of job `job` of `jobs`, on a device with `blocks` blocks of the
-    /// workload's size.
     pub(crate) fn new(workload: Workload, blocks: u64, place: (u64, u64)) -> Aim {
         let offsets = Offsets::new(&workload, blocks, place);
         let sectors = u64::from(workload.bs_bytes >> 9);
         Aim { sectors, offsets, written: WrittenBlocks::new(&workload) }
     }
 
-    /// Sets an I/O to the next offset and operation.
     #[inline(always)]
     fn next(&mut self, io: &mut impl JobIo, now_ns: u64) {
         match &mut self.written {
@@ -129,7 +114,6 @@ impl Aim {
         }
     }
 
-    /// Records that an I/O has completed, if the job verifies.
     fn done(&mut self, io: &impl JobIo) {
         if let Some(written) = &mut self.written
             && io.op() == Op::Write
@@ -139,12 +123,10 @@ impl Aim {
     }
 }
 
-/// Receiver of a job's completions, which aims each I/O again for another submission.
 struct JobTurn<'a> {
     aim: &'a mut Aim,
     result: &'a mut JobResult,
     measure: bool,
-    /// Number of I/Os that may still be submitted.
     left: u64,
     /// Time of the current round of completions; 0 until it is needed.
     now_ns: u64,
@@ -166,7 +148,6 @@ impl JobTurn<'_> {
         self.equal.1 += 1;
     }
 
-    /// Aims an I/O again, if the job has I/Os left to submit.
     #[inline(always)]
     fn next(&mut self, io: &mut impl JobIo) -> AfterCompletion {
         let Some(left) = self.left.checked_sub(1) else { return AfterCompletion::Drop };
@@ -188,7 +169,6 @@ impl JobTurn<'_> {
         }
     }
 
-    /// Ends a round of `count` completions.
     #[inline(always)]
     fn end(&mut self, handed: usize) {
         self.result.ios += handed as u64;
@@ -198,8 +178,6 @@ impl JobTurn<'_> {
         }
     }
 
-    /// Submits I/Os until the job's depth is reached or the target accepts no more. Returns the
-    /// number of I/Os submitted.
     fn fill(&mut self, target: &mut impl Target) -> Result<u64, BenchError> {
         let aim = &mut *self.aim;
         let filled = target.fill(self.left, |io| aim.next(io, Native::now()))?;
@@ -227,7 +205,6 @@ impl<Io: JobIo> CompletionHandler<Io> for JobTurn<'_> {
     }
 }
 
-/// Receiver of completions of the reads that verify a job's writes.
 struct ReadBack<'a> {
     written: &'a WrittenBlocks,
     result: &'a mut JobResult,
@@ -247,11 +224,9 @@ impl<Io: JobIo> CompletionHandler<Io> for ReadBack<'_> {
     }
 }
 
-/// Job with its target.
 pub(crate) struct Job<T> {
     pub(crate) target: T,
     pub(crate) aim: Aim,
-    /// True if the job measures latencies itself.
     pub(crate) measure: bool,
 }
 

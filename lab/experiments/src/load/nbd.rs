@@ -1,8 +1,7 @@
 //! One row of a benchmark against an NBD server: a connection for each job.
 //!
 //! Checks that the row fits the export, and implements `Client` for a connection. job.rs and
-//! client.rs have the loop; the clients crate has the NBD client. `bench --connect` calls this
-//! file.
+//! client.rs have the loop; the clients crate has the NBD client.
 
 use std::time::Duration;
 
@@ -51,17 +50,12 @@ fn check(client: &NbdClient, plan: &Plan) -> Result<(), BenchError> {
 /// Longest sleep while waiting for a reply; after it the client checks for replies again.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Connection, and the address that errors name.
 pub(crate) struct Connection {
     pub(crate) client: NbdClient,
     pub(crate) uri: NbdUri,
 }
 
 impl Connection {
-    /// Connects to the export of `uri`.
-    ///
-    /// # Errors
-    /// If the server cannot be reached or breaks the protocol.
     pub(crate) fn new(uri: &NbdUri) -> Result<Connection, BenchError> {
         let client = NbdClient::connect(uri).map_err(|source| failed(uri, source))?;
         Ok(Connection { client, uri: uri.clone() })

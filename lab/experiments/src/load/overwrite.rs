@@ -51,9 +51,6 @@ impl DiskContents {
 
     /// Searches several drives that form one target for data. With several drives, the text names
     /// the drive that holds data.
-    ///
-    /// # Errors
-    /// If a drive or server cannot be searched.
     pub fn of_all(drives: &[Spec]) -> Result<DiskContents, BenchError> {
         for spec in drives {
             if let DiskContents::Data(found) = contents_of(spec)? {
@@ -70,26 +67,17 @@ impl DiskContents {
 }
 
 /// Returns an error if one of these drives may hold data that `writer` would destroy.
-///
-/// # Errors
-/// If a drive may hold data, or cannot be searched.
 pub fn check_drives(drives: &[Spec], writer: &str) -> Result<(), BenchError> {
     drives.iter().try_for_each(|spec| contents_of(spec)?.check(&format!("drive {spec}"), writer))
 }
 
 /// Returns an error if the export of an NBD server may hold data that `writer` would destroy.
-///
-/// # Errors
-/// If it is not, or the server cannot be asked.
 pub fn check_nbd(uri: &NbdUri, writer: &str) -> Result<(), BenchError> {
     servers::nbd(uri)?.check(&format!("the export of {}", uri.address), writer)
 }
 
 /// Returns an error if the disk of a vhost-user-blk server may hold data that `writer` would
 /// destroy.
-///
-/// # Errors
-/// If it is not, or the server cannot be asked.
 pub fn check_vhost(socket: &Path, writer: &str) -> Result<(), BenchError> {
     servers::vhost(socket)?.check(&format!("the disk of vhost-user:{}", socket.display()), writer)
 }

@@ -2,6 +2,7 @@
 //!
 //! Plain data; units are in the names. `json` has the keys of `--json`, which are fio's where fio
 //! has one of this meaning.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 mod json;
 
@@ -14,29 +15,19 @@ use crate::load::workload::Rw;
 /// Latencies of one row in nanoseconds, from Q to C. Known to an eighth (the width of a bucket).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LatencyNs {
-    /// Number of samples.
     pub samples: u64,
-    /// Mean latency in nanoseconds.
     pub mean: u64,
-    /// Median latency in nanoseconds.
     pub p50: u64,
-    /// 90th percentile of latency in nanoseconds.
     pub p90: u64,
-    /// 95th percentile of latency in nanoseconds.
     pub p95: u64,
-    /// 99th percentile of latency in nanoseconds.
     pub p99: u64,
-    /// 99.9th percentile of latency in nanoseconds.
     pub p999: u64,
-    /// 99.99th percentile of latency in nanoseconds.
     pub p9999: u64,
-    /// Largest latency in nanoseconds.
     pub max: u64,
 }
 
 impl LatencyNs {
     /// Returns the latencies of a histogram.
-    #[must_use]
     pub fn of(snapshot: &Snapshot) -> LatencyNs {
         LatencyNs {
             samples: snapshot.count(),
@@ -149,7 +140,6 @@ pub struct StackStages {
 
 impl DriveStates {
     /// Returns the states of a drive's accounting.
-    #[must_use]
     pub fn new(drive: &str, stats: &StatsSnapshot) -> DriveStates {
         let sum = |part: fn(&OpSnapshot) -> &Snapshot| {
             let mut sum = Snapshot::default();
@@ -179,7 +169,6 @@ impl DriveStates {
 
     /// Returns the ratio of the slowest drive's mean stack latency to the fastest drive's; `None`
     /// for fewer than two drives.
-    #[must_use]
     pub fn unfairness(drives: &[DriveStates]) -> Option<f64> {
         let means = || drives.iter().map(|drive| drive.stack_ns.mean.max(1) as f64);
         (drives.len() > 1).then(|| means().fold(0.0, f64::max) / means().fold(f64::MAX, f64::min))
@@ -240,7 +229,6 @@ pub struct Linux24Row {
 /// Result of one row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
-    /// Design and queues.
     pub queues: Queues,
     /// Drive specs joined by `+`, or the URI.
     pub drives: String,
@@ -250,23 +238,15 @@ pub struct Row {
     pub iodepth: u32,
     /// Size of an I/O in bytes.
     pub bs: u32,
-    /// Kind of I/O.
     pub rw: Rw,
     /// Granularity of the timestamps: `batch` or `io`.
     pub stamp: String,
-    /// Number of completed I/Os.
     pub ios: u64,
-    /// Length of the measured time in seconds.
     pub seconds: f64,
-    /// I/Os a second.
     pub iops: f64,
-    /// Bytes a second.
     pub bw_bytes_per_s: f64,
-    /// Processor time and system calls of the row.
     pub cost: Cost,
-    /// Latencies of the row's I/Os.
     pub lat_ns: LatencyNs,
-    /// Errors and verified blocks of the row.
     pub outcome: Outcome,
     /// The machine, if it is a simulated one or measured with lock statistics.
     pub machine: Option<MachineRow>,
@@ -275,7 +255,6 @@ pub struct Row {
 impl Row {
     /// Returns a name that tells the row from others: `mq-randread-4096-32x1`, which ends in I/Os
     /// in flight and jobs.
-    #[must_use]
     pub fn job_name(&self) -> String {
         let Row { rw, bs, iodepth, jobs, .. } = self;
         format!("{}-{rw}-{bs}-{iodepth}x{jobs}", self.queues.stack)

@@ -2,8 +2,7 @@
 //! simulated one.
 //!
 //! On this machine a thread sleeps in its io_uring ring, which file drives need. On a simulated
-//! machine a thread polls for a bounded time, then sleeps on its doorbell. Contention clients and
-//! replays use this file.
+//! machine a thread polls for a bounded time, then sleeps on its doorbell.
 
 use std::sync::Arc;
 
@@ -12,17 +11,16 @@ use millrace_machine::{Doorbell, Machine, Native, Parker};
 use millrace_runtime::{IoConfig, IoContext};
 use millrace_simulator::Simulated;
 
-/// Time that a simulated thread polls for completions before it sleeps, in nanoseconds.
+use crate::load::drain_barrier::DrainMember;
+
 const SPIN_NS: u64 = 20_000;
 
-/// Strategy by which a thread waits for its channels.
 pub(crate) trait Sleeper: Sized {
     type Machine: Machine;
 
     /// Creates the sleeper of thread `number`, which only that thread may use.
     fn new(number: u16) -> Result<Self, Error>;
 
-    /// Opens a channel to a volume, for a number of bios.
     fn open(
         &mut self,
         volume: &Arc<Volume<Self::Machine>>,
@@ -32,6 +30,16 @@ pub(crate) trait Sleeper: Sized {
     /// Sleeps until there is work, or until `until_ns` by the machine's clock. Returns false if
     /// there was work immediately.
     fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<bool, Error>;
+
+    /// Serves I/O that other threads put into this thread's queues, until no thread has I/O. On a
+    /// simulated machine no thread owns the drives' queues, so there is nothing to serve.
+    fn linger(
+        &mut self,
+        _channel: &mut Channel<Self::Machine>,
+        _member: DrainMember<'_>,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 impl Sleeper for IoContext {
@@ -49,9 +57,16 @@ impl Sleeper for IoContext {
         self.turn(Some(until_ns), has_work)?;
         Ok(true)
     }
+
+    fn linger(
+        &mut self,
+        channel: &mut Channel<Native>,
+        member: DrainMember<'_>,
+    ) -> Result<(), Error> {
+        member.linger(self, channel)
+    }
 }
 
-/// Sleeper of a thread of a simulated machine.
 pub(crate) struct BellSleeper(IoThread<Simulated>);
 
 impl Sleeper for BellSleeper {

@@ -32,7 +32,6 @@ pub(crate) struct WrittenBlocks {
     blocks: HashMap<u64, LastWrite>,
 }
 
-/// State of the last write of a block.
 #[derive(Debug, Default)]
 struct LastWrite {
     generation: u64,
@@ -40,7 +39,6 @@ struct LastWrite {
 }
 
 impl WrittenBlocks {
-    /// Returns the blocks of a job, if the job is to verify.
     pub(crate) fn new(workload: &Workload) -> Option<WrittenBlocks> {
         let (bs_bytes, blocks) = (workload.bs_bytes, HashMap::new());
         workload.verify.then_some(WrittenBlocks { bs_bytes, blocks })
@@ -74,7 +72,6 @@ impl WrittenBlocks {
         stamp(memory, block * u64::from(self.bs_bytes), last.generation);
     }
 
-    /// Returns true if a write of `block` is in flight.
     pub(crate) fn is_in_flight(&self, block: u64) -> bool {
         self.blocks.get(&block).is_some_and(|last| last.in_flight)
     }
@@ -104,7 +101,6 @@ impl WrittenBlocks {
         self.blocks.remove(&block);
     }
 
-    /// Returns the blocks that must be read back.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> {
         self.blocks.keys().copied()
     }
@@ -128,7 +124,6 @@ impl WrittenBlocks {
     }
 }
 
-/// Fills a block with the pattern of its offset and generation.
 fn stamp(block: &mut [u8], offset: u64, generation: u64) {
     block[0..8].copy_from_slice(&MAGIC.to_le_bytes());
     block[8..16].copy_from_slice(&offset.to_le_bytes());
@@ -143,9 +138,6 @@ fn stamp(block: &mut [u8], offset: u64, generation: u64) {
 }
 
 /// Checks a block that was read. Without a `generation`, the pattern of any write is accepted.
-///
-/// # Errors
-/// If the block differs from the pattern of a job with `verify`; the text describes the difference.
 pub(crate) fn check(block: &[u8], offset: u64, generation: Option<u64>) -> Result<(), String> {
     let (magic, place, found) = (word(block, 0..8), word(block, 8..16), word(block, 16..24));
     if magic != MAGIC {

@@ -2,10 +2,9 @@
 //!
 //! Checks that the row fits the server's disk, and implements `Client` for a virtqueue. job.rs and
 //! client.rs have the loop. The process acts as the guest, with all queues on one connection.
-//! `bench --connect` calls this file.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use millrace_block::Op;
@@ -21,6 +20,7 @@ use crate::load::bench::{
 use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::job::JobResult;
 use crate::load::row::{Notifications, Queues, Row};
+use crate::load::threads::lock;
 
 /// Default number of entries of a ring, as in usual guests.
 const RING: u16 = 256;
@@ -41,7 +41,7 @@ pub fn run_vhost_row(
     let size_bytes = client.disk().size_bytes();
     let queues = Mutex::new(client.into_queues().into_iter().map(Some).collect::<Vec<_>>());
     let connect = move |job: u32| {
-        let mut queues = queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = lock(&queues);
         Ok(queues[job as usize].take().expect("each job takes its own queue, once"))
     };
     let (mut row, results) = run_clients(plan, size_bytes, connect, progress)?;
@@ -61,7 +61,6 @@ pub fn run_vhost_row(
     Ok(row)
 }
 
-/// Returns the client's options with the queues and slots that the plan needs.
 fn options(plan: &Plan, wait: Wait) -> Result<Options, BenchError> {
     let bs_bytes = plan.workload.bs_bytes;
     let wrong = |text: String| BenchError::Workload(text);
@@ -76,7 +75,6 @@ fn options(plan: &Plan, wait: Wait) -> Result<Options, BenchError> {
     Ok(Options { queues, ring, depth, data_bytes: bs_bytes, wait, ..Options::default() })
 }
 
-/// Returns the numbers of slots and of ring entries of a job's virtqueue.
 pub(crate) fn ring_size(plan: &Plan) -> Result<(u16, u16), BenchError> {
     let iodepth = plan.workload.iodepth;
     let depth = u16::try_from(iodepth).ok().filter(|depth| *depth <= RING_SIZE_MAX);

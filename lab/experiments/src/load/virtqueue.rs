@@ -64,7 +64,6 @@ pub fn run_virtqueue_row(
 struct LocalQueue {
     ring: DriverRing,
     device: LocalDevice,
-    /// Keeps the ring's memory mapped.
     _memory: Arc<GuestMemory>,
 }
 

@@ -4,6 +4,7 @@
 //! The command line or an experiment creates these plain values; job.rs reads them. Random offsets
 //! come from a seeded xorshift generator, so a run can be repeated. A block may be drawn again
 //! before all blocks were drawn, as with fio's norandommap.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,14 +15,10 @@ use millrace_random::{SplitMix64, XorShift64};
 /// Kind of I/O, by fio's names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Rw {
-    /// Sequential reads.
     #[default]
     Read,
-    /// Sequential writes.
     Write,
-    /// Random reads.
     RandRead,
-    /// Random writes.
     RandWrite,
     /// Random reads and writes.
     RandRw {
@@ -43,14 +40,12 @@ impl Rw {
     ];
 
     /// Returns fio's name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         let named = if matches!(self, Rw::RandRw { .. }) { Rw::HALF } else { self };
         Rw::NAMES.iter().find(|(rw, _)| *rw == named).map_or("", |(_, name)| name)
     }
 
     /// Returns the percentage of reads of a mix; `None` for other kinds.
-    #[must_use]
     pub fn read_percent(self) -> Option<u8> {
         match self {
             Rw::RandRw { read_percent } => Some(read_percent),
@@ -59,17 +54,36 @@ impl Rw {
     }
 
     /// Returns true if I/Os go through the device in order.
-    #[must_use]
     pub fn is_sequential(self) -> bool {
         matches!(self, Rw::Read | Rw::Write)
     }
 
     /// Returns true if the workload writes at all.
-    #[must_use]
     pub fn writes(self) -> bool {
         !matches!(self, Rw::Read | Rw::RandRead | Rw::RandRw { read_percent: 100 })
     }
 }
+
+/// Implements `Display` and `FromStr` by a type's `Words`.
+macro_rules! text_by_words {
+    ($kind:ty) => {
+        impl std::fmt::Display for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.word())
+            }
+        }
+
+        impl std::str::FromStr for $kind {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<$kind, String> {
+                let names: Vec<&str> = <$kind>::WORDS.iter().map(|(_, name)| *name).collect();
+                <$kind>::from_word(text).ok_or_else(|| format!("one of {}", names.join(", ")))
+            }
+        }
+    };
+}
+pub(crate) use text_by_words;
 
 impl fmt::Display for Rw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -115,7 +129,6 @@ pub struct Offsets {
 impl Offsets {
     /// Creates the offsets of job `job` of `jobs` on a device of `blocks` blocks. Random offsets
     /// cover the whole device; sequential and verified ones only the job's own part.
-    #[must_use]
     pub fn new(workload: &Workload, blocks: u64, (job, jobs): (u64, u64)) -> Self {
         let share = (blocks / jobs).max(1);
         let whole = !workload.verify && !workload.rw.is_sequential();

@@ -2,12 +2,10 @@
 //!
 //! Counts are shown in eight steps of one colour on a logarithmic scale, since a rare slow I/O
 //! matters as much as the many fast ones. All cells of a step are one path, so a map stays small.
-//! Called by `plot.rs`.
 
 use super::Panel;
 use super::plot;
 
-/// Number of colour steps.
 const STEPS: usize = 8;
 
 /// Counts of a heat map.
@@ -22,12 +20,10 @@ pub struct HeatCells {
 }
 
 impl HeatCells {
-    /// Returns the largest count of a cell.
     pub(super) fn most(&self) -> u64 {
         self.columns.iter().flatten().copied().max().unwrap_or(0)
     }
 
-    /// Appends the cells and the axes of a panel.
     pub(super) fn draw(&self, svg: &mut String, panel: &Panel) {
         let (x, y) = plot::axes(panel, &self.x_edges, &self.y_edges);
         let x = x.ending_at(self.x_edges.iter().copied());

@@ -15,7 +15,6 @@ use super::{
 const STYLE: &str = include_str!("../../assets/page.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
-/// Renders the whole file.
 pub(super) fn page(page: &Page) -> String {
     let title = escape(&page.title);
     let mut html = format!(
@@ -184,7 +183,6 @@ fn figure(figure: &Figure) -> String {
     html
 }
 
-/// Renders the points of a panel as a table, to be read and copied.
 fn numbers(panel: &Panel) -> String {
     let caption = format!("{} ({})", panel.title, exact_label(panel));
     let mut html = format!(
@@ -207,7 +205,6 @@ fn numbers(panel: &Panel) -> String {
     html
 }
 
-/// Returns the label of a panel's unscaled numbers.
 fn exact_label(panel: &Panel) -> String {
     match panel.y_unit {
         Unit::Nanoseconds => format!("{}, ns", panel.y_label),

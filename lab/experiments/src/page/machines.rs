@@ -1,6 +1,7 @@
 //! `MachineTable`: the constants of a modelled machine, each with its origin.
 //!
 //! Filled by `paper` from models and from papers' own files of costs; shown at the end of a page.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,9 +11,7 @@ use super::Page;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Constant {
-    /// Name of the constant.
     pub name: String,
-    /// Value with its unit.
     pub value: String,
     /// Origin of the value, which begins with one of [`ORIGINS`].
     pub origin: String,
@@ -39,7 +38,6 @@ pub const ORIGINS: [&str; 5] = ["published", "counted", "input", "assumption", "
 impl Source {
     /// Parses an origin's first words; None if they are not in [`ORIGINS`], or nothing follows the
     /// colon.
-    #[must_use]
     pub fn of(origin: &str) -> Option<Source> {
         // An origin that is partly from memory counts as from memory.
         let is_looked_up = origin.contains("looked up") && !origin.contains("from memory");
@@ -61,13 +59,11 @@ impl Source {
 
 impl Constant {
     /// Returns the origin; an assumption if none is given.
-    #[must_use]
     pub fn source(&self) -> Source {
         Source::of(&self.origin).unwrap_or(Source::Assumption)
     }
 }
 
-/// Returns a sentence with the number of constants by origin.
 fn sources(machines: &[MachineTable]) -> String {
     let all = || machines.iter().flat_map(|machine| &machine.constants);
     let count = |source| all().filter(|constant| constant.source() == source).count();
@@ -82,7 +78,6 @@ fn sources(machines: &[MachineTable]) -> String {
     )
 }
 
-/// Name of the fact that says where the constants come from.
 const SOURCES: &str = "constants of the machines";
 
 impl Page {
@@ -100,9 +95,7 @@ impl Page {
 /// A modelled machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MachineTable {
-    /// Name of the machine.
     pub name: String,
-    /// Short description of the machine.
     pub about: String,
     /// Every constant that was given to the model.
     pub constants: Vec<Constant>,

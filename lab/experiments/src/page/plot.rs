@@ -14,7 +14,6 @@ const LEFT: f64 = 52.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 40.0;
-/// Number of colours in the style sheet.
 const COLOURS: usize = 8;
 /// Lines with more points than this have smaller points.
 const MANY_POINTS: usize = 24;
@@ -34,14 +33,12 @@ fn colour(names: &[&str], name: &str) -> usize {
     names.iter().position(|known| *known == name).unwrap_or(0) % COLOURS
 }
 
-/// Returns the axes of a panel for these values.
 pub(super) fn axes(panel: &Panel, xs: &[f64], ys: &[f64]) -> (Axis, Axis) {
     let (xs, ys) = (xs.iter().copied(), ys.iter().copied());
     let x = Axis::new(xs, Scale::Linear, 8.0, (LEFT, WIDTH - RIGHT));
     (x, Axis::new(ys, panel.y_scale, 5.0, (HEIGHT - BOTTOM, TOP)))
 }
 
-/// Renders the plot of a panel.
 pub(super) fn panel(panel: &Panel, names: &[&str]) -> String {
     let label = escape(&format!("{}: {} over {}", panel.title, panel.y_label, panel.x_label));
     let mut svg = format!(
@@ -74,7 +71,6 @@ macro_rules! put {
     ($svg:expr, $($piece:tt)*) => { $svg.push_str(&format!($($piece)*)) };
 }
 
-/// Draws grid, ticks and labels.
 pub(super) fn grid(svg: &mut String, panel: &Panel, x: &Axis, y: &Axis) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     for (tick, at) in y.ticks().into_iter().filter_map(|tick| Some((tick, y.at(tick)?))) {
@@ -155,7 +151,6 @@ fn shape(colour: usize, (x, y): (f64, f64), size: f64) -> String {
     }
 }
 
-/// Renders the legend of a figure, with one entry for each label.
 pub(super) fn legend(panels: &[Panel], names: &[&str]) -> String {
     let mut html = String::from("<ul class=\"legend\">");
     let mut seen: Vec<String> = Vec::new();

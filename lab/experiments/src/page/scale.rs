@@ -5,7 +5,6 @@
 
 use super::{Scale, Unit};
 
-/// An axis of a plot.
 #[derive(Debug, Clone)]
 pub(super) struct Axis {
     least: f64,
@@ -69,7 +68,6 @@ impl Axis {
         share.is_finite().then_some(self.from + share * (self.to - self.from))
     }
 
-    /// Returns the values of the ticks.
     pub(super) fn ticks(&self) -> Vec<f64> {
         match self.scale {
             Scale::Linear => {
@@ -123,7 +121,6 @@ fn digits(value: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// Formats a deviation as a signed percentage.
 pub(super) fn percent_off(deviation: f64) -> String {
     format!("{:+.0} %", deviation * 100.0)
 }

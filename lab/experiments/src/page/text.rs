@@ -10,7 +10,6 @@ use super::html::rows;
 use super::scale::{percent_off, short};
 use super::{Check, DataTable, Figure, Page, Panel, Unit, Verdict};
 
-/// Renders the whole page.
 pub(super) fn page(page: &Page) -> String {
     let mut blocks: Vec<String> = page.remarks.iter().map(|remark| wrapped(remark, 0)).collect();
     page.figures.iter().for_each(|item| figure(&mut blocks, item));
@@ -40,7 +39,6 @@ fn figure(blocks: &mut Vec<String>, figure: &Figure) {
     }
 }
 
-/// Unit that all numbers of a panel share.
 struct PanelUnit {
     /// Text after the label, such as `, in us`.
     said: String,
@@ -136,7 +134,6 @@ fn least_width(table: &DataTable, column: usize) -> usize {
     2 + if column == 0 { longest.max(whole.min(FIRST_MOST)) } else { longest }
 }
 
-/// Returns the length of the longest line, in characters.
 fn longest(text: &str) -> usize {
     text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
 }
@@ -222,7 +219,6 @@ fn wrapped_under(label: &str, text: &str) -> String {
     format!("{label}{}", lines.join(&format!("\n{:indent$}", "")))
 }
 
-/// Number of columns of the terminal.
 const WIDTH: u16 = 100;
 
 /// Wraps words into lines of at most `WIDTH` characters, with all but the first indented.
@@ -241,7 +237,6 @@ fn wrapped(text: &str, indent: usize) -> String {
     lines.join("\n")
 }
 
-/// Treatment of a table that is wider than `WIDTH`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ColumnFit {
     /// The column stays as wide as its longest cell.

@@ -32,7 +32,6 @@ static SHEET: LazyLock<Sheet> =
 /// Names of the parts that use a file system or a page cache.
 const OF_FILES: [&str; 4] = ["buffered", "ext4", "servers", "utilities"];
 
-/// Returns the paper's entry for the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("atc17", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = FileCosts::linux_4_4()?;
@@ -55,7 +54,6 @@ const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
 /// I/Os in flight for each drive in runs that compare drives, sample the tags in use, or let `auto`
 /// choose a serving mode.
 const FEW: u32 = 64;
-/// Measured virtual time.
 const LENGTH_NS: u64 = 100_000_000;
 /// Virtual time that is measured in runs that compare drives, or where `auto` must have tried both
 /// serving modes and settled on one. The number of I/Os in flight at one drive is a random walk,
@@ -70,7 +68,6 @@ const TAGS_SHOWN_NS: u64 = 2_000_000;
 /// Number of runs, with different seeds, of a row whose rate depends on the seed.
 const DRAWS: u64 = 5;
 
-/// Controller and its drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Rig {
@@ -86,7 +83,6 @@ enum Rig {
 }
 
 impl Rig {
-    /// Returns the number of drives of the rig.
     fn drives(self) -> u32 {
         match self {
             Rig::Ahci => 2,
@@ -116,7 +112,6 @@ impl Rig {
     }
 }
 
-/// Number of I/Os in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Depth {
@@ -127,7 +122,6 @@ enum Depth {
     One,
 }
 
-/// Program of a point: the graph engine with this number of threads, or the program of this name.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 enum Program {
@@ -135,7 +129,6 @@ enum Program {
     Named(String),
 }
 
-/// Settings of one simulation, a row of the paper's tables and figures.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Point {
@@ -159,9 +152,7 @@ struct Point {
     long: bool,
     /// True if the I/Os go to a file instead of the volume.
     file: bool,
-    /// Program that runs instead of the replayer.
     task: Option<Program>,
-    /// Mechanisms that are switched off.
     #[serde(skip)]
     without: Vec<Mechanism>,
     /// Index of this run among the runs of the same row with different seeds.
@@ -192,7 +183,6 @@ impl Default for Point {
 }
 
 impl Point {
-    /// Returns this point with defaults in place of missing settings.
     fn settled(mut self) -> Point {
         let usual = ServingConfig::default();
         self.drives.get_or_insert(self.rig.drives());
@@ -247,7 +237,6 @@ impl Point {
         }
     }
 
-    /// Returns the plan for the simulator.
     fn plan(&self, seed: u64) -> SimPlan {
         let (drives, depth) = (self.drives(), self.depth());
         let service = self.service();

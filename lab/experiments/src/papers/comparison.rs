@@ -1,15 +1,13 @@
 //! Page that compares a run with all mechanisms and a run without some of them.
 //!
 //! Merges two pages of the same parts. A check gets the second run's result, a panel gets those
-//! lines of the second run that differ, and a table that differs is shown a second time. `repeat`
-//! calls this file.
+//! lines of the second run that differ, and a table that differs is shown a second time.
 
 use super::mechanism::{Mechanism, words};
 use crate::page::{
     AblationResult, Check, DataTable, Figure, Page, Panel, Series, SeriesKind, deviation,
 };
 
-/// Merges the page of the whole run with the page of the run without some mechanisms.
 pub(super) fn merged(page: Page, other: Page, without: &[Mechanism]) -> Page {
     let left_out = words(without);
     let checks = page.checks.into_iter().zip(other.checks).map(|(check, other)| {
@@ -29,7 +27,6 @@ pub(super) fn merged(page: Page, other: Page, without: &[Mechanism]) -> Page {
     }
 }
 
-/// Adds the other run's lines to a figure.
 fn with_lines(figure: Figure, other: Figure, left_out: &str) -> Figure {
     let panels = figure.panels.into_iter().zip(other.panels);
     let panels: Vec<Panel> = panels.map(|(panel, other)| add_lines(panel, other)).collect();
@@ -50,7 +47,6 @@ fn add_lines(panel: Panel, other: Panel) -> Panel {
     Panel { series: [panel.series, others].concat(), ..panel }
 }
 
-/// Returns a table, and the other run's table if it differs.
 fn both(table: DataTable, other: DataTable, left_out: &str) -> Vec<DataTable> {
     if table.rows == other.rows {
         let caption = format!("{} Without {left_out} it is the same.", table.caption);

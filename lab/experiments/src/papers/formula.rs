@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-/// A parsed formula.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Formula {
     Number(f64),
@@ -24,9 +23,7 @@ pub(super) enum Formula {
     Binary(&'static str, Box<Formula>, Box<Formula>),
 }
 
-/// Names that a formula can refer to.
 pub(super) trait Names {
-    /// Returns a formula of the file by name.
     fn formula(&self, name: &str) -> Option<&Formula>;
     /// Returns the settings in the list of values of this name.
     fn values(&self, name: &str, settings: &Table) -> Vec<Table>;
@@ -144,7 +141,6 @@ fn settings(text: &str) -> Table {
     text.split(',').map(one).collect()
 }
 
-/// Returns `settings` with the values of `others` added or replaced.
 pub(super) fn with(settings: &Table, others: &Table) -> Table {
     let mut all = settings.clone();
     all.extend(others.clone());
@@ -152,10 +148,6 @@ pub(super) fn with(settings: &Table, others: &Table) -> Table {
 }
 
 impl Formula {
-    /// Parses a formula.
-    ///
-    /// # Panics
-    /// If the text is not a formula.
     pub(super) fn parse(text: &str) -> Formula {
         let mut parser = Parser { rest: text };
         let formula = parser.level(0);
@@ -163,7 +155,6 @@ impl Formula {
         formula
     }
 
-    /// Returns the value under some settings.
     pub(super) fn value(&self, names: &dyn Names, settings: &Table) -> Option<Vec<f64>> {
         match self {
             Formula::Number(number) => Some(vec![*number]),
@@ -248,7 +239,6 @@ fn straightness((xs, ys): (&[f64], &[f64])) -> f64 {
     if xx * yy == 0.0 { 0.0 } else { xy * xy / (xx * yy) }
 }
 
-/// Returns every combination of one setting from each list.
 pub(super) fn product(axes: impl Iterator<Item = Vec<Table>>) -> Vec<Table> {
     axes.fold(vec![Table::new()], |all, axis| {
         all.iter().flat_map(|one| axis.iter().map(|other| with(one, other))).collect()

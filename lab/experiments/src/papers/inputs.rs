@@ -10,7 +10,6 @@ use serde::Deserialize;
 
 use crate::page::{Constant, MachineTable};
 
-/// Inputs of a paper's simulations that are not in a machine's file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Given {
@@ -22,24 +21,18 @@ pub(crate) struct Given {
     others: Vec<Constant>,
 }
 
-/// Sources of the known values of a drive.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DriveOrigins {
-    /// Name of the drive's preset, as in specs.
     pub(crate) preset: String,
-    /// Source of the random rates.
     pub(crate) rates: String,
-    /// Source of the sequential rates.
     pub(crate) bandwidth: String,
-    /// Source of the latency with one I/O in flight.
     pub(crate) latency: String,
     /// Source of the drive's internal parallelism and service times.
     pub(crate) inside: String,
 }
 
 impl Given {
-    /// Returns the table for the end of the page.
     pub(crate) fn table(&self) -> MachineTable {
         let preset =
             |of: &DriveOrigins| model_presets().iter().find(|preset| preset.name == of.preset);

@@ -39,13 +39,11 @@ fn lines(name: &str, lines: &Lines) -> Constant {
     constant(name, format!("{}", lines.lines), &lines.origin)
 }
 
-/// Returns a table of costs that are not part of a machine's model.
 pub(crate) fn of_costs(name: &str, about: &str, costs: &[(&str, &Cost)]) -> MachineTable {
     let constants = costs.iter().map(|(name, of)| cost(name, of)).collect();
     MachineTable { name: name.into(), about: about.into(), constants }
 }
 
-/// Returns the table of one machine's constants.
 pub(crate) fn of(model: &Model) -> MachineTable {
     let (cache, cpu, threads, work) = (&model.cache, &model.cpu, &model.threads, &model.work);
     let boards = match model.sockets_per_board {

@@ -9,61 +9,35 @@ use millrace_simulator::Model;
 
 use crate::vm;
 
-/// A mechanism that can be switched off.
+/// A mechanism that can be switched off; [`Mechanism::about`] describes each.
+#[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
-    /// CPUs that spin on a ticket lock read the lock's cache line again before the next holder
-    /// does.
     Spinners,
-    /// A cache line takes longer between sockets than between cores of one socket.
     Distance,
-    /// Links between sockets have a limited bandwidth.
     Links,
-    /// CPUs that contend for a cache line get the line one after the other.
     Queueing,
-    /// Cache lines that the single queue's lock protects move with the lock.
     Lines,
-    /// Hyper-threads of a core share the core's execution units.
     Sharing,
-    /// A thread that wakes up may preempt the thread that runs.
     Fairness,
-    /// A lock protects the host adapter's table of commands.
     LookupLock,
-    /// The SCSI mid-layer counts commands in flight.
     HostBusy,
-    /// One lock protects all that a controller's driver does.
     ControllerLock,
-    /// A controller raises one interrupt for many completions.
     Coalescing,
-    /// A die of a drive reads one page at a time.
     Dies,
-    /// The host preempts a vCPU that holds a lock of the guest's kernel.
     Preemption,
-    /// vCPUs and a lone I/O thread wake on idle CPUs.
     Roaming,
-    /// Workload-aware batching waits no longer than the time that it can save.
     Bound,
-    /// I/O threads share QEMU's map of the guest's memory.
     Translation,
-    /// QEMU interrupts the guest for each request, not once for all completed requests.
     Signals,
-    /// Data is copied through bounce buffers.
     Copies,
-    /// Linux 2.4 does work outside of the block layer.
     Kernel,
-    /// The drivers of all adapters share one lock.
     DriverLock,
-    /// An adapter takes time for each command.
     AdapterCommand,
-    /// An adapter's bandwidth is limited.
     AdapterBandwidth,
-    /// More processes run than there are CPUs.
     Crowd,
-    /// The inode counts direct I/Os in flight.
     DioCount,
-    /// The kernel counts events of each hardware queue.
     QueueCounters,
-    /// A kernel thread takes each CPU from the job for a time.
     Noise,
 }
 
@@ -104,7 +78,6 @@ const ENDLESS: f64 = 999_999.0;
 
 impl Mechanism {
     /// Returns a description of the mechanism, and of the behaviour without the mechanism.
-    #[must_use]
     pub fn about(self) -> &'static str {
         match self {
             Mechanism::Spinners => {
@@ -194,31 +167,10 @@ impl Mechanism {
             Mechanism::Lines => model.work.request_queue.lines = 1,
             Mechanism::Sharing => vm::share_nothing(model),
             Mechanism::Fairness => model.threads.fairness = None,
-            Mechanism::Distance
-            | Mechanism::Links
-            | Mechanism::LookupLock
-            | Mechanism::HostBusy
-            | Mechanism::ControllerLock
-            | Mechanism::Coalescing
-            | Mechanism::Dies
-            | Mechanism::Preemption
-            | Mechanism::Roaming
-            | Mechanism::Bound
-            | Mechanism::Translation
-            | Mechanism::Signals
-            | Mechanism::Copies
-            | Mechanism::Kernel
-            | Mechanism::DriverLock
-            | Mechanism::AdapterCommand
-            | Mechanism::AdapterBandwidth
-            | Mechanism::Crowd
-            | Mechanism::DioCount
-            | Mechanism::QueueCounters
-            | Mechanism::Noise => {}
+            _ => {}
         }
     }
 
-    /// Returns true if a machine has the mechanism.
     pub(crate) fn is_in(self, model: &Model) -> bool {
         let mut without = model.clone();
         self.take_from(&mut without);
@@ -226,12 +178,10 @@ impl Mechanism {
     }
 }
 
-/// Returns the names of some mechanisms in the command line's form.
 pub(crate) fn words(mechanisms: &[Mechanism]) -> String {
     mechanisms.iter().map(|mechanism| mechanism.word()).collect::<Vec<_>>().join(",")
 }
 
-/// Describes mechanisms in words, as one list.
 pub(crate) fn in_words(mechanisms: &[Mechanism]) -> String {
     mechanisms.iter().map(|mechanism| mechanism.about()).collect::<Vec<_>>().join("; ")
 }

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 
 use millrace_block::baseline::Stack;
 use millrace_block::{Layout, Spread, Stamp};
+use millrace_drives::Words;
 use millrace_simulator::Model;
 use serde::Deserialize;
 use toml::Table;
@@ -18,12 +19,11 @@ use crate::load::bench::BenchError;
 use crate::load::workload::{Rw, Workload};
 use crate::papers::{self, Mechanism, Paper, Results, machine_table};
 use crate::simulation::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_simulated};
-use crate::vm::{Effects, Mode, QueueService, VmCosts, VmPlan, VmResult, WAIT_MAX_NS, run_vm};
+use crate::vm::{Effect, Mode, QueueService, VmCosts, VmPlan, VmResult, WAIT_MAX_NS, run_vm};
 
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/msst15.toml")));
 
-/// Returns the paper's entry for the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("msst15", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = VmCosts::kvm_2015()?;
@@ -42,15 +42,12 @@ const POLL_MAX_NS: u64 = 200_000;
 /// Measured time of a row: long enough for rare events, since the host preempts a vCPU that holds a
 /// lock only some hundred times a second.
 const LENGTH_NS: u64 = 300_000_000;
-/// Outstanding I/Os of a process.
 const DEPTH: u32 = 32;
 /// CPUs of the host in the order in which Linux assigns them to processes: first one CPU of each
 /// core, then the cores' second CPUs.
 const CPUS: [u32; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
-/// Number of the guest's vCPUs.
 const VCPUS: u32 = 8;
 
-/// Host device below the guest's virtual device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Device {
@@ -69,8 +66,7 @@ enum Place {
     Miot,
 }
 
-/// Settings of one simulation, a row of the paper's tables and figures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {
     device: Device,
@@ -85,7 +81,6 @@ struct Point {
     queues: Option<u32>,
     threads: Option<u32>,
     steered: Option<bool>,
-    /// True if workload-aware batching is on.
     wait: Option<bool>,
     #[serde(default)]
     poll: bool,
@@ -93,9 +88,9 @@ struct Point {
     /// with the paper.
     #[serde(default = "once")]
     dearer: u32,
-    /// Effects of the host that are on; all of them in every point that is compared with the paper.
+    /// Effects of the host that are off; none in every point that is compared with the paper.
     #[serde(default)]
-    effects: Effects,
+    without: Vec<Effect>,
 }
 
 fn vcpus() -> u32 {
@@ -127,13 +122,12 @@ impl Point {
         Workload { rw: self.rw, bs_bytes: self.bs, iodepth: DEPTH, verify: false, seed }
     }
 
-    /// Returns the plan of a virtual machine.
     fn plan(&self, mode: Mode, seed: u64) -> VmPlan {
         VmPlan {
             vcpus: self.vcpus,
             processes: self.processes,
             served: self.served(mode),
-            effects: self.effects,
+            without: self.without.clone(),
             workload: self.workload(seed),
             drive: self.drive().parse().expect("the drive's spec must be valid"),
             interrupts: self.device == Device::Nvme,
@@ -141,7 +135,6 @@ impl Point {
         }
     }
 
-    /// Returns the plan of the host that does the I/O itself.
     fn host_plan(&self, seed: u64) -> SimPlan {
         SimPlan {
             drives: vec![self.drive().parse().expect("the drive's spec must be valid")],
@@ -185,14 +178,8 @@ impl papers::Point for Point {
     }
 
     fn without(mut self, mechanism: Mechanism) -> Point {
-        match mechanism {
-            Mechanism::Preemption => self.effects.preemption = false,
-            Mechanism::Roaming => self.effects.roaming = false,
-            Mechanism::Bound => self.effects.bound = false,
-            Mechanism::Translation => self.effects.translation = false,
-            Mechanism::Signals => self.effects.signals = false,
-            _ => {}
-        }
+        let own = Self::OWN.contains(&mechanism);
+        self.without.extend(Effect::from_word(mechanism.word()).filter(|_| own));
         self
     }
 

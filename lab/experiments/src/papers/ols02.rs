@@ -3,8 +3,7 @@
 //! A `Point` is one simulation with settings from `papers/ols02.toml`, which also has the figures,
 //! tables and checks. `locks` makes the paper's table of lock statistics (lockmeter). `native`
 //! counts and measures the same settings on this machine. The only inputs are the files of machine
-//! and kernel and the paper's inputs; no result of the paper is an input. `millrace-lab paper`
-//! calls this file.
+//! and kernel and the paper's inputs; no result of the paper is an input.
 
 mod locks;
 mod native;
@@ -31,7 +30,6 @@ use crate::simulation::{
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/ols02.toml")));
 
-/// Returns the paper's entry for the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("ols02", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = KernelCosts::linux_2_4()?;
@@ -57,17 +55,14 @@ pub(super) fn paper() -> Paper {
     })
 }
 
-/// Calls counted on this machine, and the table of times measured on this machine.
 type NativeResults = (Option<[native::Calls; 2]>, Option<DataTable>);
 
-/// Makes the native counts and measurements that `parts` need.
 fn measured(parts: &[&str]) -> Result<NativeResults, BenchError> {
     let calls = parts.contains(&"calls").then(native::calls).transpose()?;
     let table = parts.contains(&"native").then(native::table).transpose()?;
     Ok((calls, table))
 }
 
-/// Returns the check that compares calls counted on this machine with the paper's.
 fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
     let text = format!(
         "submit_bh {} and {}; make_request the same; merges {} and {}",
@@ -82,7 +77,6 @@ fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
     Check::within(&check.id, check.paper.clone(), ours, TOLERANCE).with_note(note)
 }
 
-/// Number of CPUs of the paper's machine.
 const CPUS: u32 = 8;
 /// Size of a read of the microbenchmark, in bytes, as the paper gives it.
 const READ_BYTES: u32 = 65_536;
@@ -90,7 +84,6 @@ const READ_BYTES: u32 = 65_536;
 const DISKS: u32 = 8;
 /// Maximum number of bios in a plug, which is more than an I/O of any point has.
 const PLUG: u32 = 1_024;
-/// Length of the measured interval in virtual time.
 const LENGTH_NS: u64 = 1_000_000_000;
 
 /// A row of \[OLS\]'s tables: how its kernel did raw I/O.
@@ -113,20 +106,16 @@ struct Step {
     vectors: bool,
 }
 
-/// Workload of a row.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Load {
     name: String,
     adapters: u32,
-    /// Number of elements of a read's vector.
     iovecs: Option<u32>,
-    /// Time that a process computes after each read.
     #[serde(default)]
     compute_ns: u64,
 }
 
-/// One row of the experiment.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {
@@ -191,7 +180,6 @@ impl Point {
         }
     }
 
-    /// Returns the plan for the simulator on a machine of this name.
     fn plan(&self, machine: &str, seed: u64) -> SimPlan {
         let drives = self.drives(machine);
         let jobs = drives.len() as u32;

@@ -4,7 +4,6 @@
 //! several parts may show the same point. The points of all parts run in parallel, those with the
 //! most work first; their results do not depend on the order. `repeat` makes the page. If
 //! mechanisms are to be left out, each point is run twice: with all mechanisms, and without these.
-//! The papers' modules call this file.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -35,7 +34,6 @@ pub struct PartSelection<'a> {
 
 impl<'a> PartSelection<'a> {
     /// Selects these parts, with every mechanism.
-    #[must_use]
     pub fn new(parts: &'a [&'static str], seed: u64) -> Self {
         PartSelection { parts, seed, without: &[] }
     }
@@ -43,7 +41,6 @@ impl<'a> PartSelection<'a> {
 
 /// One simulation of a paper, which is run once even if several parts show its result.
 pub(crate) trait Point: Clone + PartialEq + Sync {
-    /// Result of running a point.
     type Measurement: Send;
     /// Mechanisms that can be switched off in a point, besides the mechanisms of its machine.
     const OWN: &'static [Mechanism] = &[];
@@ -51,9 +48,6 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     const UNUSED: &'static [Mechanism] = &[];
 
     /// Creates a point from the settings in a paper's file.
-    ///
-    /// # Errors
-    /// Returns a text that says what is wrong with the settings.
     fn of_settings(settings: Table) -> Result<Self, String>
     where
         Self: Sized;
@@ -71,7 +65,6 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
         Vec::new()
     }
 
-    /// Creates the points that a part shows.
     fn of(part: &str) -> Vec<Self>
     where
         Self: Sized;
@@ -84,26 +77,19 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
         self
     }
 
-    /// Returns the name of the machine that the point runs on.
     fn machine(&self) -> &str;
 
-    /// Describes the point for a progress bar.
     fn task(&self) -> String;
 
     /// Returns the point's amount of work relative to other points.
     fn work(&self) -> u32;
 
-    /// Runs the point.
-    ///
-    /// # Errors
-    /// Returns an error if a machine's file is wrong or the simulation fails.
     fn run(&self, model: &Model, seed: u64) -> Result<Self::Measurement, BenchError>;
 
     /// Returns the number of cache-line and lock events in a point's simulation.
     fn events(seen: &Self::Measurement) -> u64;
 }
 
-/// All points that were run, and their results.
 pub(crate) struct Results<P: Point> {
     models: Vec<Model>,
     points: Vec<(P, P::Measurement)>,
@@ -155,14 +141,12 @@ impl<P: Point> Results<P> {
         Ok((PairedResults { with: Results { models, points: with }, without: rest }, parts))
     }
 
-    /// Returns the measurement of a point, if the point was run.
     pub(crate) fn at(&self, point: impl Borrow<P>) -> Option<&P::Measurement> {
         let point = point.borrow();
         self.points.iter().find(|(other, _)| other == point).map(|(_, seen)| seen)
     }
 }
 
-/// Results of points with all mechanisms, and without those left out.
 pub(crate) struct PairedResults<P: Point> {
     pub(crate) with: Results<P>,
     pub(crate) without: Option<Results<P>>,
@@ -195,10 +179,6 @@ pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechani
     Ok(Mechanism::WORDS.iter().map(|(mechanism, _)| *mechanism).filter(has).collect())
 }
 
-/// Runs parts of a paper and returns their page, to which `finish` adds the inputs.
-///
-/// # Errors
-/// If a machine's file or a simulation is wrong.
 pub(crate) fn repeat<P: Point>(
     (paper, sheet): (&str, &Sheet),
     wanted: PartSelection<'_>,

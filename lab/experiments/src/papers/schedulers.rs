@@ -4,8 +4,7 @@
 //! The experiment repeats no paper: \[MQ\] leaves I/O scheduling to the software queues, and this
 //! experiment measures millrace's schedulers there. A `Point` is one simulation of clients that
 //! share a drive under a scheduler, with settings from `papers/schedulers.toml`. `limit_accuracy`
-//! measures how exactly a rate limit is kept. No result is an input. `millrace-lab paper` calls
-//! this file.
+//! measures how exactly a rate limit is kept. No result is an input.
 
 mod limit_accuracy;
 
@@ -32,7 +31,6 @@ use limit_accuracy::LimitAccuracy;
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/schedulers.toml")));
 
-/// Returns the experiment's entry in the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("schedulers", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         papers::repeat::<Point>(("schedulers", &SHEET), wanted, tell, |page, _| page)
@@ -42,10 +40,8 @@ pub(super) fn paper() -> Paper {
 const MS: u64 = 1_000_000;
 /// Time at which clients with a rate limit begin; by then, their group's token bucket is full.
 const LIMITED_START_NS: u64 = 50 * MS;
-/// Measured time of a run whose clients have no limit.
 const FREE_LENGTH_NS: u64 = 5 * MS;
 
-/// Clients of a drive, as a paper's file describes them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
@@ -55,7 +51,6 @@ struct Settings {
     clients: Vec<Load>,
     /// Name of the only kind of clients that takes part; `None` means that all kinds do.
     only: Option<String>,
-    /// True if each client is a group of its own.
     #[serde(default)]
     groups: bool,
     /// Number of clients of each kind, except the kinds marked `others`, which have `others`
@@ -114,7 +109,6 @@ fn usual_weight() -> u32 {
     100
 }
 
-/// One simulated run: clients, a scheduler and a drive.
 #[derive(Debug, Clone, PartialEq)]
 struct Point {
     drive: String,
@@ -155,7 +149,6 @@ impl From<Settings> for Point {
     }
 }
 
-/// Returns the warm-up and the measured time of a run.
 fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
     let (warm_up_ms, length_ms) = match drive {
         // All I/Os in flight take 20 ms to be served once.
@@ -170,7 +163,6 @@ fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
 }
 
 impl Point {
-    /// Returns this point without a limit.
     fn free(&self) -> Point {
         let phases = Phases { length_ns: FREE_LENGTH_NS, times: false, ..self.phases };
         Point { limit: None, phases, ..self.clone() }
@@ -180,7 +172,6 @@ impl Point {
         model_presets().iter().find(|preset| preset.name == self.drive)
     }
 
-    /// Returns the cost model of I/Os that follows from the drive's data sheet.
     fn cost(&self) -> CostModel {
         let Some(preset) = self.preset() else { return CostModel::default() };
         let op = |iops, bytes_per_s| {

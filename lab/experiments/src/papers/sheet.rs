@@ -23,7 +23,6 @@ use crate::page::{
 /// Relative deviation from the paper that quantitative checks tolerate.
 pub(crate) const TOLERANCE: f64 = 0.25;
 
-/// Content of a paper's file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Sheet {
@@ -35,7 +34,6 @@ pub(crate) struct Sheet {
     /// `NAME-VALUE` replaces the list `NAME`.
     #[serde(default)]
     by: String,
-    /// Texts that templates may refer to by name.
     #[serde(default)]
     texts: Texts,
     /// Lists for `each` and for axes: of values of the setting of that name, or of whole settings.
@@ -74,7 +72,6 @@ enum Axis {
 #[serde(deny_unknown_fields)]
 struct Part {
     name: String,
-    /// The points that the part needs, as products of axes.
     #[serde(default)]
     points: Vec<Vec<Axis>>,
 }
@@ -122,7 +119,6 @@ struct LineSpec {
     #[serde(default)]
     only: Table,
     name: String,
-    /// Formula for y at each point of the x axis.
     y: Option<Formula>,
     /// Points of the line, x and y, instead of `y`.
     #[serde(default)]
@@ -186,7 +182,6 @@ struct CheckSpec {
     note: String,
 }
 
-/// Search for the greatest value of a formula over axes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BestSpec {
@@ -212,7 +207,6 @@ impl<'de> Deserialize<'de> for Formula {
     }
 }
 
-/// A sheet with its points' results, and the names that one check may use.
 struct Evidence<'a, P: Point> {
     sheet: &'a Sheet,
     results: &'a Results<P>,
@@ -234,7 +228,6 @@ impl<P: Point> Names for Evidence<'_, P> {
     }
 }
 
-/// Deserializes a setting that is one of a type's words.
 pub(crate) fn word<'de, D: serde::Deserializer<'de>, T: Words>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -243,7 +236,6 @@ pub(crate) fn word<'de, D: serde::Deserializer<'de>, T: Words>(
         .ok_or_else(|| serde::de::Error::custom(format!("{text}: not one of the setting's values")))
 }
 
-/// Deserializes a setting that its type parses from text.
 pub(crate) fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -253,7 +245,6 @@ where
 }
 
 impl Sheet {
-    /// Returns the point of these settings.
     fn point<P: Point>(&self, settings: &Table) -> P {
         let value = |key: &str, value: &Value| {
             let named = self.named.get(key).zip(value.as_str());
@@ -265,25 +256,18 @@ impl Sheet {
         made.unwrap_or_else(|error| panic!("{known}: {error}"))
     }
 
-    /// Parses a paper's file.
-    ///
-    /// # Panics
-    /// If the file is wrong: the file is part of the program.
     pub(crate) fn parse(text: &str) -> Sheet {
         toml::from_str(text).unwrap_or_else(|error| panic!("a paper's file is invalid: {error}"))
     }
 
-    /// Returns tables of the inputs besides machines, for the end of the page.
     pub(crate) fn given(&self) -> Vec<MachineTable> {
         self.given.iter().map(Given::table).collect()
     }
 
-    /// Returns the names of the parts.
     pub(crate) fn parts(&self) -> Vec<&str> {
         self.parts.iter().map(|part| part.name.as_str()).collect()
     }
 
-    /// Returns the points of a part.
     pub(crate) fn points<P: Point>(&self, part: &str) -> Vec<P> {
         let of = self.parts.iter().filter(|known| known.name == part);
         let axes = of.flat_map(|part| &part.points);
@@ -306,7 +290,6 @@ impl Sheet {
         list.iter().map(one).collect()
     }
 
-    /// Returns all settings of a product of axes.
     fn expand(&self, axes: &[Axis]) -> Vec<Table> {
         self.expand_from(&Table::new(), axes)
     }
@@ -323,7 +306,6 @@ impl Sheet {
         })
     }
 
-    /// Adds the checks, figures and tables of these parts to a page.
     pub(crate) fn fill<P: Point>(
         &self,
         results: &Results<P>,

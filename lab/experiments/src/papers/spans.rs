@@ -24,7 +24,6 @@ use crate::load::workload::{Rw, Workload};
 use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Series, Unit};
 use crate::papers::{Paper, PartSelection, Step, Tell};
 
-/// Number of I/Os to each drive.
 const IOS: u64 = 5_000;
 /// The spans, and the paper's averages in seconds.
 const SPANS: [(Span, f64); 5] = [
@@ -47,7 +46,6 @@ struct DriveSpans {
 }
 
 impl DriveSpans {
-    /// Returns the time in ns of the steps before the drive gets the I/O.
     fn software_ns(&self) -> f64 {
         self.avg_ns[..3].iter().sum()
     }
@@ -64,7 +62,6 @@ impl DriveSpans {
     }
 }
 
-/// A folder of temporary files, removed when it is dropped.
 struct TempFolder(PathBuf);
 
 impl TempFolder {
@@ -93,7 +90,6 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> BenchError {
     BenchError::Trace { text: format!("{}: {error}", path.display()) }
 }
 
-/// Returns the paper's entry in the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper {
         name: "walk",
@@ -128,7 +124,6 @@ fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchErro
     Ok(page(&measured, seed))
 }
 
-/// Measures one drive's spans.
 fn measure(
     drive: &'static str,
     spec: &str,
@@ -151,7 +146,6 @@ fn measure(
     Ok(DriveSpans { drive, avg_ns, ios })
 }
 
-/// Records the workload's trace and measures the spans in the recording.
 fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans, BenchError> {
     let workload = Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 1, verify: false, seed };
     let plan = Plan {
@@ -219,7 +213,6 @@ fn page(drives: &[DriveSpans], seed: u64) -> Page {
     }
 }
 
-/// Returns the figure of the spans: a point for each span of each drive, and of the paper.
 fn figure(drives: &[DriveSpans]) -> Figure {
     let points = |of: &dyn Fn(usize) -> f64, spans: core::ops::Range<usize>| {
         spans.map(|index| (index as f64 + 1.0, of(index))).collect::<Vec<_>>()
@@ -243,7 +236,6 @@ fn figure(drives: &[DriveSpans]) -> Figure {
     Figure::new("points", "The paper's spans beside ours", &caption, panels)
 }
 
-/// Returns the check `walk.spans`, which the modelled NVMe drive must pass.
 fn check(drives: &[DriveSpans]) -> Check {
     let paper = Quantity::new("Q2G, G2I, I2D together below 10 % of Q2C (4 %)", []);
     let Some(nvme) = drives.first() else {

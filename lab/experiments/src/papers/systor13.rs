@@ -27,7 +27,6 @@ use crate::simulation::{
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/systor13.toml")));
 
-/// Returns the paper's entry for the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("systor13", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         papers::repeat::<Point>(("systor13", &SHEET), wanted, tell, |page, _| page)
@@ -37,7 +36,6 @@ pub(super) fn paper() -> Paper {
 /// A current machine, which the paper does not have.
 const TODAY: &str = "epyc-2x64";
 
-/// Settings of one simulation: a design of the block layer on a number of a machine's cores.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {
@@ -58,7 +56,6 @@ struct Point {
     /// thread to preempt the job on each core.
     #[serde(default)]
     maxima: bool,
-    /// Mechanisms that are switched off.
     #[serde(skip)]
     without: Vec<Mechanism>,
 }

@@ -5,10 +5,11 @@
 //! The list of existing files is bookkeeping of the simulated program, so access to it takes no
 //! simulated lock and no virtual time.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use millrace_random::SplitMix64 as Random;
 
+use crate::load::threads::lock;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, PAGE_SECTORS, Span};
 
@@ -20,7 +21,6 @@ const SLOT_MEANS: u64 = 8;
 /// Number of inodes, of 256 bytes each, in a page.
 pub(super) const INODES: u64 = 16;
 
-/// Files of a simulated program.
 #[derive(Debug)]
 pub(super) struct FileSet {
     mean_bytes: u64,
@@ -30,15 +30,12 @@ pub(super) struct FileSet {
 
 #[derive(Debug, Default)]
 struct Lists {
-    /// Files of the set, in no particular order.
     there: Vec<File>,
     /// Index in `there` of each slot's file; `None` for a slot without a file.
     places: Vec<Option<usize>>,
-    /// Slots without a file.
     free: Vec<u64>,
 }
 
-/// A file of a simulated program: its slot, and its length in pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct File {
     slot: u64,
@@ -59,10 +56,9 @@ impl FileSet {
     }
 
     fn lists<T>(&self, change: impl FnOnce(&mut Lists) -> T) -> T {
-        change(&mut self.lists.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut lock(&self.lists))
     }
 
-    /// Returns a random file of the set; `None` if the set is empty.
     pub(super) fn pick(&self, random: &mut Random) -> Option<File> {
         self.lists(|lists| {
             let count = lists.there.len() as u64;
@@ -70,7 +66,6 @@ impl FileSet {
         })
     }
 
-    /// Returns the file of the first slot, if the slot has a file.
     pub(super) fn first(&self) -> Option<File> {
         self.lists(|lists| Some(lists.there[lists.places[0]?]))
     }
@@ -94,7 +89,6 @@ impl FileSet {
         });
     }
 
-    /// Removes a random file from the set and frees its slot.
     pub(super) fn delete(&self, random: &mut Random) -> Option<File> {
         self.lists(|lists| {
             let count = lists.there.len() as u64;
@@ -109,7 +103,6 @@ impl FileSet {
         })
     }
 
-    /// Returns the size of a new file, in pages.
     pub(super) fn size_pages(&self, random: &mut Random) -> u64 {
         size_pages(self.mean_bytes, random)
     }
@@ -126,7 +119,6 @@ impl FileSet {
         (from < until).then_some((start * PAGE_SECTORS, (until - from) * PAGE_SECTORS))
     }
 
-    /// Modifies a file's inode in its page.
     pub(super) fn touch<M: Host>(&self, access: &mut Access<'_, M>, file: File) {
         access.write((file.slot / INODES * PAGE_SECTORS, PAGE_SECTORS));
     }
@@ -142,7 +134,6 @@ impl FileSet {
         self.keep(file);
     }
 
-    /// Reads all of a file.
     pub(super) fn read<M: Host>(&self, access: &mut Access<'_, M>, file: File) {
         if let Some(span) = self.span(file, (0, file.pages)) {
             access.read(span);

@@ -25,13 +25,11 @@ const EDGE_BYTES: u64 = 4;
 /// Probability, in units of 1/65,536, that the source of an edge lies in the upper half of the
 /// vertices: a + b.
 const UPPER: u64 = 49_807;
-/// Largest number of pages of one read.
 const READ_PAGES_MAX: u64 = 256;
 /// Number of pages read before the measured window, and virtual time of the window.
 const WARM_PAGES: u64 = 8_192;
 const LENGTH_NS: u64 = 100_000_000;
 
-/// Graph on the volume, and the number of threads that read it.
 #[derive(Debug, Clone)]
 pub(super) struct Graph {
     /// Reads of a pass, in order: first page and number of pages.
@@ -40,13 +38,11 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Creates the graph of a seed.
     pub(super) fn new(seed: u64, threads: u32) -> Graph {
         Graph { reads: reads_of(&degrees(seed)).into(), threads }
     }
 }
 
-/// Returns the number of edges of each source vertex.
 fn degrees(seed: u64) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut degrees = vec![0; 1 << SCALE];
@@ -64,7 +60,6 @@ fn degrees(seed: u64) -> Vec<u32> {
     degrees
 }
 
-/// Returns the reads of a pass over edge lists of these lengths.
 fn reads_of(degrees: &[u32]) -> Vec<(u64, u64)> {
     let (mut reads, mut byte, mut page) = (Vec::new(), 0, 0);
     for degree in degrees {

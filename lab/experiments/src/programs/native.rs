@@ -7,22 +7,22 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_block::{Error, Stamp, Volume};
 use millrace_cache::CacheConfig;
-use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
 use super::{Runs, Task, servers, utilities};
 use crate::load::bench::{BenchError, Interrupt, check_writable};
 use crate::load::drain_barrier::DrainBarrier;
+use crate::load::threads::{join_all, lock};
 use crate::simulation::program::{Access, Program, ProgramState};
 use crate::simulation::window::Window;
 
-/// Programs by their names.
 const NAMES: [(&str, Task); 9] = [
     ("writers", Task::Writers),
     ("pagerank", Task::Graph(8)),
@@ -65,7 +65,6 @@ impl FromStr for Task {
 impl Task {
     /// Returns the cache that the program works through by default; `None` for a program that
     /// accesses the drives directly.
-    #[must_use]
     pub fn cache(self) -> Option<CacheConfig> {
         self.with(1, CacheOf).ok().flatten()
     }
@@ -133,7 +132,6 @@ pub fn run_program_row(
     task.with(plan.seed, NativeRun { volume, task, plan })
 }
 
-/// A program's run on threads of this machine.
 struct NativeRun<'a> {
     volume: &'a Arc<Volume<Native>>,
     task: Task,
@@ -162,32 +160,25 @@ impl Runs for NativeRun<'_> {
             let body = move || {
                 let config = IoConfig { number: number as u16, reactor };
                 if let Err(error) = work(&shared, (&program, config), &barrier) {
-                    hold(&failed).get_or_insert(error);
+                    lock(&failed).get_or_insert(error);
                 }
             };
             let cpu = plan.cpus.get(number as usize % plan.cpus.len().max(1)).copied().map(CpuId);
             Native::spawn(&format!("program-{number}"), cpu, Box::new(body))
         };
         let threads: Vec<_> = (0..task.threads()).map(start).collect();
-        let whole = threads.into_iter().fold(true, |whole, thread| thread.join() & whole);
+        let joined = join_all(threads);
         workers.stop()?;
-        if let Some(error) = hold(&failed).take() {
+        if let Some(error) = lock(&failed).take() {
             return Err(error.into());
         }
-        if !whole {
-            return Err(BenchError::Panicked);
-        }
+        joined?;
         let (length_ns, operations) = shared.measured();
         let seconds = length_ns as f64 / 1e9;
         Ok(ProgramRun { threads: task.threads(), operations, seconds, errors: shared.errors() })
     }
 }
 
-fn hold<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs one thread of a program.
 fn work<P: Program>(
     shared: &ProgramState<Native>,
     (program, config): (&P, IoConfig),

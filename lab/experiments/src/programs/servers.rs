@@ -20,7 +20,6 @@ use crate::simulation::program::{Access, Program};
 /// Size of all files of a set on average, and of the cache's memory, in bytes.
 const SET_BYTES: u64 = 1 << 30;
 const CACHE_BYTES: u64 = SET_BYTES / 8;
-/// Virtual time that is measured, in nanoseconds.
 const LENGTH_NS: u64 = 200_000_000;
 /// Longest append: 16 KiB in all three, in pages.
 const APPEND_PAGES: u64 = 4;
@@ -39,19 +38,13 @@ pub enum Kind {
 /// Step of a server's thread; a thread repeats its steps in order.
 #[derive(Debug, Clone, Copy)]
 enum Flow {
-    /// Creates a file and writes all of it.
     CreateWhole,
-    /// Creates a file and appends to it.
     CreateAppend,
-    /// Appends to a file.
     Append,
-    /// Reads a file.
     Read,
     /// Appends to the one log.
     Log,
-    /// Deletes a file.
     Delete,
-    /// Asks for a file's attributes.
     Stat,
 }
 
@@ -59,7 +52,6 @@ impl Kind {
     /// All personalities.
     pub const ALL: [Kind; 3] = [Kind::File, Kind::Web, Kind::Proxy];
 
-    /// Returns the server's name in the tables of \[FALCON\]'s results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::File => "file server",
@@ -68,7 +60,6 @@ impl Kind {
         }
     }
 
-    /// Returns the number of threads that filebench has for the personality.
     pub(crate) fn threads(self) -> u32 {
         if self == Kind::File { 50 } else { 100 }
     }
@@ -77,7 +68,6 @@ impl Kind {
         if self == Kind::File { 131_072 } else { 16_384 }
     }
 
-    /// Returns the percentage of files that exist at first.
     fn there_percent(self) -> u64 {
         if self == Kind::Web { 100 } else { 80 }
     }
@@ -92,7 +82,6 @@ impl Kind {
     }
 }
 
-/// Threads of a personality on one set of files.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     kind: Kind,

@@ -41,7 +41,6 @@ impl Kind {
     /// All utilities.
     pub const ALL: [Kind; 4] = [Kind::CopyFrom, Kind::CopyTo, Kind::Tar, Kind::Untar];
 
-    /// Returns the utility's name in the tables of \[FALCON\]'s results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::CopyFrom => "copy from",
@@ -52,7 +51,6 @@ impl Kind {
     }
 }
 
-/// Utility, and the seed of its tree.
 #[derive(Debug, Clone)]
 pub(super) struct Utility(pub(super) Kind, pub(super) u64);
 

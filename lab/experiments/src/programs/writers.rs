@@ -15,10 +15,8 @@ use crate::simulation::program::{Access, Program};
 const CACHE_BYTES: u64 = 64 << 20;
 /// Number of writes before the window: five times the number of pages that may be dirty.
 const WARM_WRITES: u64 = 5 * (CACHE_BYTES / 2) / 4096;
-/// Virtual time that is measured, in nanoseconds.
 const LENGTH_NS: u64 = 200_000_000;
 
-/// Writers of random pages, with their seed.
 #[derive(Debug, Clone)]
 pub(super) struct Writers(pub(super) u64);
 

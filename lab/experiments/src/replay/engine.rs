@@ -1,13 +1,10 @@
 //! The engine: sends each I/O of a trace at its time, or as soon as there is room, and counts the
 //! results.
 //!
-//! The engine has one thread. Each iteration of its loop reaps pieces that have ended, admits I/Os
-//! that are due, sends pieces of ready I/Os, and sleeps until the next of these events. An admitted
-//! I/O occupies a slot until it has ended: it waits for earlier I/Os (order.rs), then for room, and
-//! is then in flight, in one piece or several. The loop is open: the due time of an I/O does not
-//! depend on the end of other I/Os, and the lateness of an I/O that is sent after its due time is
-//! counted. The engine is generic over the target and the feed, so that tests and simulated
-//! machines run the same loop. replay.rs calls it.
+//! The engine has one thread. Each iteration reaps the pieces that have ended, admits I/Os that are
+//! due, sends pieces of ready I/Os, and sleeps until the next of these events. An admitted I/O
+//! waits for earlier I/Os (order.rs), then for room, and is then in flight, in one piece or more.
+//! The loop is open: the due time of an I/O does not depend on the end of other I/Os.
 //!
 //! Invariants: every I/O that is taken from the feed ends, is skipped, or is counted as unsent or
 //! unanswered. Pieces in flight together never have more than `IN_FLIGHT_BYTES_MAX` bytes, except
@@ -46,7 +43,6 @@ struct Slot {
     io: Routed,
     due_ns: Option<u64>,
     sent_ns: u64,
-    /// Number of bytes that were sent.
     sent_bytes: u64,
     pieces: u32,
     /// Number of pieces in flight, and of their bytes that occupy memory.
@@ -71,7 +67,6 @@ enum Stage {
     Dropped,
 }
 
-/// State of one replay.
 pub(crate) struct Engine<'a, T, F> {
     target: &'a mut T,
     feed: &'a mut F,
@@ -94,21 +89,16 @@ pub(crate) struct Engine<'a, T, F> {
     done: Vec<Done>,
 }
 
-/// Number of I/Os and bytes in flight.
 #[derive(Debug, Default)]
 struct Flight {
-    /// Number of I/Os with at least one piece in flight.
     started: u32,
-    /// Number of bytes of memory that I/Os in flight occupy.
     bytes: u64,
 }
 
-/// State of a replay that ends.
 #[derive(Debug, Default)]
 struct EndOfReplay {
     /// No more I/Os are taken from the trace.
     has_begun: bool,
-    /// Reason why the replay ended before the trace did.
     why: Option<StopReason>,
     /// Time at which the replay was stopped: no further I/Os are sent from then on.
     stopped_ns: Option<u64>,
@@ -137,7 +127,6 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Runs the replay to the end of the trace, or until it is stopped or the target breaks.
     pub(crate) fn run(mut self, progress: Progress<'_>) -> Report {
         let mut shown_ns = self.begin_ns;
         loop {
@@ -199,7 +188,6 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Returns the time at which the replay's `runtime` is over.
     fn runtime_end_ns(&self) -> u64 {
         self.settings.runtime.map_or(u64::MAX, |runtime| {
             let runtime_ns = u64::try_from(runtime.as_nanos()).unwrap_or(u64::MAX);
@@ -234,7 +222,6 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Reaps the pieces that have ended.
     fn reap(&mut self) -> Result<bool, BenchError> {
         let mut done = std::mem::take(&mut self.done);
         self.target.poll(&mut done)?;
@@ -360,7 +347,6 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         Some(self.begin_ns.saturating_add(after_ns as u64))
     }
 
-    /// Gives an I/O a slot.
     fn enter(&mut self, io: Routed, due_ns: Option<u64>) {
         let slot = Slot {
             io,
@@ -398,7 +384,6 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Sends pieces of ready I/Os while there is room.
     fn send(&mut self) -> Result<bool, BenchError> {
         let mut any = false;
         while let Some(at) = self.ready.front().copied() {
@@ -441,7 +426,6 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         Ok(any)
     }
 
-    /// Returns the next piece of a slot.
     fn piece(&self, at: u32, slot: &Slot) -> Piece {
         let Routed { lane, op, fua, offset_bytes, len_bytes, .. } = slot.io;
         if slot.stage == Stage::Flush || op == Op::Flush {
@@ -453,7 +437,6 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         Piece { lane, slot: at, op, fua, offset_bytes, len_bytes: left.min(most) }
     }
 
-    /// Records that the target has taken the first piece of an I/O.
     fn begin(&mut self, at: u32, now_ns: u64) {
         self.flight.started += 1;
         let slot = &mut self.slots[at as usize];
@@ -464,7 +447,6 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Sleeps until a piece ends or an I/O is due.
     fn sleep(&mut self, now_ns: u64) -> Result<(), BenchError> {
         let waits_for_trace = !self.ending.has_begun && self.next.is_none();
         if waits_for_trace && self.flight.started == 0 {

@@ -17,23 +17,16 @@ use crate::trace::TraceSource;
 /// Number of I/Os that may be read before they are needed.
 const AHEAD: usize = 8_192;
 
-/// Answer of a feed that is asked for the next I/O.
 #[derive(Debug)]
 pub(crate) enum FeedItem {
-    /// The next I/O.
     Item(Item),
     /// No I/O yet; more are being read.
     Later,
-    /// The trace has no more I/Os.
     End,
 }
 
-/// Source of the engine's I/Os.
 pub(crate) trait Feed {
-    /// Returns the next I/O, without waiting.
-    ///
-    /// # Errors
-    /// As [`Router::next`]; then there is no more.
+    /// Returns the next I/O, without waiting. After an error there are no more I/Os.
     fn next(&mut self) -> Result<FeedItem, BenchError>;
 
     /// Waits until there may be a next I/O, for `most` at most.
@@ -51,7 +44,6 @@ impl<S: TraceSource> Feed for Inline<S> {
     fn wait(&mut self, _most: Duration) {}
 }
 
-/// Feed whose thread reads the trace ahead.
 pub(crate) struct ReadAhead {
     items: Receiver<Result<Item, BenchError>>,
     /// Item that was received while waiting.
@@ -61,10 +53,6 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Starts to read.
-    ///
-    /// # Errors
-    /// If the system cannot start the thread.
     pub(crate) fn start<S>(mut router: Router<S>) -> Result<ReadAhead, BenchError>
     where
         S: TraceSource + Send + 'static,

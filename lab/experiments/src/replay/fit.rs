@@ -1,13 +1,12 @@
 //! Maps the range of a trace's I/O to a target of another size: to whole blocks within the target,
 //! or not at all.
 //!
-//! These pure functions have the arithmetic of `--fit` and of alignment. route.rs calls them for
-//! each I/O, with the lane of the I/O's device.
+//! These pure functions have the arithmetic of `--fit` and of alignment.
 
-use std::fmt;
-use std::str::FromStr;
+use millrace_drives::Words;
 
 use super::lane::Lane;
+use crate::load::workload::text_by_words;
 
 /// Treatment of I/Os that lie past the target's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,32 +19,15 @@ pub enum Fit {
     Skip,
 }
 
-impl Fit {
-    /// All kinds of fit, with their names.
-    pub const NAMES: [(Fit, &'static str); 3] =
-        [(Fit::Scale, "scale"), (Fit::Wrap, "wrap"), (Fit::Skip, "skip")];
+impl Words for Fit {
+    const WORDS: &'static [(Fit, &'static str)] =
+        &[(Fit::Scale, "scale"), (Fit::Wrap, "wrap"), (Fit::Skip, "skip")];
 }
 
-impl fmt::Display for Fit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Fit::NAMES.iter().find(|(fit, _)| fit == self).map_or("", |(_, name)| name))
-    }
-}
+text_by_words!(Fit);
 
-impl FromStr for Fit {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Fit, String> {
-        let found = Fit::NAMES.iter().find(|(_, name)| *name == text);
-        let names = Fit::NAMES.map(|(_, name)| name).join(", ");
-        found.map(|(fit, _)| *fit).ok_or_else(|| format!("one of {names}"))
-    }
-}
-
-/// Range of an I/O on its target, or the reason why the I/O is not replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FittedRange {
-    /// The I/O goes to this range.
     At {
         offset_bytes: u64,
         len_bytes: u64,

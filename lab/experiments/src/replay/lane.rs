@@ -1,9 +1,8 @@
 //! `Lane`: the volume or server that one or more devices of a trace are replayed on. `Target`: the
 //! receiver of a replay's I/Os, with its lanes.
 //!
-//! This file defines the interface between the engine and targets: the engine submits a `Piece`,
-//! and the target returns a `Done`. Only the engine's thread uses a target. volumes.rs, servers.rs
-//! and a simple model in tests implement `Target`.
+//! The engine submits a `Piece`, and the target returns a `Done`. Only the engine's thread uses a
+//! target.
 
 use millrace_block::Op;
 
@@ -34,10 +33,8 @@ impl PieceLimits {
     }
 }
 
-/// Target of one or more devices of the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lane {
-    /// Name of the lane, for reports and errors.
     pub(crate) name: String,
     /// Size of the lane, a multiple of the block size.
     pub(crate) size_bytes: u64,
@@ -45,7 +42,6 @@ pub(crate) struct Lane {
     pub(crate) block_bytes: u64,
     pub(crate) takes: PieceLimits,
     pub(crate) is_read_only: bool,
-    /// Data on the lane that writes would destroy.
     pub(crate) contents: DiskContents,
 }
 
@@ -62,10 +58,8 @@ pub(crate) struct Piece {
     pub(crate) len_bytes: u64,
 }
 
-/// Completion of a [`Piece`], with or without an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Done {
-    /// Number of the piece's slot.
     pub(crate) slot: u32,
     /// Text of the error; `None` for success.
     pub(crate) error: Option<String>,
@@ -74,17 +68,14 @@ pub(crate) struct Done {
 /// Receiver of a trace's I/Os. A method's error means that the target no longer works; the failure
 /// of a single piece is part of its `Done`.
 pub(crate) trait Target {
-    /// Returns the target's lanes; [`Piece::lane`] is an index into them.
     fn lanes(&self) -> &[Lane];
 
-    /// Returns the time by this target's clock.
     fn now_ns(&self) -> u64;
 
     /// Takes a piece; returns false if there is no room for the piece now. The target may delay the
     /// piece until `start`.
     fn submit(&mut self, piece: &Piece) -> Result<bool, BenchError>;
 
-    /// Starts the pieces that were submitted.
     fn start(&mut self) -> Result<(), BenchError>;
 
     /// Appends the pieces that have ended, without waiting.

@@ -1,8 +1,7 @@
-//! NBD servers as the target of a replay: one lane, with one connection, for each export.
+//! NBD servers as the target of a replay: one lane, with one connection, for each export. A lane
+//! refuses operations that the server does not offer.
 //!
-//! Converts a server's announcement (size, block sizes, transmission flags) to a lane's limits, so
-//! that a replay works with any NBD server: the lane refuses operations that the server lacks.
-//! Called by replay.rs.
+//! The server's size, block sizes and transmission flags become the lane's limits.
 
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{ClientSession, NbdUri};
@@ -14,16 +13,10 @@ use crate::load::bench::BenchError;
 use crate::load::nbd::Connection;
 use crate::load::overwrite::{DiskContents, nbd_contents};
 
-/// Size of the longest read or write in one request, in bytes. The limit bounds
-/// the memory of a request.
+/// Longest read or write in one request, which bounds the memory of a request.
 const DATA_BYTES_MAX: u64 = 8 << 20;
-/// Length of the longest discard or write-zeroes in one request, in bytes.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
-/// Connects to each export.
-///
-/// # Errors
-/// Returns an error if a server cannot be reached or breaks the protocol.
 pub(crate) fn connect(
     uris: &[(String, NbdUri)],
     addresses: &Addresses,

@@ -14,27 +14,20 @@ use std::collections::BTreeMap;
 /// each is compared.
 const SHORT_BYTES: u64 = 128 << 10;
 
-/// Range that an I/O touches, or a flush of all ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The I/O touches this range.
     Range {
         start: u64,
         /// Offset of the first byte after the range, above `start`.
         end: u64,
-        /// The I/O changes the range.
         changes: bool,
     },
-    /// The I/O is a flush of all changed ranges.
     Flush,
 }
 
-/// Reason why an I/O that was admitted waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// The I/O waits for nothing and may be sent.
     No,
-    /// The I/O waits for I/Os that it overlaps.
     Overlap,
     /// The flush waits for writes that come before it.
     Writes,
@@ -43,7 +36,6 @@ pub(crate) enum Waits {
 /// Ranges by their start and slot: each range's end, and whether its I/O changes it.
 type Ranges = BTreeMap<(u64, u32), (u64, bool)>;
 
-/// Ranges of one lane whose I/Os have not ended.
 #[derive(Debug, Default)]
 struct Lane {
     short: Ranges,
@@ -55,7 +47,6 @@ impl Lane {
         if bytes <= SHORT_BYTES { &mut self.short } else { &mut self.long }
     }
 
-    /// Appends the slots of I/Os that conflict with an access.
     fn conflicts(&self, access: Access, slots: &mut Vec<u32>) {
         match access {
             Access::Flush => {
@@ -77,17 +68,14 @@ impl Lane {
     }
 }
 
-/// Dependencies of one slot: the slots it waits for, and the slots that wait for it.
 #[derive(Debug, Default)]
 struct Links {
     lane: usize,
     access: Option<Access>,
-    /// Number of earlier I/Os that this slot waits for.
     earlier: u32,
     later: Vec<u32>,
 }
 
-/// Order of the I/Os that were admitted and have not ended.
 #[derive(Debug)]
 pub(crate) struct Order {
     lanes: Vec<Lane>,
@@ -97,7 +85,6 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Creates an empty order for `lanes` lanes.
     pub(crate) fn new(lanes: usize) -> Order {
         let lanes = (0..lanes).map(|_| Lane::default()).collect();
         Order { lanes, links: Vec::new(), found: Vec::new(), ready: Vec::new() }
@@ -127,9 +114,6 @@ impl Order {
     }
 
     /// Ends an I/O, and returns the slots that waited for no other I/O.
-    ///
-    /// # Panics
-    /// If no I/O of this number was admitted.
     pub(crate) fn end(&mut self, slot: u32) -> impl Iterator<Item = u32> {
         let links = &mut self.links[slot as usize];
         let access = links.access.take().expect("an I/O that ends was admitted before");

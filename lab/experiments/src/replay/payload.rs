@@ -16,17 +16,14 @@ const SECTOR: usize = 512;
 /// Largest number of bytes that a pool keeps in free buffers.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// Generator of pseudo-random bytes.
 #[derive(Debug)]
 struct Payload(SplitMix64);
 
 impl Payload {
-    /// Creates the generator of a seed.
     fn new(seed: u64) -> Payload {
         Payload(SplitMix64::new(seed))
     }
 
-    /// Fills a buffer with pseudo-random bytes.
     fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.0.next().to_le_bytes()[..chunk.len()]);
@@ -43,14 +40,12 @@ impl Payload {
     }
 }
 
-/// Key of interchangeable buffers: their length and direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Kind {
     len: usize,
     is_write: bool,
 }
 
-/// Pool of idle buffers for the next I/Os.
 #[derive(Debug)]
 pub(crate) struct Pool<B> {
     free: HashMap<Kind, Vec<B>>,
@@ -60,17 +55,14 @@ pub(crate) struct Pool<B> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Pool<B> {
-    /// Creates an empty pool; `make` allocates a buffer of the given number of bytes.
     pub(crate) fn new(make: fn(usize) -> B, seed: u64) -> Pool<B> {
         Pool { free: HashMap::new(), kept_bytes: 0, make, payload: Payload::new(seed) }
     }
 
-    /// Returns a buffer for a read.
     pub(crate) fn read(&mut self, len: usize) -> B {
         self.take(Kind { len, is_write: false }).unwrap_or_else(|| (self.make)(len))
     }
 
-    /// Returns a buffer for a write, filled with data.
     pub(crate) fn write(&mut self, len: usize) -> B {
         match self.take(Kind { len, is_write: true }) {
             Some(mut buffer) => {
@@ -85,7 +77,6 @@ impl<B: DerefMut<Target = [u8]>> Pool<B> {
         }
     }
 
-    /// Takes back a buffer that `read` or `write` returned.
     pub(crate) fn give_back(&mut self, buffer: B, op: Op) {
         let (len, is_write) = (buffer.len(), op == Op::Write);
         if self.kept_bytes + len > KEPT_BYTES_MAX {

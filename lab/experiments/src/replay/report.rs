@@ -1,6 +1,7 @@
 //! `Report`: results of a replay, as printed and as `--json` gives them.
 //!
 //! Plain data; units are in the names. Filled by tally.rs.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use millrace_block::Snapshot;
 use serde::Serialize;
@@ -12,23 +13,16 @@ use super::series::Series;
 /// bucket; mean and maximum are exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// Number of latencies measured.
     pub samples: u64,
-    /// Mean latency in nanoseconds.
     pub mean_ns: u64,
-    /// Median.
     pub p50_ns: u64,
-    /// 99th percentile.
     pub p99_ns: u64,
-    /// 99.9th percentile.
     pub p999_ns: u64,
-    /// Maximum.
     pub max_ns: u64,
 }
 
 impl Latency {
     /// Computes the latencies of a histogram; `None` if the histogram is empty.
-    #[must_use]
     pub fn of(snapshot: &Snapshot) -> Option<Latency> {
         (snapshot.count() > 0).then(|| Latency {
             samples: snapshot.count(),
@@ -44,19 +38,13 @@ impl Latency {
 /// Results of one kind of operation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct OpReport {
-    /// Name of the operation.
     pub op: String,
     /// Number of I/Os that ended.
     pub ios: u64,
-    /// Number of bytes of these I/Os.
     pub bytes: u64,
-    /// Number of these I/Os that failed.
     pub errors: u64,
-    /// Number of these I/Os with FUA.
     pub fua: u64,
-    /// Number of I/Os per second.
     pub iops: f64,
-    /// Number of bytes per second.
     pub bytes_per_s: f64,
     /// Latencies in the trace, of those I/Os for which the trace has one.
     pub traced: Option<Latency>,
@@ -138,11 +126,8 @@ pub struct Skipped {
 /// Results of one lane.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LaneReport {
-    /// Name of the lane's target.
     pub target: String,
-    /// Number of I/Os that ended.
     pub ios: u64,
-    /// Number of bytes of these I/Os.
     pub bytes: u64,
 }
 
@@ -190,31 +175,25 @@ pub struct Counts {
 pub struct Report {
     /// Factor by which the trace's times were divided; `None` for `afap`.
     pub speed: Option<f64>,
-    /// Maximum number of I/Os in flight.
     pub iodepth: u32,
     /// Length of the replay in seconds, from the first I/O's time to the end of the last I/O.
     pub seconds: f64,
     /// Seconds from the first to the last I/O that was taken from the trace, in the trace's time.
     pub trace_seconds: f64,
-    /// Numbers of I/Os.
     #[serde(flatten)]
     pub counts: Counts,
     /// Results of each kind of operation in the trace.
     pub ops: Vec<OpReport>,
     /// Delays of I/Os; `None` with `afap`.
     pub lateness: Option<Lateness>,
-    /// Numbers of I/Os that waited before they were sent.
     pub waited: WaitCounts,
-    /// Numbers of I/Os that were changed before they were sent.
     pub adapted: AdaptedIos,
-    /// Numbers of I/Os that were not replayed.
     pub skipped: Skipped,
     /// Number of I/Os that ended, over time.
     pub series: Series,
     /// Number of I/Os that were due, over time: their times in the trace, divided by the speed.
     /// `None` with `afap`.
     pub due_series: Option<Series>,
-    /// Results of each target.
     pub targets: Vec<LaneReport>,
     /// Reason why the replay ended before the trace; `None` if the whole trace was replayed.
     pub stopped: Option<StopReason>,

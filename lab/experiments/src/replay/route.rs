@@ -1,10 +1,8 @@
 //! `Router`: converts the I/Os of a trace to I/Os of lanes, or to the reason why an I/O is left
 //! out.
 //!
-//! Owns the trace's reader, the mapping of devices to lanes and the rules for addresses. The thread
-//! that reads ahead (feed.rs) calls it; on a simulated machine the engine's thread does. The router
-//! returns each I/O of the trace once, as `Item::Io` or `Item::Skipped`, so that a count of items
-//! includes all I/Os.
+//! The router returns each I/O of the trace once, as `Item::Io` or `Item::Skipped`, so that a count
+//! of items includes all I/Os.
 
 use millrace_block::Op;
 
@@ -23,10 +21,6 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Returns the lane of a device.
-    ///
-    /// # Errors
-    /// If the device has no lane; the error names all devices that the trace has had so far.
     pub(crate) fn lane_of(&self, device: &str, met: &[String]) -> Result<usize, BenchError> {
         let named = self.by_device.iter().find(|(name, _)| name == device);
         named.map(|(_, lane)| *lane).or(self.others).ok_or_else(|| {
@@ -50,20 +44,15 @@ pub struct Addresses {
     pub overwrite: bool,
 }
 
-/// Reason why an I/O is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Skip {
-    /// The I/O lies past the target's end.
     Outside,
-    /// The I/O is longer than the target.
     TooLong,
     /// An operation that needs a range has length 0.
     Empty,
-    /// The target does not accept this operation.
     Unsupported(Op),
 }
 
-/// I/O of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Routed {
     /// Arrival time in the trace.
@@ -75,32 +64,24 @@ pub(crate) struct Routed {
     pub(crate) flush_after: bool,
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u64,
-    /// Latency of the I/O in the trace.
     pub(crate) latency_ns: Option<u64>,
     pub(crate) changed: Adaptations,
 }
 
-/// Changes to an I/O that make it fit its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Adaptations {
-    /// The I/O was enlarged to whole blocks.
     pub(crate) aligned: bool,
-    /// The I/O was moved to another address.
     pub(crate) moved: bool,
     /// The write should be durable (FUA), but the target has neither FUA nor flushes.
     pub(crate) lost_fua: bool,
 }
 
-/// I/O of the trace, after routing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Item {
-    /// The I/O is to be done.
     Io(Routed),
-    /// The I/O is left out.
     Skipped(Skip),
 }
 
-/// Router of a trace's I/Os to lanes.
 pub(crate) struct Router<S> {
     source: S,
     lanes: Vec<Lane>,
@@ -118,9 +99,6 @@ impl<S: TraceSource> Router<S> {
     }
 
     /// Returns the next I/O; `None` at the trace's end.
-    ///
-    /// # Errors
-    /// If the trace cannot be read, or the user must make a choice before the I/O can be replayed.
     pub(crate) fn next(&mut self) -> Result<Option<Item>, BenchError> {
         let Some(io) = next_of(&mut self.source)? else { return Ok(None) };
         self.number += 1;
@@ -174,7 +152,6 @@ impl<S: TraceSource> Router<S> {
         }
     }
 
-    /// Refuses a write to a read-only lane, or to data that must not be overwritten.
     fn check_write(&self, io: &TraceIo, lane: &Lane) -> Result<(), BenchError> {
         let (number, op, name) = (self.number, io.op.name(), &lane.name);
         if lane.is_read_only {
@@ -226,9 +203,6 @@ pub struct Extents {
 }
 
 /// Reads a trace to its end to find the extent of the I/Os on each of `lanes` lanes.
-///
-/// # Errors
-/// If the trace cannot be read, or a device has no lane.
 pub fn extents<S: TraceSource>(
     mut source: S,
     routes: &Routes,
@@ -248,7 +222,6 @@ fn next_of<S: TraceSource>(source: &mut S) -> Result<Option<TraceIo>, BenchError
     source.next_io().map_err(|error| BenchError::Trace { text: with_causes(&error) })
 }
 
-/// Returns an error and its causes in one line.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

@@ -6,9 +6,7 @@
 
 use serde::Serialize;
 
-/// Largest number of intervals.
 const COUNTS_MAX: usize = 512;
-/// Shortest interval in nanoseconds.
 const INTERVAL_NS: u64 = 100_000_000;
 
 /// Counts of I/Os in equal intervals since the start.
@@ -27,7 +25,6 @@ impl Default for Series {
 }
 
 impl Series {
-    /// Counts an I/O at `at_ns` after the beginning.
     pub(crate) fn add(&mut self, at_ns: u64) {
         let mut at = (at_ns / self.interval_ns) as usize;
         while at >= COUNTS_MAX {
@@ -43,7 +40,6 @@ impl Series {
 
     /// Returns the I/Os per second in each of at most `columns` spans of equal length, which
     /// together last `total_ns`.
-    #[must_use]
     pub fn rates(&self, columns: usize, total_ns: u64) -> Vec<f64> {
         let intervals = (total_ns.div_ceil(self.interval_ns).max(1) as usize).max(self.ios.len());
         let each = intervals.div_ceil(columns.max(1));

@@ -22,11 +22,9 @@ struct Slots {
     taken_for: Vec<u32>,
 }
 
-/// Target whose lanes are clients of servers.
 pub(crate) struct Servers<C: Client> {
     clients: Vec<C>,
     slots: Vec<Slots>,
-    /// Largest number of requests in flight on one client.
     depth: u32,
     lanes: Vec<Lane>,
     pool: Pool<Vec<u8>>,
@@ -34,7 +32,6 @@ pub(crate) struct Servers<C: Client> {
 }
 
 impl<C: Client> Servers<C> {
-    /// Creates the target from a client for each lane; each client takes `depth` requests at most.
     pub(crate) fn new(servers: Vec<(C, Lane)>, depth: u32, seed: u64) -> Servers<C> {
         let slots = servers.iter().map(|_| Slots::default()).collect();
         let (clients, lanes) = servers.into_iter().unzip();

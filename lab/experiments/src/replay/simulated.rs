@@ -5,13 +5,13 @@
 //! time. Workers of drives run on the other CPUs. Equal traces, drives, machines and seeds give a
 //! bit-identical report. The verb calls this file.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use millrace_block::{Disk, DiskConfig, Layout, Serving, ServingConfig, Volume};
 use millrace_drives::{Spec, open_on};
 use millrace_machine::{CpuId, Machine};
 use millrace_runtime::{WorkerCpus, worker_cpus};
-use millrace_simulator::{Model, Simulated, Simulation};
+use millrace_simulator::{Model, Simulated};
 
 use super::engine::Engine;
 use super::feed::Inline;
@@ -22,6 +22,7 @@ use super::{ReplayProgress, Report, Settings};
 use crate::load::bench::BenchError;
 use crate::load::overwrite::DiskContents;
 use crate::load::sleeper::BellSleeper;
+use crate::load::threads::simulate;
 use crate::simulation::Workers;
 use crate::trace::TraceSource;
 
@@ -52,23 +53,12 @@ pub fn replay_simulated<S>(
 where
     S: TraceSource + Send + 'static,
 {
-    let failed = |text: String| BenchError::Machine { text };
-    let simulation =
-        Simulation::new(model, settings.seed).map_err(|error| failed(error.to_string()))?;
-    let slot = Arc::new(Mutex::new(None));
-    let (result, settings, volumes) = (Arc::clone(&slot), settings.clone(), volumes.to_vec());
-    let main = move || {
-        let report = run(source, &volumes, (routes, addresses), &settings);
-        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
-    };
+    let (inner, volumes) = (settings.clone(), volumes.to_vec());
+    let main = move || run(source, &volumes, (routes, addresses), &inner);
     // The simulation has no time limit, because a trace may last for years.
-    let ended = simulation.first_cpu(0).time_limit_ns(u64::MAX / 2).run(main);
-    ended.map_err(|error| failed(error.to_string()))?;
-    let report = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    report.ok_or(BenchError::Panicked)?
+    Ok(simulate((model, settings.seed), (0, u64::MAX / 2), main)?.0)
 }
 
-/// Runs the replay as the only program thread of the simulation.
 fn run<S: TraceSource>(
     source: S,
     volumes: &[SimulatedVolume],
@@ -88,9 +78,7 @@ fn run<S: TraceSource>(
     let mut feed = Inline(router);
     let workers = Workers::start(&disks);
     let report = Engine::new(&mut target, &mut feed, settings).run(&mut |_: &ReplayProgress| ());
-    if !workers.stop() {
-        return Err(BenchError::Panicked);
-    }
+    workers.stop()?;
     Ok(report)
 }
 

@@ -1,7 +1,6 @@
 //! `Tally`: counts and latencies of a running replay.
 //!
-//! The engine owns the tally, adds each I/O, and gets the `Report` from it at the end. Its size
-//! does not depend on the trace's length.
+//! Its size does not depend on the trace's length.
 
 use millrace_block::{OPS, Op, Snapshot};
 
@@ -13,7 +12,6 @@ use super::report::{
 use super::route::{Routed, Skip};
 use super::series::Series;
 
-/// Counts and latencies of one operation.
 #[derive(Debug, Default)]
 struct OpTally {
     ios: u64,
@@ -25,7 +23,6 @@ struct OpTally {
     from_due: Snapshot,
 }
 
-/// Times and outcome of an I/O that ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IoResult {
     /// Time at which the trace wants the I/O sent; `None` with `afap`.
@@ -35,7 +32,6 @@ pub(crate) struct IoResult {
     pub(crate) failed: bool,
 }
 
-/// Counts of a replay.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     ops: [OpTally; OPS],
@@ -56,19 +52,16 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Creates the tally of a replay that begins at `begin_ns`.
     pub(crate) fn new(lanes: &[Lane], begin_ns: u64) -> Tally {
         let lane = |lane: &Lane| LaneReport { target: lane.name.clone(), ..Default::default() };
         let lanes = lanes.iter().map(lane).collect();
         Tally { lanes, begin_ns, end_ns: begin_ns, ..Tally::default() }
     }
 
-    /// Moves the beginning of the replay to `begin_ns`.
     pub(crate) fn begin(&mut self, begin_ns: u64) {
         (self.begin_ns, self.end_ns) = (begin_ns, begin_ns);
     }
 
-    /// Counts an I/O that was left out.
     pub(crate) fn skip(&mut self, reason: Skip) {
         self.counts.traced_ios += 1;
         match reason {
@@ -79,7 +72,6 @@ impl Tally {
         }
     }
 
-    /// Counts an I/O that is sent `late_ns` after its time.
     pub(crate) fn late(&mut self, late_ns: u64) {
         self.lateness.add(late_ns, 1);
         for (count, (over_ns, ..)) in self.late.iter_mut().zip(LATE) {
@@ -87,7 +79,6 @@ impl Tally {
         }
     }
 
-    /// Counts an I/O that has ended.
     pub(crate) fn end(&mut self, io: &Routed, ended: IoResult) {
         let IoResult { due_ns, sent_ns, ended_ns, failed } = ended;
         let op = &mut self.ops[io.op as usize];
@@ -116,12 +107,10 @@ impl Tally {
         self.end_ns = self.end_ns.max(ended_ns);
     }
 
-    /// Returns the number of I/Os that have ended.
     pub(crate) fn ended(&self) -> u64 {
         self.counts.ios
     }
 
-    /// Returns the report of the counts.
     pub(crate) fn report(
         self,
         (speed, iodepth): (Option<f64>, u32),

@@ -2,8 +2,7 @@
 //!
 //! The process acts as the guest, as in `bench`. Each request uses a slot with memory of the ring,
 //! which limits the number and the length of requests; longer I/Os are split. virtio has no FUA
-//! writes, so the engine sends a flush after a durable write, as a guest's kernel does. replay.rs
-//! calls this file.
+//! writes, so the engine sends a flush after a durable write, as a guest's kernel does.
 
 use std::path::PathBuf;
 
@@ -24,10 +23,6 @@ const SLOT_BYTES: [u32; 2] = [128 << 10, 1 << 20];
 /// Smallest number of entries of a ring, as in usual guests.
 const RING: u16 = 256;
 
-/// Connects to the server of each lane.
-///
-/// # Errors
-/// If a server cannot be reached, lacks a required feature or breaks the protocol.
 pub(crate) fn connect(
     paths: &[(String, PathBuf)],
     addresses: &Addresses,

@@ -21,10 +21,8 @@ use crate::load::sleeper::Sleeper;
 const DATA_BYTES_MAX: u64 = 8 << 20;
 /// Largest range without data in one piece, in sectors; the block layer splits it for the drives.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
-/// Largest number of bios in flight in a channel.
 const CHANNEL_DEPTH_MAX: u32 = 65_536;
 
-/// Target whose lanes are volumes, with a channel to each.
 pub(crate) struct Volumes<S: Sleeper> {
     // Declared before `sleeper`, so that channels are dropped before the thread's ring, which
     // `sleeper` may own.
@@ -32,12 +30,10 @@ pub(crate) struct Volumes<S: Sleeper> {
     lanes: Vec<Lane>,
     pool: Pool<Buffer>,
     sleeper: S,
-    /// Threads that serve this machine's drives.
     workers: Vec<DriveWorkers>,
 }
 
 impl<S: Sleeper> Volumes<S> {
-    /// Creates a target without volumes, on the calling thread.
     pub(crate) fn new(seed: u64) -> Result<Self, BenchError> {
         Ok(Volumes {
             channels: Vec::new(),
@@ -139,7 +135,6 @@ impl<S: Sleeper> Target for Volumes<S> {
     }
 }
 
-/// Returns the lane of a volume, marked as holding no data.
 fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
     let limits = volume.limits();
     let block_bytes = u64::from(limits.logical_block_size);
@@ -174,10 +169,6 @@ pub struct ReplayVolume {
     pub contents: DiskContents,
 }
 
-/// Creates a target of this machine's volumes.
-///
-/// # Errors
-/// If the thread has no ring, or a drive's queue cannot be opened.
 pub(crate) fn native(
     volumes: &[ReplayVolume],
     iodepth: u32,

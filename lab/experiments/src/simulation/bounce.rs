@@ -12,7 +12,6 @@ use millrace_machine::Machine;
 
 use crate::filter::DriverFilter;
 
-/// A driver that reports its requests as bounced.
 pub(super) struct BounceDriver<M: Machine>(pub(super) Box<dyn Driver<M>>);
 
 impl<M: Machine> DriverFilter<M> for BounceDriver<M> {

@@ -17,28 +17,27 @@
 //! submitting CPU. Here, the thread that serves a queue finds the queue's completions when it
 //! polls, at the time at which it last expected the interrupt.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use millrace_block::{CompletionBatch, DriverQueue};
 use millrace_machine::Machine;
+
+use crate::load::threads::lock;
 
 /// Longest wait of a completion for further completions, with one command in flight: code 9, the
 /// mean of 3,413 and 5,120 ns.
 const WAIT_NS: u64 = 4_267;
 
-/// Interrupt state of a host adapter.
 #[derive(Debug)]
 pub(super) struct Coalescing(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Commands in flight at all drives.
     active: u32,
     /// Time at which each queue's drive completes its next command; `u64::MAX` if unknown.
     next_ns: Vec<u64>,
     /// Time that the first unreported completion waits for further completions.
     wait_ns: u64,
-    /// Time of the last interrupt.
     last_ns: u64,
 }
 
@@ -62,13 +61,12 @@ impl State {
 }
 
 impl Coalescing {
-    /// Creates an adapter with nothing in flight.
     pub(super) fn new() -> Coalescing {
         Coalescing(Mutex::default())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Adds a queue and returns its view of the interrupts.
@@ -78,7 +76,6 @@ impl Coalescing {
         QueueInterrupts { queue: state.next_ns.len() - 1, told: false }
     }
 
-    /// Records a command sent to a drive.
     pub(super) fn begin(&self) {
         self.state().active += 1;
     }
@@ -110,10 +107,8 @@ impl Coalescing {
     }
 }
 
-/// One queue's view of its adapter's interrupts.
 #[derive(Debug)]
 pub(super) struct QueueInterrupts {
-    /// Index of the queue among the adapter's queues.
     queue: usize,
     /// True if the adapter knows the time of this queue's next completion.
     told: bool,

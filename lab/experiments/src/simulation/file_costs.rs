@@ -9,13 +9,11 @@ use millrace_block::Op;
 use millrace_simulator::Cost;
 use serde::Deserialize;
 
-use super::machines::check_origins;
+use super::machines::read_costs;
 use crate::load::bench::BenchError;
 
-/// Built-in file of costs.
 const LINUX_4_4: &str = include_str!("../../machines/linux-4.4.toml");
 
-/// Costs of files in Linux 4.4.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileCosts {
@@ -35,27 +33,13 @@ struct Costs {
 }
 
 impl FileCosts {
-    /// Reads the built-in file.
-    ///
-    /// # Errors
-    /// If the file is invalid.
     pub(crate) fn linux_4_4() -> Result<FileCosts, BenchError> {
-        let wrong = |text: String| BenchError::Machine { text: format!("linux-4.4: {text}") };
-        let costs: FileCosts =
-            toml::from_str(LINUX_4_4).map_err(|error| wrong(error.to_string()))?;
-        check_origins(LINUX_4_4).map_err(wrong)?;
-        for (name, cost) in costs.entries() {
-            if !(0.0..=1e9).contains(&cost.ns) {
-                return Err(wrong(format!("{name}: must be a time of 0 to 1e9 ns")));
-            }
-        }
-        Ok(costs)
+        read_costs(("linux-4.4", LINUX_4_4), FileCosts::entries)
     }
 
-    /// Returns all costs with their descriptions.
-    pub(crate) fn entries(&self) -> [(&'static str, &Cost); 6] {
+    pub(crate) fn entries(&self) -> Vec<(&'static str, &Cost)> {
         let Costs { map, overwrite, page, write_back, name, change } = &self.file;
-        [
+        vec![
             ("direct I/O to a file: mapping the offset to blocks of the volume", map),
             ("direct write to a file: additional cost beside that of a read", overwrite),
             ("copying a page of 4 KiB from or to the page cache", page),
@@ -65,28 +49,23 @@ impl FileCosts {
         ]
     }
 
-    /// Returns the cost of submitting a direct I/O of a file, in nanoseconds.
     pub(crate) fn direct_ns(&self, op: Op) -> u64 {
         let more = if op.is_write() { self.file.overwrite.ns } else { 0.0 };
         (self.file.map.ns + more) as u64
     }
 
-    /// Returns the cost of copying this many pages, in nanoseconds.
     pub(crate) fn pages_ns(&self, pages: u64) -> u64 {
         (self.file.page.ns * pages as f64) as u64
     }
 
-    /// Returns the flusher's cost of writing back this many pages, in nanoseconds.
     pub(crate) fn write_back_ns(&self, pages: u64) -> u64 {
         (self.file.write_back.ns * pages as f64) as u64
     }
 
-    /// Returns the cost of looking up or closing a name, in nanoseconds.
     pub(crate) fn name_ns(&self) -> u64 {
         self.file.name.ns as u64
     }
 
-    /// Returns the cost of creating or deleting a file, in nanoseconds.
     pub(crate) fn change_ns(&self) -> u64 {
         self.file.change.ns as u64
     }

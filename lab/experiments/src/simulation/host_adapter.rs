@@ -47,7 +47,6 @@ pub struct HostAdapterConfig {
 /// neighbour.
 type FreeEntries = [[u64; 8]; 2];
 
-/// State shared by the drivers of a host's drives.
 pub(crate) struct HostAdapter<M: Machine> {
     lookup: Option<Lookup<M>>,
     host_busy: Option<M::Word>,
@@ -92,7 +91,6 @@ impl<M: Machine> LockNeighbors<M> {
 }
 
 impl<M: Machine> HostAdapter<M> {
-    /// Creates an adapter without commands in flight.
     pub(crate) fn new(config: HostAdapterConfig) -> Arc<Self> {
         let lookup = || Lookup {
             lock: M::Lock::new("scsi-lookup", ()),
@@ -107,7 +105,6 @@ impl<M: Machine> HostAdapter<M> {
         })
     }
 
-    /// Begins a command: increments the counts and takes a free number.
     fn begin(&self, device_busy: &M::Word) {
         self.count(1, device_busy);
         if let Some(lookup) = &self.lookup {
@@ -146,7 +143,6 @@ impl<M: Machine> HostAdapter<M> {
         self.count(1_u64.wrapping_neg(), device_busy);
     }
 
-    /// Changes the mid-layer's counts for a command of a device.
     fn count(&self, change: u64, device_busy: &M::Word) {
         if let Some(host_busy) = &self.host_busy {
             // Relaxed: the counts order nothing.
@@ -156,17 +152,14 @@ impl<M: Machine> HostAdapter<M> {
     }
 }
 
-/// The driver of a drive behind a host adapter.
 pub(crate) struct AdapterDriver<M: Machine> {
     inner: Box<dyn Driver<M>>,
-    /// Adapter shared with the other drives.
     adapter: Arc<HostAdapter<M>>,
     /// Commands in flight of this drive: the mid-layer's `device_busy`.
     device_busy: Arc<M::Word>,
 }
 
 impl<M: Machine> AdapterDriver<M> {
-    /// Puts a drive behind an adapter.
     pub(crate) fn new(inner: Box<dyn Driver<M>>, adapter: &Arc<HostAdapter<M>>) -> Self {
         let device_busy = Arc::new(M::Word::new(0));
         AdapterDriver { inner, adapter: Arc::clone(adapter), device_busy }
@@ -190,7 +183,6 @@ struct AdapterQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     adapter: Arc<HostAdapter<M>>,
     device_busy: Arc<M::Word>,
-    /// The queue's view of the adapter's interrupts, if these are coalesced.
     gate: Option<QueueInterrupts>,
 }
 

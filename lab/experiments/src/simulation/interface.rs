@@ -24,15 +24,17 @@
 //! \[MQ\] measured ten and fifteen million. A process's own locks are never contended, because each
 //! process has one submitter here. Source: \[MQ\] point 8.
 
-use std::str::FromStr;
+use std::io;
 use std::sync::Arc;
-use std::{fmt, io};
 
 use super::linux3::DioCount;
 use millrace_block::{Tracer, Volume};
+use millrace_drives::Words;
 use millrace_machine::{CpuId, Lock, Machine, Native, Order, Stage, Word};
 use millrace_runtime::{Recorded, Recorder, RecorderConfig, Recording};
 use millrace_simulator::Simulated;
+
+use crate::load::workload::text_by_words;
 
 /// Number of times that an I/O reads the cache line of the inode's count before it adds to the
 /// count: `blkdev_aio_read`, `generic_file_aio_read` and `blkdev_direct_IO` each read the inode
@@ -53,9 +55,6 @@ pub trait Host: Machine {
     /// Charges the calling thread for `ns` nanoseconds of kernel work outside of the block layer.
     fn kernel_work(_ns: u64) {}
     /// Starts to record the trace events of volumes.
-    ///
-    /// # Errors
-    /// If the recording cannot be started.
     fn record(
         tracer: &Arc<Tracer<Self>>,
         volumes: &[Arc<Volume<Self>>],
@@ -118,9 +117,8 @@ pub enum InterfaceKind {
     Ring,
 }
 
-impl InterfaceKind {
-    /// All values, with their names.
-    pub const NAMES: [(InterfaceKind, &'static str); 4] = [
+impl Words for InterfaceKind {
+    const WORDS: &'static [(InterfaceKind, &'static str)] = &[
         (InterfaceKind::Sync, "sync"),
         (InterfaceKind::Libaio, "libaio"),
         (InterfaceKind::LibaioFixed, "libaio-fixed"),
@@ -128,24 +126,8 @@ impl InterfaceKind {
     ];
 }
 
-impl fmt::Display for InterfaceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = InterfaceKind::NAMES.iter().find(|(kind, _)| kind == self);
-        f.pad(name.map_or("", |(_, name)| name))
-    }
-}
+text_by_words!(InterfaceKind);
 
-impl FromStr for InterfaceKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<InterfaceKind, String> {
-        let found = InterfaceKind::NAMES.iter().find(|(_, name)| *name == text);
-        let names = InterfaceKind::NAMES.map(|(_, name)| name).join(", ");
-        found.map(|(kind, _)| *kind).ok_or_else(|| format!("one of {names}"))
-    }
-}
-
-/// The inode's count of direct I/Os in flight, in a cache line that all submitters write.
 pub(crate) struct SharedCounters<M: Machine> {
     count: M::Word,
     counts: DioCount,
@@ -165,7 +147,6 @@ impl<M: Machine> SharedCounters<M> {
         }
     }
 
-    /// Adds to the count; `requests` is negative for completions.
     fn add(&self, requests: i64) {
         if self.counts != DioCount::None {
             // Relaxed: the count orders nothing.
@@ -174,13 +155,11 @@ impl<M: Machine> SharedCounters<M> {
     }
 }
 
-/// Submission interface of one job's process.
 pub(crate) struct Interface<M: Host> {
     kind: InterfaceKind,
     shared: Arc<SharedCounters<M>>,
     context_list: M::Lock<u64>,
     ring: M::Lock<u64>,
-    /// Head of the lock-free context list.
     list_head: M::Word,
     pub(crate) system_calls: u64,
 }
@@ -197,7 +176,6 @@ impl<M: Host> Interface<M> {
         }
     }
 
-    /// Charges the submission of a batch, just before it enters the block layer.
     pub(crate) fn submit(&mut self, requests: u32) {
         match self.kind {
             InterfaceKind::Sync => {
@@ -226,7 +204,6 @@ impl<M: Host> Interface<M> {
         }
     }
 
-    /// Charges the reaping of a batch of at least one request.
     pub(crate) fn reap(&mut self, requests: u32) {
         match self.kind {
             InterfaceKind::Ring => {}

@@ -42,7 +42,6 @@ impl<M: Machine> Signal<M> {
         self.bell.ring();
     }
 
-    /// Returns true if the signal was raised since it was last lowered.
     pub(super) fn is_raised(&self) -> bool {
         // Relaxed: ordered by the fence of `Doorbell::arm`.
         self.raised.load(Order::Relaxed) != 0
@@ -58,9 +57,7 @@ impl<M: Machine> Signal<M> {
     }
 }
 
-/// A drive's hardware queue, shared by submitters and the handler.
 struct Vector<M: Machine> {
-    /// Index of the drive.
     drive: usize,
     device: M::Lock<Device<M>>,
     /// Completions that the handler has found and the block layer has not taken yet.
@@ -69,14 +66,12 @@ struct Vector<M: Machine> {
 
 struct Device<M: Machine> {
     queue: Box<dyn DriverQueue<M>>,
-    /// Submitting CPU and size of each tag's request.
     submitters: Vec<RequestInFlight>,
     batch: CompletionBatch,
     /// Completions that a submitter found when it looked for the time of the next completion.
     due: Vec<(Tag, Status)>,
 }
 
-/// Data about a submitted request that its completion needs.
 #[derive(Debug, Clone, Copy, Default)]
 struct RequestInFlight {
     cpu: u32,
@@ -84,7 +79,6 @@ struct RequestInFlight {
     sectors: u32,
 }
 
-/// A thread that handles interrupts.
 struct Handler<M: Machine> {
     cpu: u32,
     bell: Doorbell<M>,
@@ -95,13 +89,10 @@ struct Handler<M: Machine> {
     stop: AtomicBool,
 }
 
-/// Signals of the jobs of each drive.
 type SignalsByDrive<M> = Vec<Vec<Arc<Signal<M>>>>;
 
-/// All interrupt handlers of a row, and the signals of the jobs that they wake.
 pub(super) struct Interrupts<M: Machine> {
     handlers: Vec<Handler<M>>,
-    /// Signals of jobs, by CPU.
     by_cpu: Vec<Vec<Arc<Signal<M>>>>,
     hardware_queues: Spread,
     irq: Irq,
@@ -112,7 +103,6 @@ pub(super) struct Interrupts<M: Machine> {
 }
 
 impl<M: Host> Interrupts<M> {
-    /// Creates the handlers that a plan asks for; None if submitters poll.
     pub(super) fn new(
         plan: &SimPlan,
         signals: &[Arc<Signal<M>>],
@@ -148,7 +138,6 @@ impl<M: Host> Interrupts<M> {
         }))
     }
 
-    /// Starts the handlers' threads.
     pub(super) fn start(self: &Arc<Self>) -> Vec<M::Thread> {
         let start = |index: usize| {
             let all = Arc::clone(self);
@@ -158,7 +147,6 @@ impl<M: Host> Interrupts<M> {
         (0..self.handlers.len()).map(start).collect()
     }
 
-    /// Lets the handlers end once nothing is in flight.
     pub(super) fn stop(&self) {
         for handler in &self.handlers {
             handler.stop.store(true, Relaxed);
@@ -166,7 +154,6 @@ impl<M: Host> Interrupts<M> {
         }
     }
 
-    /// Returns the index of the handler thread for a hardware queue.
     fn home(&self, index: u16) -> usize {
         let node = match (self.irq, self.hardware_queues) {
             (Irq::Steered, Spread::Core) => {
@@ -179,7 +166,6 @@ impl<M: Host> Interrupts<M> {
         node.0 as usize % self.handlers.len()
     }
 
-    /// Main loop of a handler's thread.
     fn handle(&self, index: usize) {
         let handler = &self.handlers[index];
         let mut found = Vec::new();
@@ -265,11 +251,9 @@ impl<M: Machine> Vector<M> {
     }
 }
 
-/// A driver whose completions only a handler thread can find.
 pub(super) struct IrqDriver<M: Machine> {
     pub(super) inner: Box<dyn Driver<M>>,
     pub(super) interrupts: Arc<Interrupts<M>>,
-    /// Index of the drive.
     pub(super) drive: usize,
 }
 

@@ -7,7 +7,7 @@
 //! After the window has closed, the job waits for its I/Os in flight. Each bio owns a buffer for
 //! one I/O, whose content nobody reads.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::file_costs::FileCosts;
 use super::interface::{Host, Interface, InterfaceKind, SharedCounters};
@@ -16,15 +16,14 @@ use super::linux3::{Counters, Noise};
 use super::linux24::Kernel;
 use super::window::{Window, WindowStep};
 use super::{SimPlan, raw_job};
+use crate::load::threads::lock;
 use crate::load::workload::Offsets;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Reject, Snapshot, StatsSnapshot, Volume,
 };
 
-/// Time that a job polls for completions before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 20_000;
 
-/// State shared by the jobs of a row.
 pub(super) struct RowState<M: Host> {
     pub(super) plan: SimPlan,
     /// One volume for all jobs, or one for each drive.
@@ -36,14 +35,12 @@ pub(super) struct RowState<M: Host> {
     pub(super) counters: Arc<SharedCounters<M>>,
     /// Shared counters of each hardware queue, if the row's kernel has them.
     pub(super) queue_counters: Counters<M>,
-    /// Signals that wake the jobs, by job number.
     pub(super) signals: Vec<Arc<Signal<M>>>,
     pub(super) sums: Mutex<Sums>,
     /// Model of the kernel's work outside of the block layer, charged to a simulated machine.
     pub(super) kernel: Option<Arc<Kernel<M>>>,
 }
 
-/// Sums over the jobs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sums {
     pub(super) errors: u64,
@@ -61,13 +58,11 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Starts the window: keeps the statistics so far, which `end` subtracts.
     fn begin(&mut self, drives: Vec<StatsSnapshot>) {
         self.latency = total(&drives);
         self.drives = drives;
     }
 
-    /// Ends the window: subtracts the statistics at its start, which leaves those of the window.
     fn end(&mut self, drives: &[StatsSnapshot]) {
         self.latency = total(drives).since(&self.latency);
         let since = drives.iter().zip(&self.drives).map(|(now, before)| now.since(before));
@@ -75,7 +70,6 @@ impl Sums {
     }
 }
 
-/// Returns the Q-to-C latencies of all drives.
 fn total(drives: &[StatsSnapshot]) -> Snapshot {
     let mut sum = Snapshot::default();
     drives.iter().for_each(|drive| sum.merge(&drive.total()));
@@ -124,7 +118,6 @@ impl<M: Host> RowState<M> {
         (channel, Offsets::new(&plan.workload, blocks, place))
     }
 
-    /// Counts I/Os that a job has completed.
     pub(super) fn count(&self, ios: u64) {
         match self.window.count::<M>(ios) {
             WindowStep::Nothing => {}
@@ -139,7 +132,6 @@ impl<M: Host> RowState<M> {
         }
     }
 
-    /// Adds a finished job's errors and system calls to the sums.
     pub(super) fn end(&self, errors: u64, first_error: Option<String>, system_calls: u64) {
         self.count(0);
         self.sum(|sums| {
@@ -154,7 +146,7 @@ impl<M: Host> RowState<M> {
     /// Changes the sums. `change` must not call the machine: such a call may switch to another job,
     /// which would then wait for this mutex for ever.
     pub(super) fn sum(&self, change: impl FnOnce(&mut Sums)) {
-        change(&mut self.sums.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.sums));
     }
 
     fn drives(&self) -> Vec<StatsSnapshot> {
@@ -163,7 +155,6 @@ impl<M: Host> RowState<M> {
     }
 }
 
-/// Runs job `number` until the window is over and nothing is in flight.
 pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
     if shared.plan.service.history.is_raw() {
         return raw_job::run(shared, number);
@@ -194,7 +185,6 @@ struct Job<'a, M: Host> {
     channel: Channel<M>,
     interface: Interface<M>,
     offsets: Offsets,
-    /// Costs of file I/O, if the job's I/Os go to a file.
     file: Option<FileCosts>,
     signal: &'a Signal<M>,
     noise: Noise,
@@ -286,7 +276,6 @@ impl<'a, M: Host> Job<'a, M> {
         true
     }
 
-    /// Records the duration of the call that has just ended.
     fn end_call(&mut self) {
         if let Some(began_ns) = self.call_ns.take() {
             let took_ns = M::now() - began_ns;

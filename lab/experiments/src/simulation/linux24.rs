@@ -6,8 +6,9 @@
 //! buffer heads, bounce buffers, and the adapter's driver under its lock. raw_job.rs charges the
 //! submitters' work and irq.rs the drives'. Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c, scsi.c,
 //! highmem.c, raw.c.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use millrace_block::baseline::{Inside, QueuePlug, RequestLock};
 use millrace_drives::{Spec, Words};
@@ -16,9 +17,10 @@ use millrace_simulator::Cost;
 use serde::Deserialize;
 
 use super::linux3::Linux3;
-use super::machines::check_origins;
+use super::machines::read_costs;
 use crate::load::bench::BenchError;
 use crate::load::row::Linux24Row;
+use crate::load::threads::lock;
 
 /// Set of disks whose request queues, or adapter drivers, share one lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -93,7 +95,6 @@ impl Linux24 {
     }
 
     /// Returns the controller that a drive names, for `LockScope::Adapter`.
-    #[must_use]
     pub fn adapter_of(drive: &Spec) -> Option<&str> {
         drive.get("controller").or(drive.controller.as_deref())
     }
@@ -104,7 +105,6 @@ impl Linux24 {
         (element, self.unit_bytes.unwrap_or(element).min(element))
     }
 
-    /// Returns the columns of a row that describe these settings and the kernel.
     pub(super) fn row(&self, inside: Inside, linux3: &Linux3) -> Linux24Row {
         let unit = match self.unit_bytes {
             _ if !self.is_raw() => "none".to_owned(),
@@ -154,9 +154,6 @@ const UNITS_MAX: u32 = 65_536;
 
 impl Linux24 {
     /// Checks that a drive with blocks of `block_bytes` accepts I/Os of one unit.
-    ///
-    /// # Errors
-    /// If a unit is not a whole number of blocks, or an I/O has too many units.
     pub(super) fn check_units(&self, bs_bytes: u32, block_bytes: u32) -> Result<(), BenchError> {
         let (_, unit) = self.pieces(bs_bytes);
         if !self.is_raw() || unit.is_multiple_of(block_bytes) && bs_bytes / unit <= UNITS_MAX {
@@ -169,7 +166,6 @@ impl Linux24 {
     }
 }
 
-/// The request queue locks of a row's disks.
 pub(super) struct Locks<M: Machine> {
     global: RequestLock<M>,
     adapters: Vec<(String, RequestLock<M>)>,
@@ -182,7 +178,6 @@ impl<M: Machine> Locks<M> {
         Locks { global: RequestLock::shared().with_plug(plug), adapters: Vec::new(), plug }
     }
 
-    /// Returns the lock of a drive.
     pub(super) fn of(&mut self, scope: LockScope, drive: &Spec) -> RequestLock<M> {
         match scope {
             LockScope::Queue => RequestLock::default().with_plug(self.plug),
@@ -200,10 +195,8 @@ impl<M: Machine> Locks<M> {
     }
 }
 
-/// Built-in file of costs.
 const LINUX_2_4: &str = include_str!("../../machines/linux-2.4.toml");
 
-/// Costs of Linux 2.4 outside of the block layer.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KernelCosts {
@@ -236,27 +229,13 @@ struct Bounce {
 }
 
 impl KernelCosts {
-    /// Reads the built-in file.
-    ///
-    /// # Errors
-    /// If the file is invalid.
     pub(crate) fn linux_2_4() -> Result<KernelCosts, BenchError> {
-        let wrong = |text: String| BenchError::Machine { text: format!("linux-2.4: {text}") };
-        let costs: KernelCosts =
-            toml::from_str(LINUX_2_4).map_err(|error| wrong(error.to_string()))?;
-        check_origins(LINUX_2_4).map_err(wrong)?;
-        for (name, cost) in costs.entries() {
-            if !(0.0..=1e9).contains(&cost.ns) {
-                return Err(wrong(format!("{name}: must be a time of 0 to 1e9 ns")));
-            }
-        }
-        Ok(costs)
+        read_costs(("linux-2.4", LINUX_2_4), KernelCosts::entries)
     }
 
-    /// Returns all costs with their descriptions.
-    pub(crate) fn entries(&self) -> [(&'static str, &Cost); 7] {
+    pub(crate) fn entries(&self) -> Vec<(&'static str, &Cost)> {
         let KernelCosts { held, buffer, bounce, .. } = self;
-        [
+        vec![
             ("adapter's driver under its lock: dispatch of a command", &held.dispatch),
             ("adapter's driver under its lock: interrupt", &held.interrupt),
             ("buffer head: submission before the lock", &buffer.submit),
@@ -271,19 +250,12 @@ impl KernelCosts {
 /// Kinds of CPU time that Linux 2.4 spends outside of the block layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUse {
-    /// Submission of buffer heads, before the lock is taken.
     Submit,
-    /// Dispatch of commands by the adapter's driver.
     Dispatch,
-    /// Interrupts of the adapter.
     Interrupt,
-    /// Completion of buffer heads in the bottom half.
     BottomHalf,
-    /// Pages and buffer heads of bounce buffers, taken and released.
     BouncePages,
-    /// Copies to and from bounce buffers.
     BounceCopies,
-    /// The program's own computation.
     User,
 }
 
@@ -303,12 +275,9 @@ impl TimeUse {
 /// Clock frequency, in GHz, of the machine for which the file gives its times.
 const FILE_GHZ: f64 = 0.7;
 
-/// Function that charges a machine for work outside of the block layer, and the machine's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Charge {
-    /// Keeps the calling CPU busy for this many nanoseconds.
     pub(super) work: fn(u64),
-    /// Clock frequency of the machine, in GHz.
     pub(super) ghz: f64,
 }
 
@@ -351,9 +320,8 @@ impl<M: Machine> Kernel<M> {
         })))
     }
 
-    /// Returns the nanoseconds spent on each kind of work.
     pub(super) fn spent_ns(&self) -> Vec<u64> {
-        self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner).to_vec()
+        lock(&self.spent_ns).to_vec()
     }
 
     fn spend(&self, on: TimeUse, cost: &Cost, times: u32) {
@@ -362,11 +330,10 @@ impl<M: Machine> Kernel<M> {
 
     fn spend_ns(&self, on: TimeUse, ns: u64) {
         // The mutex takes no virtual time, like all bookkeeping.
-        self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner)[on as usize] += ns;
+        lock(&self.spent_ns)[on as usize] += ns;
         (self.charge)(ns);
     }
 
-    /// Charges a program's own computation.
     pub(super) fn compute(&self, ns: u64) {
         self.spend_ns(TimeUse::User, ns);
     }
@@ -376,7 +343,6 @@ impl<M: Machine> Kernel<M> {
         !self.adapters.is_empty()
     }
 
-    /// Charges the submission of this many buffer heads.
     pub(super) fn submit(&self, heads: u32) {
         if self.has_adapters() {
             self.spend(TimeUse::Submit, &self.costs.buffer.submit, heads);
@@ -409,7 +375,6 @@ impl<M: Machine> Kernel<M> {
         self.spend(TimeUse::Dispatch, &self.costs.held.dispatch, 1);
     }
 
-    /// Charges an interrupt of a drive's adapter.
     pub(super) fn interrupt(&self, drive: usize) {
         let _held = self.adapters[drive].hold();
         self.spend(TimeUse::Interrupt, &self.costs.held.interrupt, 1);

@@ -64,7 +64,6 @@ impl Words for KernelKind {
 impl Linux3 {
     /// Returns the settings that model this kernel. The queue counters are modelled only if several
     /// threads may dispatch from a hardware queue at a time.
-    #[must_use]
     pub fn of(kernel: KernelKind, inside: Inside) -> Linux3 {
         match kernel {
             KernelKind::Own => Linux3::default(),
@@ -76,7 +75,6 @@ impl Linux3 {
         }
     }
 
-    /// Returns the kernel that these settings model.
     pub(super) fn kernel(&self) -> KernelKind {
         match *self == Linux3::default() {
             true => KernelKind::Own,
@@ -97,18 +95,15 @@ pub enum DioCount {
     None,
 }
 
-/// The counters of a row's hardware queues, if its kernel has any.
 pub(crate) type Counters<M> = Option<Arc<QueueCounters<M>>>;
 
 /// The counter line of each hardware queue, written by the CPUs that share the queue.
 pub(crate) struct QueueCounters<M: Machine> {
     lines: Vec<M::Word>,
-    /// Index of each CPU's hardware queue.
     queues: Vec<usize>,
 }
 
 impl<M: Machine> QueueCounters<M> {
-    /// Creates the counters of hardware queues that are spread over the machine's CPUs.
     pub(crate) fn new(spread: Spread, topology: &Topology) -> Arc<Self> {
         let count = spread.count(topology, 0);
         let cpus = topology.cpus().iter().enumerate();
@@ -121,7 +116,6 @@ impl<M: Machine> QueueCounters<M> {
         })
     }
 
-    /// Counts a request that a CPU has allocated.
     pub(crate) fn queued(&self, CpuId(cpu): CpuId) {
         self.count(cpu as usize);
     }
@@ -138,14 +132,12 @@ impl<M: Machine> QueueCounters<M> {
         self.line(place).store(place as u64, Order::Relaxed);
     }
 
-    /// Reads the line of counters.
     fn read(&self, place: usize) {
         // Relaxed: the value is not used.
         self.line(place).load(Order::Relaxed);
     }
 }
 
-/// A driver whose hardware queues have the kernel's counters.
 pub(crate) struct CountedDriver<M: Machine> {
     pub(crate) inner: Box<dyn Driver<M>>,
     pub(crate) counters: Arc<QueueCounters<M>>,

@@ -3,15 +3,17 @@
 //!
 //! The error for an unknown name lists the known names and suggests the nearest. A machine's file
 //! has all constants with their origins; the code adds no constant.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use std::path::Path;
 
 use millrace_drives::nearest;
-use millrace_simulator::Model;
+use millrace_simulator::{Cost, Model};
+use serde::de::DeserializeOwned;
 
+use crate::load::bench::BenchError;
 use crate::page::{ORIGINS, Source};
 
-/// Names and contents of the built-in files.
 const MACHINES: [(&str, &str); 10] = [
     ("i7-3930k", include_str!("../../machines/i7-3930k.toml")),
     ("x5690", include_str!("../../machines/x5690.toml")),
@@ -34,28 +36,13 @@ pub enum MachineError {
         "machine {name}: {hint}known machines are {}; or give a file that ends in .toml",
         names()
     )]
-    Unknown {
-        /// Unknown name.
-        name: String,
-        /// Question whether the nearest known name was meant, or empty if no name is near.
-        hint: String,
-    },
+    Unknown { name: String, hint: String },
     /// The file cannot be read.
     #[error("machine file {path}: {source}")]
-    Read {
-        /// Path of the file.
-        path: String,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
+    Read { path: String, source: std::io::Error },
     /// The text is not a valid model.
     #[error("machine {name}: {text}")]
-    Invalid {
-        /// Name or path of the machine.
-        name: String,
-        /// Line, key and description of the problem.
-        text: String,
-    },
+    Invalid { name: String, text: String },
 }
 
 fn names() -> String {
@@ -96,11 +83,21 @@ fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
     Ok(model)
 }
 
-/// Checks that each origin in a file of constants begins with one of the known words.
-///
-/// # Errors
-/// Names the first key whose origin begins with another word, and the known words.
-pub(crate) fn check_origins(text: &str) -> Result<(), String> {
+/// Reads a built-in file of costs; `entries` lists all costs, which must be times of 0 to 1e9 ns.
+pub(crate) fn read_costs<T: DeserializeOwned>(
+    (name, text): (&str, &str),
+    entries: fn(&T) -> Vec<(&'static str, &Cost)>,
+) -> Result<T, BenchError> {
+    let wrong = |text: String| BenchError::Machine { text: format!("{name}: {text}") };
+    let costs: T = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    check_origins(text).map_err(wrong)?;
+    match entries(&costs).into_iter().find(|(_, cost)| !(0.0..=1e9).contains(&cost.ns)) {
+        Some((name, _)) => Err(wrong(format!("{name}: must be a time of 0 to 1e9 ns"))),
+        None => Ok(costs),
+    }
+}
+
+fn check_origins(text: &str) -> Result<(), String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     check_table(&table, "")
 }

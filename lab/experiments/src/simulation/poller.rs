@@ -13,7 +13,6 @@ use millrace_block::{
 use super::interface::Host;
 use crate::filter::DriverFilter;
 
-/// A driver whose queues charge the polling thread for interrupts.
 pub(crate) struct PollerDriver<M: Host>(pub(crate) Box<dyn Driver<M>>);
 
 impl<M: Host> DriverFilter<M> for PollerDriver<M> {

@@ -8,14 +8,14 @@
 
 mod access;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Volume};
 use millrace_cache::{
     Cache, CacheConfig, CacheDriver, CacheStats, Flusher, FlusherConfig, WriteLists,
 };
-use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
-use millrace_simulator::{Model, Simulated, Simulation};
+use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Word};
+use millrace_simulator::{Model, Simulated};
 
 use super::file_costs::FileCosts;
 use super::interface::Host;
@@ -26,15 +26,13 @@ use super::workers::Workers;
 use super::{ObservedRow, SimPlan};
 use crate::load::bench::BenchError;
 use crate::load::row::{MachineRow, Row};
+use crate::load::threads::{join_all, simulate};
 
 pub(crate) use access::{Access, PAGE_SECTORS, Span};
 
-/// Virtual time after which a run fails.
 const LIMIT_NS: u64 = 600_000_000_000;
 
-/// Work of a program's threads.
 pub(crate) trait Program: Clone + Send + Sync + 'static {
-    /// Returns the configuration of the cache between the program and the volume, if there is one.
     fn cache(&self) -> Option<CacheConfig>;
 
     /// Returns the warm-up, as the number of operations of all threads before the measured window,
@@ -45,7 +43,6 @@ pub(crate) trait Program: Clone + Send + Sync + 'static {
     fn run<M: Host>(&self, number: u32, access: &mut Access<'_, M>);
 }
 
-/// State shared by the threads of a program.
 pub(crate) struct ProgramState<M: Host> {
     volume: Arc<Volume<M>>,
     window: Window,
@@ -55,10 +52,6 @@ pub(crate) struct ProgramState<M: Host> {
 }
 
 impl<M: Host> ProgramState<M> {
-    /// Creates the state of threads on `volume`, each with at most `depth` I/Os in flight.
-    ///
-    /// # Errors
-    /// If the built-in file of costs is invalid.
     pub(crate) fn new(
         volume: Arc<Volume<M>>,
         window: Window,
@@ -68,17 +61,14 @@ impl<M: Host> ProgramState<M> {
         Ok(ProgramState { volume, window, costs, depth, errors: M::Word::new(0) })
     }
 
-    /// Returns the volume that the threads use.
     pub(crate) fn volume(&self) -> &Arc<Volume<M>> {
         &self.volume
     }
 
-    /// Returns the number of I/Os that each thread may have in flight.
     pub(crate) fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Returns the measured nanoseconds and operations.
     pub(crate) fn measured(&self) -> (u64, u64) {
         self.window.measured()
     }
@@ -90,7 +80,6 @@ impl<M: Host> ProgramState<M> {
     }
 }
 
-/// Results of a run.
 struct RunMeasurement<M: Host> {
     window: (u64, u64),
     errors: u64,
@@ -101,30 +90,18 @@ struct RunMeasurement<M: Host> {
 
 /// Runs `program` on the plan's volume: `plan.jobs` threads on `plan.cpus`, each with at most
 /// `plan.workload.iodepth` I/Os in flight; the flusher runs on CPU `flusher`.
-///
-/// # Errors
-/// If the plan does not fit the machine or the drives, an I/O fails, or the simulation does.
 pub(crate) fn run_program<P: Program>(
     model: &Model,
     plan: &SimPlan,
     (program, flusher): (&P, u32),
 ) -> Result<ObservedRow, BenchError> {
     plan.check(model.cpus())?;
-    let machine = |text: String| BenchError::Machine { text };
-    let simulation = Simulation::new(model, plan.workload.seed);
-    let simulation = simulation.map_err(|error| machine(error.to_string()))?;
-    let slot = Arc::new(Mutex::new(None));
-    let (inner, result, body) = (plan.clone(), Arc::clone(&slot), program.clone());
-    let main = move || {
-        let measured = play::<Simulated, P>(&inner, &body, CpuId(flusher));
-        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
-    };
-    let report = simulation.first_cpu(plan.cpus[0]).time_limit_ns(LIMIT_NS).run(main);
-    let report = report.map_err(|error| machine(error.to_string()))?;
-    let measured = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let measured = measured.ok_or(BenchError::Panicked)??;
+    let (inner, body) = (plan.clone(), program.clone());
+    let main = move || play::<Simulated, P>(&inner, &body, CpuId(flusher));
+    let (measured, report) = simulate((model, plan.workload.seed), (plan.cpus[0], LIMIT_NS), main)?;
     if measured.errors > 0 || measured.stats.is_some_and(|stats| stats.write_errors > 0) {
-        return Err(machine("a program's I/O failed".into()));
+        let text = "a program's I/O failed".into();
+        return Err(BenchError::Machine { text });
     }
     let (length_ns, ios) = measured.window;
     let row = Row {
@@ -133,14 +110,8 @@ pub(crate) fn run_program<P: Program>(
         seconds: length_ns as f64 / 1e9,
         iops: ios as f64 * 1e9 / length_ns.max(1) as f64,
         machine: Some(MachineRow {
-            machine: model.name.clone(),
-            interface: plan.interface.to_string(),
-            irq: plan.irq.to_string(),
-            batch: None,
-            history: plan.service.history.row(plan.service.inside, &plan.service.linux3),
-            seed: plan.workload.seed,
             sim_events: Some(report.events),
-            locks: None,
+            ..plan.machine_row(&model.name)
         }),
         ..Row::default()
     };
@@ -152,7 +123,6 @@ fn thread<M: Machine>(number: u32) -> IoThread<M> {
     IoThread { number: number as u16, owner: u64::from(number) + 1, bell, turn: None }
 }
 
-/// Main thread of a run.
 fn play<M: Host, P: Program>(
     plan: &SimPlan,
     program: &P,
@@ -188,18 +158,14 @@ fn play<M: Host, P: Program>(
         M::spawn(&format!("program-{number}"), plan.cpu_of(number).map(CpuId), body)
     };
     let threads: Vec<M::Thread> = (0..plan.jobs).map(start).collect();
-    let mut whole = threads.into_iter().fold(true, |whole, thread| thread.join() & whole);
+    let joined = join_all(threads);
     let stats = cache.as_ref().map(|cache| cache.stats());
-    whole &= flusher.is_none_or(FlusherThread::stop);
-    whole &= workers.stop();
-    if !whole {
-        return Err(BenchError::Panicked);
-    }
+    let flushed = flusher.map_or(Ok(()), FlusherThread::stop);
+    joined.and(flushed).and(workers.stop())?;
     let (window, errors) = (shared.measured(), shared.errors());
     Ok(RunMeasurement { window, errors, stats, _volume: Arc::clone(&shared.volume) })
 }
 
-/// Creates the volume that consists of the cache on top of the plan's volume.
 fn over<M: Host>(
     below: &Arc<Volume<M>>,
     cache: &Arc<Cache<M>>,
@@ -211,7 +177,6 @@ fn over<M: Host>(
     Ok(Volume::over(Arc::clone(below), disk)?)
 }
 
-/// The flusher of a cache, on a CPU of its own.
 struct FlusherThread<M: Machine> {
     thread: M::Thread,
     stop: Arc<M::Word>,
@@ -232,11 +197,10 @@ impl<M: Host> FlusherThread<M> {
         FlusherThread { thread: M::spawn("flusher", Some(cpu), body), stop, bell }
     }
 
-    /// Stops the flusher and waits for its end; returns false if it panicked.
-    fn stop(self) -> bool {
+    fn stop(self) -> Result<(), BenchError> {
         self.stop.store(1, Order::SeqCst);
         self.bell.ring();
-        self.thread.join()
+        join_all([self.thread])
     }
 }
 
@@ -244,7 +208,6 @@ impl<M: Host> FlusherThread<M> {
 /// them in one order, like the kernel's single `bdi_writeback` of a volume.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 64, lists: WriteLists::Shared };
 
-/// Runs the flusher, and charges the kernel's other work for each page when the page is written.
 fn flush<M: Host>(
     cache: &Arc<Cache<M>>,
     thread: &IoThread<M>,

@@ -15,7 +15,6 @@ use super::job::RowState;
 use super::linux24::{Kernel, Readv};
 use crate::load::workload::Offsets;
 
-/// Runs job `number` until the window is over.
 pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
     let plan = &shared.plan;
     let (history, bs_bytes) = (&plan.service.history, plan.workload.bs_bytes);
@@ -62,14 +61,12 @@ struct Raw<'a, M: Host> {
     idle: Vec<Bio>,
     /// The program's buffer if the bios' buffers are bounce buffers; otherwise empty.
     memory: Vec<u8>,
-    /// Latencies from before the program's call to after it.
     calls: Snapshot,
     errors: u64,
     first_error: Option<String>,
 }
 
 impl<M: Host> Raw<'_, M> {
-    /// Does one I/O of the program, from its submission to the return of the system call.
     fn io(&mut self, bs_bytes: u32, together_bytes: u32, unit_bytes: u32) {
         let (block, op) = self.offsets.next_io();
         let first = block * u64::from(bs_bytes >> 9);
@@ -113,7 +110,6 @@ impl<M: Host> Raw<'_, M> {
         self.channel.flush();
     }
 
-    /// Waits for all bios of the I/O that begins at sector `first`.
     fn wait(&mut self, first: u64, unit_bytes: u32) {
         while self.channel.in_flight() > 0 {
             let Raw { channel, idle, memory, errors, first_error, kernel, .. } = self;
@@ -138,7 +134,6 @@ impl<M: Host> Raw<'_, M> {
         }
     }
 
-    /// Sleeps as in a system call, until something may have completed.
     fn sleep(&mut self) {
         let deadline_ns = self.channel.sleep_until();
         let (channel, signal) = (&self.channel, self.signal);

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 
 use crate::load::bench::BenchError;
+use crate::load::threads::lock;
 
 /// Runs `count` rows with `run(index)`, in parallel on all CPUs; calls `done(index)` after each.
 /// After an error no further rows start.
@@ -38,10 +39,6 @@ pub fn run_rows<T: Send>(
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     results.sort_by_key(|(index, _)| *index);
     results.into_iter().map(|(_, result)| result).collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn take(next: &Mutex<usize>, count: usize) -> Option<usize> {

@@ -4,7 +4,7 @@
 //! volume and the jobs on the machine. Results leave a simulation through shared memory, together
 //! with the volume, so that dropping the volume takes no virtual time.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use millrace_block::baseline::BaselineConfig;
 use millrace_block::{
@@ -12,9 +12,9 @@ use millrace_block::{
 };
 use millrace_cache::CacheStats;
 use millrace_drives::{Words, controller_of, open_on};
-use millrace_machine::{CpuId, LockMeter, LockRow, Machine, Native, Thread};
+use millrace_machine::{CpuId, LockMeter, LockRow, Machine, Native};
 use millrace_runtime::{Recorded, WorkerCpus};
-use millrace_simulator::{CpuTimes, Model, Report, Simulated, Simulation};
+use millrace_simulator::{CpuTimes, Model, Report, Simulated};
 use millrace_trace::{LockLine, LockSpan};
 
 use super::bounce::BounceDriver;
@@ -33,14 +33,13 @@ use crate::filter::FilteredDriver;
 use crate::filter::no_merges::NoMerges;
 use crate::load::bench::{BenchError, Interrupt, process_cpu_ns};
 use crate::load::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
+use crate::load::threads::{join_all, lock, simulate};
 
 /// Largest total size of the bios' buffers in a row, in bytes.
 const BUFFERS_MAX: u64 = 1 << 30;
 
-/// Virtual time after which a row fails.
 const LIMIT_NS: u64 = 1_000_000_000_000;
 
-/// Results of a run of the jobs.
 struct RunMeasurement<M: Host> {
     length_ns: u64,
     ios: u64,
@@ -84,9 +83,6 @@ pub fn run_simulated(model: &Model, plan: &SimPlan) -> Result<Row, BenchError> {
 
 /// Like [`run_simulated`], but an interrupt ends the row early, with the results so far, or with
 /// None during the warm-up.
-///
-/// # Errors
-/// As [`run_simulated`].
 pub fn run_simulated_until(
     model: &Model,
     plan: &SimPlan,
@@ -97,9 +93,6 @@ pub fn run_simulated_until(
 }
 
 /// Like [`run_simulated`], but also returns the further measurements.
-///
-/// # Errors
-/// As [`run_simulated`].
 pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<ObservedRow, BenchError> {
     observe(model, plan, &Interrupt::default())
 }
@@ -110,41 +103,25 @@ fn observe(
     interrupt: &Interrupt,
 ) -> Result<ObservedRow, BenchError> {
     plan.check(model.cpus())?;
-    let invalid =
-        |error: millrace_simulator::ModelError| BenchError::Machine { text: error.to_string() };
-    let simulation = Simulation::new(model, plan.workload.seed).map_err(invalid)?;
-    let slot = Arc::new(Mutex::new(None));
-    let (inner, result, interrupt) = (plan.clone(), Arc::clone(&slot), interrupt.clone());
+    let (inner, interrupt) = (plan.clone(), interrupt.clone());
     let charge = Charge { work: Simulated::charge, ghz: model.ghz };
-    let main = move || {
-        let measured = run_jobs::<Simulated>(&inner, Some(charge), &interrupt);
-        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
-    };
+    let main = move || run_jobs::<Simulated>(&inner, Some(charge), &interrupt);
     let limit_ns = LIMIT_NS.saturating_add(plan.length.time_ns().saturating_mul(2));
-    let report = simulation.first_cpu(plan.cpus[0]).time_limit_ns(limit_ns).run(main);
-    let report = report.map_err(|error| BenchError::Machine { text: error.to_string() })?;
-    let measured = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let measured = measured.ok_or(BenchError::Panicked)??;
+    let (measured, report) = simulate((model, plan.workload.seed), (plan.cpus[0], limit_ns), main)?;
     let mut row = row_of(plan, &measured);
     row.cost.cpu_ns_per_io = cpu_ns(&report) as f64 / measured.total_ios.max(1) as f64;
     let span = LockSpan { elapsed_ns: report.elapsed_ns(), cpus: plan.cpus.len() as u64 };
     let lines = |rows: &[LockRow]| rows.iter().map(|row| LockLine::new(row, span)).collect();
     row.machine = Some(MachineRow {
-        machine: model.name.clone(),
-        interface: plan.interface.to_string(),
-        irq: plan.irq.to_string(),
-        batch: plan.batch,
-        history: plan.service.history.row(plan.service.inside, &plan.service.linux3),
-        seed: plan.workload.seed,
         sim_events: Some(report.events),
         locks: plan.watch.locks.then(|| lines(&report.locks)),
+        ..plan.machine_row(&model.name)
     });
     let stack_ns = measured.sums.drives.iter().map(stack_ns).collect();
     let RunMeasurement { tags, spent_ns, recorded, .. } = measured;
     Ok(ObservedRow { row, stack_ns, tags, cpus: cpu_sum(&report), spent_ns, cache: None, recorded })
 }
 
-/// Returns the mean time from Q to D of a drive's I/Os, in nanoseconds.
 fn stack_ns(stats: &StatsSnapshot) -> u64 {
     let mut sum = Snapshot::default();
     stats.ops.iter().for_each(|op| sum.merge(&op.queue));
@@ -173,9 +150,6 @@ pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
 }
 
 /// Like [`run_metered`], but an interrupt ends the row as in [`run_simulated_until`].
-///
-/// # Errors
-/// As [`run_metered`].
 pub fn run_metered_until(
     plan: &SimPlan,
     interrupt: &Interrupt,
@@ -199,20 +173,13 @@ fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<ObservedRow, BenchEr
     let cpus = (Native::topology().cpus().len() as u64).min(plan.jobs.into());
     let line = |row: &LockRow| LockLine::new(row, LockSpan { elapsed_ns, cpus });
     row.machine = Some(MachineRow {
-        machine: "native".into(),
-        interface: plan.interface.to_string(),
         irq: String::new(),
-        batch: plan.batch,
-        history: plan.service.history.row(plan.service.inside, &plan.service.linux3),
-        seed: plan.workload.seed,
-        sim_events: None,
         locks: Some(rows.iter().map(line).collect()),
+        ..plan.machine_row("native")
     });
     Ok(ObservedRow { row, recorded: measured.recorded, ..ObservedRow::default() })
 }
 
-/// Main thread of a row: creates the drives and the volume, starts the jobs, and waits for their
-/// end.
 fn run_jobs<M: Host>(
     plan: &SimPlan,
     charge: Option<Charge>,
@@ -249,20 +216,17 @@ fn run_jobs<M: Host>(
         M::spawn(&format!("job-{number}"), cpu.map(CpuId), body)
     };
     let threads: Vec<M::Thread> = (0..plan.jobs).map(start).collect();
-    let mut whole = true;
-    threads.into_iter().for_each(|thread| whole &= thread.join());
-    whole &= workers.stop();
+    let ended = join_all(threads).and(workers.stop());
     if let Some(interrupts) = interrupts {
         interrupts.stop();
     }
-    handlers.into_iter().for_each(|thread| whole &= thread.join());
+    let handled = join_all(handlers);
     let seen = watch.map_or(Some(Vec::new()), |watch| watch.stop(shared.window.begin_ns()));
-    let (true, Some(tags)) = (whole, seen) else {
-        return Err(BenchError::Panicked);
-    };
+    ended.and(handled)?;
+    let tags = seen.ok_or(BenchError::Panicked)?;
     let recorded = recording.map(|stop| stop()).transpose().map_err(said)?;
     let (length_ns, ios) = shared.window.measured();
-    let sums = shared.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let sums = lock(&shared.sums).clone();
     Ok(RunMeasurement {
         length_ns,
         ios,
@@ -275,12 +239,9 @@ fn run_jobs<M: Host>(
     })
 }
 
-/// Wrappers and observers of the plan's drives.
 type DriverExtras<'a, M> =
     (Option<&'a Arc<Interrupts<M>>>, &'a Counters<M>, Option<&'a Arc<Tracer<M>>>);
 
-/// Opens the plan's drives on the machine, and creates one volume of all drives or one volume of
-/// each drive.
 pub(super) fn volumes_of<M: Host>(
     plan: &SimPlan,
     (interrupts, counters, tracer): DriverExtras<'_, M>,
@@ -368,7 +329,6 @@ fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), 
     Ok(())
 }
 
-/// Returns the statistics of each drive within the window.
 fn states_of(sums: &Sums) -> Vec<DriveStates> {
     let drives = sums.drives.iter().zip(0..);
     drives.map(|(stats, index)| DriveStates::new(&drive_name(index), stats)).collect()

@@ -5,10 +5,12 @@
 //! jobs. Sampling reads the words of the tag sets, which slightly slows the threads that allocate
 //! tags; so rows whose rates are compared do not sample tags.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use millrace_block::Disk;
 use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
+
+use crate::load::threads::lock;
 
 /// Tags in use at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,7 +21,6 @@ pub struct TagSample {
     pub in_use: Vec<u32>,
 }
 
-/// The sampling thread.
 pub(super) struct TagWatch<M: Machine> {
     thread: M::Thread,
     bell: Arc<Doorbell<M>>,
@@ -28,7 +29,6 @@ pub(super) struct TagWatch<M: Machine> {
 }
 
 impl<M: Machine> TagWatch<M> {
-    /// Starts to sample `disks` every `period_ns` nanoseconds, on a thread on CPU `cpu`.
     pub(super) fn start(disks: Vec<Arc<Disk<M>>>, (cpu, period_ns): (u32, u64)) -> TagWatch<M> {
         let bell = Arc::new(Doorbell::<M>::new(M::Parker::new()));
         let (stop, samples) = (Arc::new(M::Word::new(0)), Arc::new(Mutex::new(Vec::new())));
@@ -39,7 +39,7 @@ impl<M: Machine> TagWatch<M> {
             while !stops() {
                 let in_use = disks.iter().map(|disk| disk.tags_in_use()).collect();
                 let sample = TagSample { at_ns: M::now(), in_use };
-                kept.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+                lock(&kept).push(sample);
                 its_bell.sleep_unless(Some(M::now() + period_ns.max(1)), stops);
             }
         });
@@ -54,7 +54,7 @@ impl<M: Machine> TagWatch<M> {
         if !self.thread.join() {
             return None;
         }
-        let all = std::mem::take(&mut *self.samples.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut *lock(&self.samples));
         let since = |sample: TagSample| {
             let at_ns = sample.at_ns.checked_sub(begin_ns)?;
             Some(TagSample { at_ns, ..sample })

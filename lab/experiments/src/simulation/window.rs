@@ -5,12 +5,13 @@
 //! the window; all jobs then stop. Counting takes no virtual time on a simulated machine, because a
 //! benchmark program's bookkeeping is not part of the measurement.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 use millrace_machine::Machine;
 
 use crate::load::bench::Interrupt;
+use crate::load::threads::lock;
 
 /// Number of rounds of outstanding I/O in the warm-up.
 const WARM_ROUNDS: u64 = 5;
@@ -33,31 +34,24 @@ pub enum Length {
 }
 
 impl Length {
-    /// Returns the length in nanoseconds if it is a time, otherwise 0.
     pub(crate) fn time_ns(self) -> u64 {
         if let Length::Time(length_ns) = self { length_ns } else { 0 }
     }
 }
 
-/// Effect on the window of counting completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowStep {
-    /// The window did not change.
     Nothing,
-    /// The window opened: the warm-up is over.
     Begin,
-    /// The window closed.
     End,
 }
 
-/// Time and number of I/Os at the start or the end of the window.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Edge {
     pub(crate) at_ns: u64,
     pub(crate) ios: u64,
 }
 
-/// The measured part of a run.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Number of I/Os in the window; None if its length is a time.
@@ -73,7 +67,6 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Creates a window for `jobs` jobs with `iodepth` I/Os in flight each.
     pub(crate) fn new(length: Length, jobs: u32, iodepth: u32) -> Window {
         let (jobs, depth) = (u64::from(jobs), u64::from(iodepth));
         let ios = match length {
@@ -93,7 +86,6 @@ impl Window {
         }
     }
 
-    /// Returns the same window, which closes early once `interrupt` is set.
     pub(crate) fn ended_by(self, interrupt: &Interrupt) -> Window {
         Window { interrupt: interrupt.clone(), ..self }
     }
@@ -112,14 +104,12 @@ impl Window {
         }
     }
 
-    /// Returns true if jobs have to stop.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Relaxed) || self.interrupt.is_set()
     }
 
-    /// Returns true if the window is open.
     pub(crate) fn is_open(&self) -> bool {
-        let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+        let edges = lock(&self.edges);
         matches!(*edges, (Some(_), None))
     }
 
@@ -136,7 +126,7 @@ impl Window {
 
     fn look<M: Machine>(&self, done: u64) -> WindowStep {
         let now_ns = M::now();
-        let mut edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut edges = lock(&self.edges);
         let edge = Edge { at_ns: now_ns, ios: done };
         match *edges {
             (None, _) if done < self.look_at.load(Relaxed) => WindowStep::Nothing,
@@ -163,9 +153,8 @@ impl Window {
         }
     }
 
-    /// Returns the measured nanoseconds and I/Os.
     pub(crate) fn measured(&self) -> (u64, u64) {
-        match *self.edges.lock().unwrap_or_else(PoisonError::into_inner) {
+        match *lock(&self.edges) {
             (Some(begin), Some(end)) => {
                 (end.at_ns.saturating_sub(begin.at_ns), end.ios.saturating_sub(begin.ios))
             }
@@ -175,11 +164,10 @@ impl Window {
 
     /// Returns the start of the window, or 0 if it has not opened.
     pub(crate) fn begin_ns(&self) -> u64 {
-        let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+        let edges = lock(&self.edges);
         edges.0.map_or(0, |edge| edge.at_ns)
     }
 
-    /// Returns the number of all I/Os counted.
     pub(crate) fn total(&self) -> u64 {
         self.done.load(Relaxed)
     }

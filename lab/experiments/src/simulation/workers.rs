@@ -8,13 +8,15 @@
 use std::sync::Arc;
 
 use millrace_block::{Disk, IoThread, WORKER_SPIN_NS, Worker};
-use millrace_machine::{Doorbell, Machine, Order, Parker, Thread, Word};
+use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 use millrace_runtime::disks_by_worker;
+
+use crate::load::bench::BenchError;
+use crate::load::threads::join_all;
 
 /// First owner number of the workers' queues. Jobs use their index plus one, which is smaller.
 const FIRST_OWNER: u64 = 1 << 32;
 
-/// Running worker threads of a row.
 pub(crate) struct Workers<M: Machine> {
     threads: Vec<M::Thread>,
     bells: Vec<Arc<Doorbell<M>>>,
@@ -49,12 +51,9 @@ impl<M: Machine> Workers<M> {
         workers
     }
 
-    /// Stops the threads and waits for their end; returns false if one panicked.
-    pub(crate) fn stop(self) -> bool {
+    pub(crate) fn stop(self) -> Result<(), BenchError> {
         self.stop.store(1, Order::SeqCst);
         self.bells.iter().for_each(|bell| bell.ring());
-        let mut whole = true;
-        self.threads.into_iter().for_each(|thread| whole &= thread.join());
-        whole
+        join_all(self.threads)
     }
 }

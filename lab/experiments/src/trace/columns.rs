@@ -12,32 +12,25 @@ use super::error::shown;
 use super::parser::{Fields, LineKind, LineParser, Problem, decimal, scaled, whole};
 use super::pending::StreamState;
 
-/// A text format with one I/O per line.
 pub(super) struct ColumnTable {
-    /// Example of a line, for error messages.
     pub(super) example: &'static str,
     /// First line of every file. Formats without one may have a line of column names there.
     pub(super) head: Option<&'static str>,
-    /// Splits a line into its fields, one for each column.
     pub(super) split: for<'a> fn(&'a str) -> Result<Fields<'a>, Problem>,
     /// Name and meaning of each column; fields behind the last one are ignored.
     pub(super) columns: &'static [(&'static str, Column)],
     /// Note on lines whose operation means `Action::Skip`; it follows the number of such lines.
     pub(super) skipped: &'static str,
-    /// Note on all traces of the format.
     pub(super) note: Option<&'static str>,
 }
 
 impl ColumnTable {
-    /// Returns true if lines have a time.
     pub(super) fn has_time(&self) -> bool {
         self.columns.iter().any(|(_, column)| matches!(column, Column::Time(_)))
     }
 }
 
-/// Meaning of a column.
 pub(super) enum Column {
-    /// Arrival time.
     Time(TimeUnit),
     /// Latency. An empty field or 0 means that the latency is unknown, because no I/O takes 0.
     Latency(TimeUnit),
@@ -57,12 +50,10 @@ pub(super) enum Column {
     Ignored,
 }
 
-/// Unit of a column of times.
 #[derive(Clone, Copy)]
 pub(super) enum TimeUnit {
     /// Whole numbers in units of this many nanoseconds.
     Ns(u64),
-    /// Seconds with decimals.
     Seconds,
 }
 
@@ -75,7 +66,6 @@ impl TimeUnit {
     }
 }
 
-/// Meaning of a word in the column of operations.
 #[derive(Clone, Copy)]
 pub(super) enum Action {
     /// An I/O; a flush needs no further columns.
@@ -84,14 +74,11 @@ pub(super) enum Action {
     Wait,
     /// An I/O about which the trace tells too little. It is skipped and counted.
     Skip,
-    /// No I/O.
     Nothing,
 }
 
-/// Parser of the lines of a `ColumnTable`.
 pub(super) struct ColumnParser {
     table: &'static ColumnTable,
-    /// Name of the current line's device.
     device: String,
     waited_ns: u64,
     skipped: u64,
@@ -187,7 +174,6 @@ impl LineParser for ColumnParser {
     }
 }
 
-/// Returns the meaning of a word.
 fn action(name: &str, text: &str, words: &[(&'static str, Action)]) -> Result<Action, Problem> {
     let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
     found.map(|(_, action)| *action).ok_or_else(|| {

@@ -23,7 +23,6 @@ use super::format::{Format, FormatReader};
 use super::input::said;
 use super::parser::{LineKind, LineParser};
 
-/// Number of lines that each text format is tried on.
 const LINES_TRIED: usize = 16;
 
 /// Returns the format of a trace that begins with these bytes, or None if no format fits.
@@ -63,7 +62,6 @@ fn first_lines(head: &str) -> Vec<(u64, &str)> {
     (1..).zip(rows).take(LINES_TRIED).collect()
 }
 
-/// Returns true if a format accepts the beginning of a trace.
 fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
     match format.reader() {
         FormatReader::Columns(table) => takes(&mut *ColumnParser::boxed(table), lines),

@@ -5,12 +5,9 @@
 
 use std::collections::HashMap;
 
-/// Largest number of devices in a trace; the largest public traces have some thousands.
 pub(super) const DEVICES_MAX: usize = 65_536;
-/// Longest device name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Names of devices, in order of first appearance.
 #[derive(Debug, Default)]
 pub(super) struct DeviceNames {
     names: Vec<String>,
@@ -19,9 +16,6 @@ pub(super) struct DeviceNames {
 
 impl DeviceNames {
     /// Returns the number of a device, assigning the next number to a new one.
-    ///
-    /// # Errors
-    /// If there are too many devices, or the name is too long.
     pub(super) fn number(&mut self, name: &str) -> Result<u32, String> {
         if let Some(number) = self.numbers.get(name) {
             return Ok(*number);
@@ -41,13 +35,11 @@ impl DeviceNames {
         Ok(number)
     }
 
-    /// Returns all names, indexed by device number.
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }
 }
 
-/// Returns a name with its control characters escaped.
 fn printable(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for letter in name.chars() {

@@ -8,7 +8,6 @@ use std::io;
 
 use millrace_trace::TraceError;
 
-/// Longest excerpt of a trace's text in an error, in characters.
 const SHOWN_MAX: usize = 60;
 
 /// Position in a trace file.

@@ -5,8 +5,7 @@
 //! has D events without any Q, as recorded by `blktrace -a issue`, I/Os arrive with D; that is
 //! decided after `ISSUES_TRIED` such events. If a Q comes earlier, the I/Os that arrived with D are
 //! dropped, since they began before the recording. A write with a preflush becomes a flush and a
-//! write. Passthrough commands (SCSI generic) have no range and are ignored. Called by the readers
-//! of binary traces and of blkparse output.
+//! write. Passthrough commands (SCSI generic) have no range and are ignored.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
@@ -38,7 +37,6 @@ enum ArrivalEvent {
     Issue,
 }
 
-/// Turns the spans that `Spans` reports into I/Os.
 #[derive(Debug, Default)]
 pub(super) struct EventIos {
     pending: Pending,
@@ -48,7 +46,6 @@ pub(super) struct EventIos {
 }
 
 impl EventIos {
-    /// Registers a device in a list under the name that `name` returns.
     pub(super) fn number(
         &mut self,
         device: u32,
@@ -111,7 +108,6 @@ impl IoListener for EventIos {
     }
 }
 
-/// Builds the I/O that begins with a record, for the device of this index.
 fn io_of(record: &Record, device: u32) -> TraceIo {
     let op = match record {
         _ if record.bytes == 0 => Op::Flush,
@@ -130,7 +126,6 @@ fn io_of(record: &Record, device: u32) -> TraceIo {
     }
 }
 
-/// The pairing of events, with its I/Os and, if they are measured, its spans over time.
 #[derive(Debug, Default)]
 pub(super) struct PairedEvents {
     pub(super) spans: Spans,
@@ -139,12 +134,10 @@ pub(super) struct PairedEvents {
 }
 
 impl PairedEvents {
-    /// Measures spans from now on.
     pub(super) fn measure(&mut self) {
         (self.spans, self.timeline) = (Spans::new(), Some(Timeline::default()));
     }
 
-    /// Processes one more event, whose device is registered.
     pub(super) fn entry(&mut self, entry: &TraceEntry) {
         let Some(timeline) = &mut self.timeline else {
             return self.spans.entry(entry, &mut self.ios);

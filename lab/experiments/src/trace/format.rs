@@ -53,20 +53,19 @@ pub enum Format {
     Fiu,
 }
 
-/// Recognition and reading of a format's files.
 pub(super) enum FormatReader {
-    /// A table of columns.
     Columns(&'static ColumnTable),
     /// Other text, recognized, as tables are, by a parser that accepts the first lines.
     Lines(fn() -> Box<dyn LineParser>),
     /// Binary records, recognized by a file's first bytes.
-    Records { fits: fn(&[u8]) -> bool, open: fn(InputStream) -> Box<dyn TraceParser> },
+    Records {
+        fits: fn(&[u8]) -> bool,
+        open: fn(InputStream) -> Box<dyn TraceParser>,
+    },
 }
 
-/// All that is specific to a format.
 struct FormatRow {
     format: Format,
-    /// Name on the command line.
     name: &'static str,
     /// Number of I/Os by which a line may be out of order: few for formats written as I/Os arrive,
     /// as many as fit in the window for formats in order of completion or of several machines.
@@ -131,28 +130,23 @@ impl Format {
     }
 
     /// Returns the format's name on the command line.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
     /// Returns the names of formats, separated by commas.
-    #[must_use]
     pub fn names(formats: impl Iterator<Item = Format>) -> String {
         formats.map(Format::name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns how many I/Os a line may be out of order by.
     pub(super) fn disorder(self) -> usize {
         self.row().disorder
     }
 
-    /// Returns how files are recognized and read.
     pub(super) fn reader(self) -> &'static FormatReader {
         &self.row().reader
     }
 
-    /// Opens a file of this format.
     pub(super) fn open(self, input: InputStream) -> Box<dyn TraceParser> {
         match self.reader() {
             Columns(table) => Box::new(LineReader::new(input, ColumnParser::boxed(table))),

@@ -9,5 +9,4 @@ pub(super) mod tables;
 pub(super) mod trlog;
 pub(super) mod vscsi;
 
-/// Bytes per sector, in all formats that count in sectors.
 const SECTOR_BYTES: u64 = 512;

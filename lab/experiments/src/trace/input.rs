@@ -17,11 +17,8 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::error::{FilePosition, ReadError};
 
-/// Number of bytes available to format detection.
 const HEAD_BYTES: usize = 4_096;
-/// Size of the read buffer.
 const BUFFER_BYTES: usize = 64 << 10;
-/// First bytes of a gzip file.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// Longest line in bytes; FIU's lines have 33 bytes per block.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -56,18 +53,14 @@ impl fmt::Display for TracePath {
     }
 }
 
-/// The bytes of a trace.
 pub(super) struct InputStream {
-    /// Name of the input in error messages.
     pub(super) label: String,
     /// First bytes, read ahead for detection, and the rest.
     input: io::Chain<io::Cursor<Vec<u8>>, Box<dyn BufRead + Send>>,
-    /// Read progress.
     pub(super) gauge: ReadGauge,
 }
 
 impl InputStream {
-    /// Opens a file or standard input.
     pub(super) fn open(
         path: &TracePath,
         is_enough: impl Fn(&[u8]) -> bool,
@@ -115,7 +108,6 @@ impl InputStream {
         Ok(InputStream { label, input: io::Cursor::new(head).chain(rest), gauge })
     }
 
-    /// Returns the first bytes.
     pub(super) fn head(&self) -> &[u8] {
         self.input.get_ref().0.get_ref()
     }
@@ -142,7 +134,6 @@ pub(super) fn said(line: &str) -> &str {
     if line.starts_with('#') { "" } else { line }
 }
 
-/// Reader of the lines of one file, which are numbered and of bounded length.
 pub(super) struct TraceLines {
     input: InputStream,
     bytes: Vec<u8>,
@@ -158,9 +149,6 @@ impl TraceLines {
     }
 
     /// Returns the next line with content, without its end; invalid UTF-8 is replaced.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or the line is too long.
     pub(super) fn next(&mut self) -> Result<Option<&str>, ReadError> {
         loop {
             self.bytes.clear();
@@ -191,21 +179,17 @@ impl TraceLines {
         self.row
     }
 
-    /// Returns the name of the file.
     pub(super) fn label(&self) -> &str {
         &self.input.label
     }
 
-    /// Creates an error about the last line read.
     pub(super) fn broken(&self, problem: String) -> ReadError {
         self.input.broken(FilePosition::Line(self.line), problem)
     }
 }
 
-/// Reader of the binary records of one file.
 pub(super) struct TraceRecords {
     input: InputStream,
-    /// Offset of the current record.
     offset: u64,
     /// Number of bytes of the current record that were read.
     have: u64,
@@ -217,9 +201,6 @@ impl TraceRecords {
     }
 
     /// Reads the first bytes of the next record; None at the end.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or ends inside them; the same holds for the rest of a record.
     pub(super) fn begin(&mut self, len: usize) -> Result<Option<Vec<u8>>, ReadError> {
         self.offset += std::mem::take(&mut self.have);
         match self.more(len) {
@@ -228,14 +209,12 @@ impl TraceRecords {
         }
     }
 
-    /// Reads more bytes of the current record.
     pub(super) fn more(&mut self, len: usize) -> Result<Vec<u8>, ReadError> {
         let mut bytes = Vec::with_capacity(len);
         self.copy(len as u64, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Skips bytes of the current record.
     pub(super) fn pass(&mut self, len: u64) -> Result<(), ReadError> {
         self.copy(len, &mut io::sink())
     }
@@ -253,7 +232,6 @@ impl TraceRecords {
         Ok(())
     }
 
-    /// Creates an error about the current record.
     pub(super) fn broken(&self, problem: String) -> ReadError {
         self.input.broken(FilePosition::Byte(self.offset), problem)
     }
@@ -278,7 +256,6 @@ fn take(
     Ok(bytes)
 }
 
-/// Read position in a file.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReadGauge {
     file: Option<Arc<File>>,

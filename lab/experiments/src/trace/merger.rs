@@ -47,13 +47,11 @@ impl PartialOrd for QueuedIo {
     }
 }
 
-/// A reader with its window.
 pub(super) struct TraceStream {
     parser: Box<dyn TraceParser>,
     gauge: ReadGauge,
     waiting: BinaryHeap<Reverse<QueuedIo>>,
     read: u64,
-    /// Latest arrival time read so far.
     newest_ns: u64,
     more: StreamState,
     /// Error that ended the reader; reported after all I/Os read before it.
@@ -68,7 +66,6 @@ impl TraceStream {
         TraceStream { parser, gauge, waiting, read: 0, newest_ns: 0, more, error: None }
     }
 
-    /// Reads I/Os until the window is full.
     fn fill(&mut self, (window, span_ns): (usize, u64), devices: &mut DeviceNames) {
         while self.waiting.len() < window && self.spanned_ns() < span_ns {
             let Some(io) = self.next(devices) else { return };
@@ -111,7 +108,6 @@ pub struct AnySource {
     told_ns: u64,
     ios: u64,
     late: u64,
-    /// Errors of streams that ended before their file did.
     damage: Vec<ReadError>,
     has_ended: bool,
 }
@@ -140,7 +136,6 @@ impl AnySource {
 
     /// Measures the spans of a recording, too, while it is read. Its times then count from its
     /// first event, not from its first I/O.
-    #[must_use]
     pub fn with_spans(mut self, naming: DeviceNaming) -> AnySource {
         self.streams.iter_mut().for_each(|stream| stream.parser.measure_spans(naming));
         self.genesis_ns = self.spans().map(|_| GENESIS_NS);
@@ -148,13 +143,11 @@ impl AnySource {
     }
 
     /// Returns the spans and events over time, if they are measured and the format has them.
-    #[must_use]
     pub fn spans(&self) -> Option<(&Spans, &Timeline)> {
         self.streams.iter().find_map(|stream| stream.parser.spans())
     }
 
     /// Returns the format of the trace, detected or given.
-    #[must_use]
     pub fn format(&self) -> Format {
         self.format
     }
@@ -181,7 +174,6 @@ impl AnySource {
 
     /// Returns the files that could not be read to their end so far, each with place and reason.
     /// The I/Os of the other files are still read.
-    #[must_use]
     pub fn damage(&self) -> Vec<String> {
         let left_out =
             |error: &ReadError| format!("{}; everything from there on is left out", error.text());
@@ -191,7 +183,6 @@ impl AnySource {
 
     /// Returns notes for the user about the trace so far: what was skipped, and what the format
     /// lacks.
-    #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
         for note in self.streams.iter().flat_map(|stream| stream.parser.notes()) {
@@ -209,13 +200,11 @@ impl AnySource {
     }
 
     /// Returns the number of events that the recorder of the trace dropped.
-    #[must_use]
     pub fn dropped_events(&self) -> u64 {
         self.streams.iter().map(|stream| stream.parser.dropped_events()).sum()
     }
 
     /// Returns the read progress, 0 to 1; 0 where unknown.
-    #[must_use]
     pub fn progress(&self) -> f64 {
         let each = self.streams.iter().map(|stream| stream.gauge.progress());
         let (read, bytes) = each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));

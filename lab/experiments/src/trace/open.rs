@@ -78,9 +78,6 @@ fn stream(format: Format, input: InputStream) -> TraceStream {
 
 /// Returns the names of blktrace recordings, if the traces are recordings: either files
 /// `NAME.blktrace.N`, or a NAME that is not a file itself but has files `NAME.blktrace.N`.
-///
-/// # Errors
-/// If recordings are mixed with other files.
 fn recordings(
     traces: &[TracePath],
     format: Option<Format>,
@@ -127,7 +124,6 @@ const PACKED: [(&[u8], &str, &str); 4] = [
     (b"PK\x03\x04", "zip", "unzip -p"),
 ];
 
-/// Returns the given format, or else the detected one.
 fn found(input: &InputStream, format: Option<Format>) -> Result<Format, OpenError> {
     let (head, label) = (input.head(), || input.label.clone());
     if head.is_empty() {

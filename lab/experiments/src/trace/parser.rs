@@ -15,18 +15,13 @@ use super::input::{InputStream, TraceLines};
 use super::pending::StreamState;
 use super::timeline::Timeline;
 
-/// Reader of one file, or of a set of files that form one trace.
 pub(super) trait TraceParser: Send {
-    /// Reads one line or record.
-    ///
-    /// # Errors
-    /// If it does not follow the format. Nothing follows an error.
+    /// Reads one line or record. Nothing follows an error.
     fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError>;
 
     /// Returns the next I/O that may be output, with its time by the format's own clock.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
 
-    /// Returns notes for the user about what was read so far.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -36,7 +31,6 @@ pub(super) trait TraceParser: Send {
         Vec::new()
     }
 
-    /// Returns the number of events that the recorder dropped.
     fn dropped_events(&self) -> u64 {
         0
     }
@@ -49,7 +43,6 @@ pub(super) trait TraceParser: Send {
     /// Measures spans from now on, if the trace has events. Called before the first step.
     fn measure_spans(&mut self, _naming: DeviceNaming) {}
 
-    /// Returns the spans and events over time, if they are measured.
     fn spans(&self) -> Option<(&Spans, &Timeline)> {
         None
     }
@@ -65,12 +58,10 @@ pub enum DeviceNaming {
     Numbers,
 }
 
-/// Kind of a line that a format accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineKind {
     /// A line that only this format has.
     Proof,
-    /// A line with content.
     Record,
     /// A line that does not prove the format, such as a header.
     Other,
@@ -78,12 +69,9 @@ pub(super) enum LineKind {
     End,
 }
 
-/// Description of the problem with a line.
 pub(super) type Problem = String;
 
-/// Parser of the lines of a text format.
 pub(super) trait LineParser: Send {
-    /// Returns an example of a line, for error messages.
     fn example(&self) -> &'static str;
 
     /// Parses a line with content; `number` counts these lines from 1.
@@ -94,10 +82,8 @@ pub(super) trait LineParser: Send {
         devices: &mut DeviceNames,
     ) -> Result<LineKind, Problem>;
 
-    /// Returns the next I/O that may be output.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
 
-    /// Returns notes for the user about what was read so far.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -108,7 +94,6 @@ pub(super) trait LineParser: Send {
     }
 }
 
-/// Reader of a text file.
 pub(super) struct LineReader {
     lines: TraceLines,
     parser: Box<dyn LineParser>,
@@ -153,7 +138,6 @@ impl TraceParser for LineReader {
 /// Largest number of fields of a line that are parsed; further fields are ignored.
 const FIELDS_MAX: usize = 8;
 
-/// First fields of a line, trimmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Fields<'a> {
     fields: [&'a str; FIELDS_MAX],
@@ -172,23 +156,14 @@ impl<'a> FromIterator<&'a str> for Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Returns the first `N` fields.
-    ///
-    /// # Errors
-    /// If there are fewer.
     pub(super) fn first<const N: usize>(&self) -> Result<[&'a str; N], Problem> {
         self.at_least(N).map(|()| std::array::from_fn(|place| self.fields[place]))
     }
 
-    /// Returns the field with this index.
-    ///
-    /// # Errors
-    /// If the line has fewer fields.
     pub(super) fn at(&self, place: usize) -> Result<&'a str, Problem> {
         self.at_least(place + 1).map(|()| self.fields[place])
     }
 
-    /// Refuses a line with fewer than `least` fields.
     pub(super) fn at_least(&self, least: usize) -> Result<(), Problem> {
         match self.count < least {
             true => Err(format!("{} fields; at least {least} are expected", self.count)),
@@ -197,19 +172,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Parses a whole number.
-///
-/// # Errors
-/// If the text is not a number below 2^64.
 pub(super) fn whole(name: &str, text: &str) -> Result<u64, Problem> {
     text.parse().map_err(|_| format!("{name} is {}; a whole number is expected", shown(text)))
 }
 
 /// Parses a decimal number, in units of its `digits`-th decimal place; further decimals are cut
 /// off.
-///
-/// # Errors
-/// If the text is not a number, or the result is not below 2^64.
 pub(super) fn decimal(name: &str, text: &str, digits: usize) -> Result<u64, Problem> {
     let problem = || format!("{name} is {}; a number is expected", shown(text));
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
@@ -226,10 +194,6 @@ pub(super) fn decimal(name: &str, text: &str, digits: usize) -> Result<u64, Prob
     Ok(number)
 }
 
-/// Multiplies a number by its unit in bytes or nanoseconds.
-///
-/// # Errors
-/// If the result is not below 2^64.
 pub(super) fn scaled(name: &str, number: u64, unit: u64) -> Result<u64, Problem> {
     number.checked_mul(unit).ok_or_else(|| format!("{name} is {number}, which is too large"))
 }

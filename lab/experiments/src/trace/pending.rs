@@ -2,8 +2,7 @@
 //!
 //! In a trace with separate completion records an I/O's latency becomes known only later. I/Os are
 //! output in order of arrival, so one without a completion holds back all later ones, but at most
-//! `PENDING_MAX` of them; then it is output without a latency. Called by `event_ios.rs` and
-//! `formats/nbdkit.rs`.
+//! `PENDING_MAX` of them; then it is output without a latency.
 
 use std::collections::VecDeque;
 
@@ -15,31 +14,24 @@ pub(super) const PENDING_MAX: usize = 65_536;
 /// Tells if a trace may have more records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamState {
-    /// More records may come.
     ToCome,
-    /// The trace has ended.
     Ended,
 }
 
-/// State of an I/O that is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CompletionState {
-    /// The completion is still to come.
     Open,
     /// The I/O is complete, or no completion is expected.
     Answered,
-    /// The I/O is to be discarded.
     Dropped,
 }
 
-/// An I/O that is held back.
 #[derive(Debug, Clone, Copy)]
 struct PendingIo {
     io: TraceIo,
     state: CompletionState,
 }
 
-/// I/Os that are held back.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     held: VecDeque<PendingIo>,
@@ -63,7 +55,6 @@ impl Pending {
         Some(&mut held.io)
     }
 
-    /// Records that an I/O completed at `at_ns`.
     pub(super) fn answer(&mut self, number: u64, at_ns: u64) {
         if let Some(io) = self.end(number) {
             io.latency_ns = Some(at_ns.saturating_sub(io.at_ns));
@@ -75,7 +66,6 @@ impl Pending {
         let _ = self.end(number);
     }
 
-    /// Discards the I/Os for which `is_none` returns true.
     pub(super) fn drop_where(&mut self, is_none: impl Fn(&TraceIo) -> bool) {
         let none = self.held.iter_mut().filter(|held| is_none(&held.io));
         none.for_each(|held| held.state = CompletionState::Dropped);
@@ -86,12 +76,10 @@ impl Pending {
         number >= self.first
     }
 
-    /// Returns the first I/O without removing it.
     pub(super) fn front(&self) -> Option<&TraceIo> {
         self.held.front().map(|held| &held.io)
     }
 
-    /// Returns true if more I/Os are held back than the limit.
     pub(super) fn is_full(&self) -> bool {
         self.held.len() > PENDING_MAX
     }

@@ -23,7 +23,6 @@ const BINS: usize = 64;
 /// no time.
 const PAGES_MAX: u64 = 4_096;
 
-/// Counts by powers of two.
 #[derive(Debug, Clone, Copy)]
 struct PowerBins([u64; BINS]);
 
@@ -34,7 +33,6 @@ impl Default for PowerBins {
 }
 
 impl PowerBins {
-    /// Counts a number in the bin of its exponent.
     fn add(&mut self, number: u64) {
         self.0[number.max(1).ilog2() as usize] += 1;
     }
@@ -47,7 +45,6 @@ impl PowerBins {
     }
 }
 
-/// I/O counts of one operation.
 #[derive(Debug, Clone, Default)]
 struct OpCount {
     ios: u64,
@@ -64,7 +61,6 @@ struct Strides {
     backward: PowerBins,
 }
 
-/// I/O counts of one device.
 #[derive(Debug, Clone, Copy, Default)]
 struct DeviceCount {
     ios: u64,
@@ -77,7 +73,6 @@ struct DeviceCount {
     end: u64,
 }
 
-/// I/Os that arrived in one time slot.
 #[derive(Debug, Clone)]
 struct ArrivalSlot {
     /// Numbers of reads, writes, and other I/Os.
@@ -117,7 +112,6 @@ pub struct TraceProfile {
     pages: [PageSketch; 2],
     long: u64,
     slots: Slots<ArrivalSlot>,
-    /// Time of the previous I/O.
     previous_ns: Option<u64>,
 }
 
@@ -179,7 +173,6 @@ impl TraceProfile {
         }
     }
 
-    /// Adds the pages of a read or write to the working set.
     fn touch(&mut self, io: &TraceIo, way: usize, end: u64) {
         let (first, behind) = (io.offset_bytes / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
         self.long += u64::from(behind - first > PAGES_MAX);
@@ -189,7 +182,6 @@ impl TraceProfile {
     }
 
     /// Returns true if no I/O was added.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ios() == 0
     }
@@ -199,17 +191,14 @@ impl TraceProfile {
     }
 
     /// Returns a note if some I/Os have a latency and others do not.
-    #[must_use]
     pub fn unmeasured_note(&self) -> Option<String> {
         unmeasured_note(self.ios(), self.ops.iter().map(|op| op.latency.n).sum())
     }
 
-    /// Returns the time of the last I/O, in nanoseconds.
     fn last_ns(&self) -> u64 {
         self.slots.last_ns
     }
 
-    /// Returns true if any I/O has a latency.
     fn has_latency(&self) -> bool {
         self.ops.iter().any(|op| op.latency.n > 0)
     }

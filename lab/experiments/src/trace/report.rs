@@ -13,7 +13,6 @@ use super::timeline::{
 use crate::page::{DataTable, Figure, HeatCells, Page, Panel, Scale, Unit};
 
 /// Builds the page of a trace: its I/Os, and its spans and events over time if it has them.
-#[must_use]
 pub fn report_page(
     recording: Option<(&Spans, &Timeline)>,
     profile: &TraceProfile,

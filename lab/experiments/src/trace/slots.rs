@@ -7,24 +7,19 @@
 
 use crate::page::{Panel, Series, Unit};
 
-/// Largest number of time slots.
 pub(super) const SLOTS_MAX: usize = 120;
 
-/// Counts of one time slot.
 pub(super) trait TimeSlot: Clone {
-    /// Counts of an empty slot.
     const EMPTY: Self;
 
     /// Adds the counts of the next slot.
     fn merge(&mut self, later: &Self);
 }
 
-/// Counts over time.
 #[derive(Debug, Clone)]
 pub(super) struct Slots<T> {
     pub(super) slots: Vec<T>,
     pub(super) slot_ns: u64,
-    /// Latest time so far.
     pub(super) last_ns: u64,
 }
 
@@ -35,7 +30,6 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T: TimeSlot> Slots<T> {
-    /// Returns the slot of a time.
     pub(super) fn at(&mut self, time_ns: u64) -> &mut T {
         self.last_ns = self.last_ns.max(time_ns);
         while time_ns / self.slot_ns >= SLOTS_MAX as u64 {
@@ -70,7 +64,6 @@ impl<T: TimeSlot> Slots<T> {
         slots * self.slot_ns as f64 / self.unit().1
     }
 
-    /// Converts a count of one slot to a rate per second.
     pub(super) fn rate(&self, count: u64) -> f64 {
         count as f64 * 1e9 / self.slot_ns as f64
     }

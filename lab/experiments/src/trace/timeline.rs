@@ -9,33 +9,27 @@ use millrace_trace::{IoKind, IoListener, Sample, Span, Spans, TraceEntry};
 
 use super::slots::{Slots, TimeSlot};
 
-/// Number of bins for a drive's sectors.
 pub(super) const SECTOR_BINS: usize = 48;
 /// Largest number of drives with a plot of their own.
 pub(super) const DRIVES_SHOWN: usize = 8;
-/// Largest number of CPUs with a line of their own.
 pub(super) const CPUS_SHOWN: usize = 8;
 /// Number of latency bins: two for each power of two.
 pub(super) const LATENCY_BINS: usize = 84;
 
-/// Stages with a line in the plots.
 pub(super) const STAGES: [Span; 6] =
     [Span::Q2G, Span::G2I, Span::I2D, Span::M2D, Span::D2C, Span::Q2C];
 
-/// Events of one time slot.
 #[derive(Debug, Clone)]
 pub(super) struct TimelineSlot {
     /// For each stage, the number of I/Os whose stage ended in the slot, and the total time of
     /// these stages.
     pub(super) stages: [(u64, u64); STAGES.len()],
-    /// Completions, by kind.
     pub(super) completed: [u64; IoKind::ALL.len()],
     pub(super) bytes: u64,
     /// I/Os queued, by CPU; the last entry also counts all further CPUs.
     pub(super) cpus: [u64; CPUS_SHOWN],
     /// For each drive, requests issued, and the largest queue depth.
     pub(super) drives: [(u64, u64); DRIVES_SHOWN],
-    /// Q2C latencies.
     pub(super) latency: [u32; LATENCY_BINS],
     /// I/Os by drive and range of sectors.
     pub(super) sectors: [[u32; SECTOR_BINS]; DRIVES_SHOWN],
@@ -154,7 +148,6 @@ fn latency_bin(value_ns: u64) -> usize {
     (2 * log as usize + half as usize).min(LATENCY_BINS - 1)
 }
 
-/// Returns the lower bound of a latency bin, in nanoseconds.
 pub(super) fn latency_start(bin: usize) -> f64 {
     let start = 2_f64.powi((bin / 2) as i32);
     if bin.is_multiple_of(2) { start } else { start * 1.5 }

@@ -33,18 +33,12 @@ pub struct TraceWriter<W: Write> {
 
 impl<W: Write> TraceWriter<W> {
     /// Creates a writer of this format to `out`.
-    ///
-    /// # Errors
-    /// If the format can only be read.
     pub fn new(format: Format, out: W) -> Result<TraceWriter<W>, ReadOnlyFormat> {
         let kind = format.writer().ok_or(ReadOnlyFormat { format })?;
         Ok(TraceWriter { out, format, kind, lost: OmittedFields::default(), ios: 0 })
     }
 
     /// Writes one I/O; `devices` are the device names of its source.
-    ///
-    /// # Errors
-    /// If writing to the output fails.
     pub fn io(&mut self, io: &TraceIo, devices: &[String]) -> io::Result<()> {
         let device = devices.get(io.device as usize).map_or("", String::as_str);
         self.ios += 1;
@@ -53,9 +47,6 @@ impl<W: Write> TraceWriter<W> {
 
     /// Ends the trace; `dropped_events` is the number of events missing in the source. Returns the
     /// number of I/Os written, and notes for the user about data that was lost.
-    ///
-    /// # Errors
-    /// If writing to the output fails.
     pub fn finish(mut self, dropped_events: u64) -> io::Result<(u64, Vec<String>)> {
         self.kind.finish(&mut self.out, dropped_events)?;
         self.out.flush()?;

@@ -2,12 +2,13 @@
 //!
 //! Converts the command line's settings to a plan, runs the plan with `run_vm`, and returns a
 //! report. The modes are those that `paper msst15` compares. The verb `bench` calls this file.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
-use millrace_drives::Spec;
+use millrace_drives::{Spec, Words};
 use millrace_simulator::Model;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Effects, QueueService, VmCosts, VmPlan, VmResult, run_vm_until};
+use super::{QueueService, VmCosts, VmPlan, VmResult, run_vm_until};
 use crate::load::bench::{BenchError, Interrupt};
 use crate::load::workload::Workload;
 use crate::simulation::Length;
@@ -26,39 +27,32 @@ pub enum Mode {
     Miot,
 }
 
-impl Mode {
-    /// All modes, with their names.
-    pub const WORDS: [(Mode, &'static str); 3] =
-        [(Mode::Baseline, "baseline"), (Mode::Mq, "mq"), (Mode::Miot, "miot")];
-
-    /// Returns the name of the mode.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        Mode::WORDS.iter().find(|(mode, _)| *mode == self).map_or("", |(_, word)| word)
-    }
+impl Words for Mode {
+    const WORDS: &'static [(Mode, &'static str)] =
+        &[(Mode::Baseline, "baseline"), (Mode::Mq, "mq"), (Mode::Miot, "miot")];
 }
 
 /// An effect of the host that can be switched off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Effect {
-    /// The host may preempt a vCPU that holds a lock of the guest.
+    /// The host may preempt a vCPU that holds, or waits for, a lock of the guest.
     Preemption,
-    /// Threads may wake on idle CPUs.
+    /// vCPUs, and a single I/O thread, may wake on idle CPUs.
     Roaming,
-    /// CPUs of a core share its execution units.
+    /// CPUs of a core share its execution units; otherwise each CPU is a core.
     Sharing,
     /// Workload-aware batching waits no longer than the time of the system calls that it could
     /// save.
     Bound,
-    /// I/O threads share one map of the guest's memory.
+    /// All I/O threads share one map of the guest's memory, under one mutex.
     Translation,
-    /// QEMU decides about an interrupt after each request.
+    /// QEMU decides about an interrupt after each request, not once for all completions.
     Signals,
 }
 
-impl Effect {
-    /// All effects, with their names.
-    pub const WORDS: [(Effect, &'static str); 6] = [
+impl Words for Effect {
+    const WORDS: &'static [(Effect, &'static str)] = &[
         (Effect::Preemption, "preemption"),
         (Effect::Roaming, "roaming"),
         (Effect::Sharing, "sharing"),
@@ -88,25 +82,11 @@ pub struct VmSetting {
 
 impl VmSetting {
     /// Creates \[MIOT\]'s guest of 8 vCPUs in a mode.
-    #[must_use]
     pub fn new(mode: Mode) -> VmSetting {
         let without = Vec::new();
         VmSetting { mode, vcpus: 8, threads: None, batching_ns: None, polling_ns: 0, without }
     }
 
-    fn effects(&self) -> Effects {
-        let on = |effect| !self.without.contains(&effect);
-        Effects {
-            preemption: on(Effect::Preemption),
-            roaming: on(Effect::Roaming),
-            sharing: on(Effect::Sharing),
-            bound: on(Effect::Bound),
-            translation: on(Effect::Translation),
-            signals: on(Effect::Signals),
-        }
-    }
-
-    /// Returns the queues and I/O threads, if the settings are valid.
     fn served(&self) -> Result<QueueService, BenchError> {
         if !(1..=VCPUS_MAX).contains(&self.vcpus) {
             let vcpus = self.vcpus;
@@ -154,26 +134,19 @@ pub struct VmBench {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmReport {
-    /// Name of the host's model.
     pub machine: String,
-    /// The guest, and its queues and I/O threads.
     #[serde(flatten)]
     pub guest: VmGuest,
-    /// The workload.
     #[serde(flatten)]
     pub work: VmWork,
-    /// I/Os per second.
     pub iops: f64,
-    /// Bytes per second.
     pub bw_bytes: f64,
     /// Mean latency from submission in the guest to reaping, in nanoseconds.
     pub lat_mean_ns: f64,
-    /// Events and waits per I/O.
     #[serde(flatten)]
     pub cost: VmIoCost,
     /// Fraction of the host's CPU time that was not idle, 0 to 1.
     pub busy_share: f64,
-    /// Number of events of the simulation.
     pub sim_events: u64,
 }
 
@@ -181,13 +154,9 @@ pub struct VmReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmGuest {
-    /// Name of the mode.
     pub vm: &'static str,
-    /// Number of vCPUs.
     pub vcpus: u32,
-    /// Number of virtqueues.
     pub queues: u32,
-    /// Number of I/O threads.
     pub threads: u32,
     /// Number of submitting processes, fio's jobs.
     pub numjobs: u32,
@@ -203,18 +172,14 @@ pub struct VmGuest {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmWork {
-    /// Specification of the drive.
     pub drives: String,
-    /// Kind of I/O.
     pub rw: String,
-    /// Percentage of reads, if reads and writes are mixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rwmixread: Option<u8>,
     /// Length of an I/O in bytes.
     pub bs: u32,
     /// I/Os in flight per process.
     pub iodepth: u32,
-    /// Seed of offsets and simulation.
     pub seed: u64,
 }
 
@@ -283,7 +248,7 @@ pub fn run_vm_bench(
         vcpus: setting.vcpus,
         processes: *processes,
         served,
-        effects: setting.effects(),
+        without: setting.without.clone(),
         workload: *workload,
         drive: drive.clone(),
         interrupts: drive.driver == "model",
@@ -293,7 +258,8 @@ pub fn run_vm_bench(
     if interrupt.is_set() && seen.iops == 0.0 {
         return Ok(None);
     }
-    let words = |(effect, word)| setting.without.contains(&effect).then_some(word);
+    let words =
+        |(effect, word): &(Effect, &'static str)| setting.without.contains(effect).then_some(*word);
     Ok(Some(VmReport {
         machine: model.name.clone(),
         guest: VmGuest {
@@ -304,7 +270,7 @@ pub fn run_vm_bench(
             numjobs: *processes,
             batching_ns: served.wait_max_ns,
             polling_ns: served.poll_max_ns,
-            without: Effect::WORDS.into_iter().filter_map(words).collect(),
+            without: Effect::WORDS.iter().filter_map(words).collect(),
         },
         work: VmWork {
             drives: drive.to_string(),

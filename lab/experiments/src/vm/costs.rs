@@ -7,12 +7,10 @@ use millrace_simulator::{Cost, Simulated};
 use serde::Deserialize;
 
 use crate::load::bench::BenchError;
-use crate::simulation::check_origins;
+use crate::simulation::read_costs;
 
-/// Built-in file of costs.
 const KVM_2015: &str = include_str!("../../machines/kvm-2015.toml");
 
-/// Costs of a virtual machine.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VmCosts {
@@ -22,7 +20,6 @@ pub(crate) struct VmCosts {
     pub(crate) device: Device,
 }
 
-/// Costs of exits: leaving the guest and coming back.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Exits {
@@ -34,7 +31,6 @@ pub(crate) struct Exits {
     pub(crate) ipi: Cost,
 }
 
-/// Costs of the guest's kernel.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Guest {
@@ -47,7 +43,6 @@ pub(crate) struct Guest {
     pub(crate) page: Cost,
 }
 
-/// Costs of the device model on the host.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Device {
@@ -63,19 +58,8 @@ pub(crate) struct Device {
 
 impl VmCosts {
     /// Reads the costs of KVM and QEMU as used in \[MIOT\].
-    ///
-    /// # Errors
-    /// If the file is invalid.
     pub(crate) fn kvm_2015() -> Result<VmCosts, BenchError> {
-        let wrong = |text: String| BenchError::Machine { text: format!("kvm-2015: {text}") };
-        let costs: VmCosts = toml::from_str(KVM_2015).map_err(|error| wrong(error.to_string()))?;
-        check_origins(KVM_2015).map_err(wrong)?;
-        for (name, cost) in costs.entries() {
-            if !(0.0..=1e9).contains(&cost.ns) {
-                return Err(wrong(format!("{name}: must be a time of 0 to 1e9 ns")));
-            }
-        }
-        Ok(costs)
+        read_costs(("kvm-2015", KVM_2015), VmCosts::entries)
     }
 
     /// Returns costs with exits and the guest's kernel `factor` times as expensive, to measure
@@ -92,10 +76,9 @@ impl VmCosts {
         dearer
     }
 
-    /// Returns all costs with their descriptions.
-    pub(crate) fn entries(&self) -> [(&'static str, &Cost); 21] {
+    pub(crate) fn entries(&self) -> Vec<(&'static str, &Cost)> {
         let VmCosts { exits, guest, device, .. } = self;
-        [
+        vec![
             ("exit: notification of the device", &exits.kick),
             ("exit: a vCPU has spun for too long", &exits.pause),
             ("exit: interrupt for a running vCPU", &exits.interrupt),
@@ -121,7 +104,6 @@ impl VmCosts {
     }
 }
 
-/// Charges a cost to the running thread, `times` times.
 pub(super) fn charge(cost: &Cost, times: u32) {
     Simulated::charge((cost.ns * f64::from(times)).round() as u64);
 }

@@ -15,15 +15,15 @@ use millrace_block::Op;
 use millrace_machine::Machine;
 use millrace_simulator::Simulated;
 
+use super::Effect;
 use super::costs::charge;
-use super::lock;
 use super::machine::Vm;
 use super::ring::VmRequest;
 use super::vcpu::{IPI, Vcpu};
+use crate::load::threads::lock;
 use crate::load::workload::Offsets;
 use crate::simulation::WindowStep;
 
-/// A process in the guest.
 struct Process {
     offsets: Offsets,
     /// Number of further I/Os that the process may submit.
@@ -33,16 +33,13 @@ struct Process {
     waits_since_ns: Option<u64>,
 }
 
-/// The thread of a vCPU.
 pub(super) struct GuestCpu<'a> {
     vm: &'a Vm,
     me: &'a Vcpu,
     process: Option<Process>,
-    /// Completed requests that are not reaped yet.
     done: VecDeque<VmRequest>,
 }
 
-/// Runs vCPU `number` until no process is left.
 pub(super) fn run(vm: &Vm, number: u32) {
     let workload = &vm.plan.workload;
     let process = (number < vm.plan.processes).then(|| Process {
@@ -56,7 +53,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         waits_since_ns: None,
     });
     let me = &vm.vcpus[number as usize];
-    if vm.plan.effects.roaming {
+    if vm.plan.has(Effect::Roaming) {
         Simulated::roam();
     }
     GuestCpu { vm, me, process, done: VecDeque::new() }.run();
@@ -152,7 +149,6 @@ impl GuestCpu<'_> {
         true
     }
 
-    /// Reports `reaped` completions to the window.
     fn count_reaped(&self, reaped: u32) {
         match self.vm.window.count::<Simulated>(reaped.into()) {
             WindowStep::Nothing => {}
@@ -173,7 +169,6 @@ impl GuestCpu<'_> {
         self.me.bell.sleep_unless(None, woken);
     }
 
-    /// Handles the pending interrupts.
     fn take_interrupts(&mut self) {
         self.vm.cores.enter(Some(self.me));
         if !self.me.is_interrupted() {
@@ -195,7 +190,6 @@ impl GuestCpu<'_> {
         (0..queues).filter(|queue| bits & (1 << queue) != 0).for_each(|queue| self.drain(queue));
     }
 
-    /// Interrupt handler of a queue.
     fn drain(&mut self, queue: u32) {
         let vm = self.vm;
         let told = vm.rings[queue as usize].take_done(|request| {
@@ -216,7 +210,6 @@ impl GuestCpu<'_> {
         self.vm.vcpus[vcpu as usize].interrupt(IPI, &self.vm.cores);
     }
 
-    /// Completes a request of this vCPU.
     fn complete(&mut self, request: VmRequest) {
         debug_assert!(
             matches!(request.op, Op::Read | Op::Write),

@@ -17,17 +17,18 @@ use millrace_exports::vhost::polling::Polling;
 use millrace_machine::{CpuId, Machine, Stage};
 use millrace_simulator::Simulated;
 
+use super::Effect;
 use super::costs::charge;
-use super::lock;
 use super::machine::{ThreadHandle, Vm};
 use super::memory::GuestMemory;
 use super::ring::{Ring, VmRequest};
 
-/// A queue as its I/O thread sees it.
+use crate::load::threads::lock;
+
 struct Queue {
     number: u32,
     ring: Arc<Ring>,
-    /// Number of requests taken off the ring so far. `done` is the number put on the used ring.
+    /// Number of requests taken off the ring so far. `used` is the number put on the used ring.
     taken: u64,
     used: u64,
     published: u64,
@@ -51,7 +52,6 @@ enum NotificationRule {
     AsTheyAre,
 }
 
-/// State of an I/O thread.
 pub(super) struct IoThreadState<'a> {
     vm: &'a Vm,
     handle: &'a ThreadHandle,
@@ -60,7 +60,6 @@ pub(super) struct IoThreadState<'a> {
     channel: Channel<Simulated>,
     pace: BatchPacer,
     polling: Polling,
-    /// Requests in the channel, by user data.
     requests: Vec<(u32, VmRequest)>,
     free: Vec<usize>,
     bios: Vec<Bio>,
@@ -69,11 +68,10 @@ pub(super) struct IoThreadState<'a> {
     since_ns: u64,
 }
 
-/// Runs I/O thread `number` until the processes have ended.
 pub(super) fn run(vm: &Vm, number: u32) {
     let served = vm.plan.served;
     let handle = &vm.handles[number as usize];
-    if vm.plan.effects.roaming && served.threads == 1 {
+    if vm.plan.has(Effect::Roaming) && served.threads == 1 {
         Simulated::roam();
     }
     let queue = |queue: u32| Queue {
@@ -132,7 +130,6 @@ impl IoThreadState<'_> {
         true
     }
 
-    /// Charges a system call, and the cost of the kernel's work in it.
     fn system_call(&self, body: &millrace_simulator::Cost) {
         Simulated::system_call();
         charge(body, 1);
@@ -276,7 +273,7 @@ impl IoThreadState<'_> {
             let queue = queue.expect("the request came from one of these queues");
             queue.ring.push_used(request, queue.used);
             queue.used += 1;
-            if self.vm.plan.effects.signals && queue.shows_done() {
+            if self.vm.plan.has(Effect::Signals) && queue.shows_done() {
                 self.signal(number);
             }
         }
@@ -289,7 +286,6 @@ impl IoThreadState<'_> {
         true
     }
 
-    /// Interrupts the vCPU of a queue.
     fn signal(&self, queue: u32) {
         self.vm.count(|counts| counts.signals += 1);
         self.system_call(&self.vm.costs.device.signal);

@@ -13,12 +13,12 @@ use super::memory::GuestMemory;
 use super::ring::Ring;
 use super::spinlock::PauseLoop;
 use super::vcpu::{Cores, Vcpu};
-use super::{Counts, VmCosts, VmPlan, lock};
+use super::{Counts, Effect, VmCosts, VmPlan};
 use crate::filter::FilteredDriver;
 use crate::load::bench::{BenchError, Interrupt};
+use crate::load::threads::lock;
 use crate::simulation::{PollerDriver, Window};
 
-/// Event counts at present and at the start of the measured window.
 #[derive(Debug, Default)]
 pub(super) struct Windowed {
     now: Counts,
@@ -36,7 +36,6 @@ impl Windowed {
     }
 }
 
-/// State shared by the threads of a virtual machine.
 pub(super) struct Vm {
     pub(super) plan: VmPlan,
     pub(super) costs: VmCosts,
@@ -45,7 +44,6 @@ pub(super) struct Vm {
     /// Fixed cost of a submission in nanoseconds: the system calls of the submission and of reaping
     /// its completions.
     pub(super) turn_ns: u64,
-    /// Size of the drive.
     pub(super) bytes: u64,
     pub(super) volume: Arc<Volume<Simulated>>,
     pub(super) vcpus: Vec<Vcpu>,
@@ -74,13 +72,13 @@ impl Vm {
         let volume = Volume::new("vm", Layout::Linear, disks)?;
         let served = plan.served;
         let place = |number| cpu_of(model, number);
-        let pause = plan.effects.preemption.then(|| PauseLoop {
+        let pause = plan.has(Effect::Preemption).then(|| PauseLoop {
             window: costs.exits.pause_window.clone(),
             exit: costs.exits.pause.clone(),
         });
         Ok(Vm {
             costs: costs.clone(),
-            turn_ns: match plan.effects.bound {
+            turn_ns: match plan.has(Effect::Bound) {
                 true => turn_ns(model, costs),
                 false => served.wait_max_ns,
             },
@@ -93,7 +91,7 @@ impl Vm {
                 .map(|thread| ThreadHandle::new(served.thread_cpu(thread, model)))
                 .collect(),
             cores: Cores::new(model),
-            memory: (0..if plan.effects.translation { 1 } else { served.threads })
+            memory: (0..if plan.has(Effect::Translation) { 1 } else { served.threads })
                 .map(|_| GuestMemory::new())
                 .collect(),
             window: Window::new(plan.length, plan.processes, plan.workload.iodepth)
@@ -108,14 +106,12 @@ impl Vm {
         count(&mut lock(&self.counts).now);
     }
 
-    /// Notifies the I/O thread of a queue.
     pub(super) fn kick(&self, queue: u32) {
         let handle = &self.handles[(queue % self.plan.served.threads) as usize];
         *lock(&handle.kicked) |= 1 << queue;
         handle.bell.ring();
     }
 
-    /// Returns true if every process has ended.
     pub(super) fn is_over(&self) -> bool {
         *lock(&self.processes) == 0
     }
@@ -145,7 +141,6 @@ fn turn_ns(model: &Model, costs: &VmCosts) -> u64 {
     (bodies_ns + 4.0 * model.threads.system_call.ns).round() as u64
 }
 
-/// Handle through which other threads reach an I/O thread.
 pub(super) struct ThreadHandle {
     pub(super) cpu: u32,
     pub(super) bell: Arc<Doorbell<Simulated>>,

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use millrace_machine::{Machine, Order, Parker, Word};
 use millrace_simulator::Simulated;
 
-use super::lock;
+use crate::load::threads::lock;
 
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
@@ -26,11 +26,9 @@ const LOOKUPS: u32 = 6;
 /// Look-ups for each further page: an entry of the indirect table and a buffer.
 const PAGE_LOOKUPS: u32 = 2;
 
-/// A glibc mutex with its waiters.
 struct Futex {
     word: SimWord,
     waiting: Mutex<VecDeque<(u64, SimParker)>>,
-    /// Number given to the last waiter.
     last: Mutex<u64>,
 }
 
@@ -79,10 +77,8 @@ impl Futex {
     }
 }
 
-/// The map of the guest's memory.
 pub(super) struct GuestMemory {
     mutex: Futex,
-    /// References to the map.
     references: SimWord,
 }
 

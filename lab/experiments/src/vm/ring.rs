@@ -14,18 +14,17 @@ use millrace_block::Op;
 use millrace_machine::{Line, Machine, Order, Word};
 use millrace_simulator::Simulated;
 
-use super::lock;
 use super::spinlock::{GuestLock, LockSeen, PauseLoop};
+
+use crate::load::threads::lock;
 
 /// Number of slots of a ring, as in QEMU's virtio-blk of 2014.
 const SLOTS: u32 = 128;
-/// Entries of the used ring per cache line.
 const USED_PER_LINE: u32 = 8;
 
 type SimLine = <Simulated as Machine>::Line<[u8; 64]>;
 type SimWord = <Simulated as Machine>::Word;
 
-/// One I/O of the guest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VmRequest {
     /// Descriptor slot that the request occupies until the driver has taken the request back.
@@ -36,7 +35,6 @@ pub(super) struct VmRequest {
     pub(super) start_ns: u64,
 }
 
-/// State of the driver's side, under its lock.
 #[derive(Debug)]
 pub(super) struct DriverSide {
     free: Vec<u32>,
@@ -46,7 +44,6 @@ pub(super) struct DriverSide {
     waiting: VecDeque<u32>,
 }
 
-/// A virtqueue.
 pub(super) struct Ring {
     driver: GuestLock<DriverSide>,
     avail_idx: SimWord,
@@ -85,7 +82,6 @@ impl Ring {
         }
     }
 
-    /// Returns the statistics of the driver's lock.
     pub(super) fn lock_seen(&self) -> LockSeen {
         self.driver.seen()
     }

@@ -4,25 +4,22 @@
 //! Experiments call `run_vm`. The simulation ends when every process has ended; the last process
 //! wakes all sleeping threads so that these end, too.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use millrace_machine::{CpuId, Machine, Thread};
-use millrace_simulator::{Model, Report, Simulated, Simulation};
+use millrace_simulator::{Model, Report, Simulated};
 
 use super::machine::Vm;
-use super::{Counts, LockSeen, VmCosts, VmPlan, guest, iothread, lock};
+use super::{Counts, Effect, LockSeen, VmCosts, VmPlan, guest, iothread};
 use crate::load::bench::{BenchError, Interrupt};
+use crate::load::threads::{lock, simulate};
 
-/// Virtual time after which a row fails.
 const LIMIT_NS: u64 = 100_000_000_000;
 
-/// Results of a row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct VmResult {
     pub(crate) iops: f64,
-    /// Mean latency from submission in the guest to reaping, in nanoseconds.
     pub(crate) latency_ns: f64,
-    /// Event counts within the measured window.
     pub(crate) counts: Counts,
     /// The host's context switches per I/O, warm-up included. `lock_wait_ns` is the wait for the
     /// queues' locks per I/O, warm-up included, too.
@@ -30,15 +27,11 @@ pub(crate) struct VmResult {
     pub(crate) lock_wait_ns: f64,
     /// Statistics of the queues' locks, warm-up included; zero if holders are not preempted.
     pub(crate) locks: LockSeen,
-    /// Fraction of the CPUs' time that was not idle.
     pub(crate) busy: f64,
     pub(crate) events: u64,
 }
 
 /// Runs a row; equal models, costs and plans give equal numbers to the bit.
-///
-/// # Errors
-/// If the plan does not fit, or the simulation fails.
 pub(crate) fn run_vm(
     model: &Model,
     costs: &VmCosts,
@@ -47,36 +40,21 @@ pub(crate) fn run_vm(
     run_vm_until(model, costs, (plan, &Interrupt::default()))
 }
 
-/// Like [`run_vm`], but an interrupt ends the row early.
-///
-/// # Errors
-/// As [`run_vm`].
 pub(crate) fn run_vm_until(
     model: &Model,
     costs: &VmCosts,
     (plan, interrupt): (&VmPlan, &Interrupt),
 ) -> Result<VmResult, BenchError> {
-    let wrong = |text: String| BenchError::Machine { text };
-    let (seed, slot) = (plan.workload.seed, Arc::new(Mutex::new(None)));
     let model = &with_effects(model, plan);
-    let simulation = Simulation::new(model, seed).map_err(|error| wrong(error.to_string()))?;
-    let result = Arc::clone(&slot);
     let inner = (model.clone(), costs.clone(), plan.clone(), interrupt.clone());
-    let main = move || {
-        let ran = Vm::new(&inner.0, &inner.1, (&inner.2, &inner.3)).map(run_threads);
-        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(ran);
-    };
-    let report = simulation.time_limit_ns(LIMIT_NS).run(main);
-    let report = report.map_err(|error| wrong(error.to_string()))?;
-    let ran = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let vm = ran.ok_or(BenchError::Panicked)??;
+    let main = move || Vm::new(&inner.0, &inner.1, (&inner.2, &inner.3)).map(run_threads);
+    let (vm, report) = simulate((model, plan.workload.seed), (0, LIMIT_NS), main)?;
     Ok(seen(&vm, &report))
 }
 
-/// Returns the machine's model without the effects that the plan switches off.
 fn with_effects(model: &Model, plan: &VmPlan) -> Model {
     let mut model = model.clone();
-    if !plan.effects.sharing {
+    if !plan.has(Effect::Sharing) {
         share_nothing(&mut model);
     }
     model
@@ -89,7 +67,6 @@ pub(crate) fn share_nothing(model: &mut Model) {
     }
 }
 
-/// Starts all threads of a virtual machine and waits for their end.
 fn run_threads(vm: Vm) -> Arc<Vm> {
     let vm = Arc::new(vm);
     let mut threads = Vec::new();
@@ -134,7 +111,7 @@ fn seen(vm: &Vm, report: &Report) -> VmResult {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Effects, QueueService};
+    use super::super::QueueService;
     use super::*;
     use crate::load::workload::{Rw, Workload};
     use crate::simulation::{Length, machine};
@@ -149,7 +126,7 @@ mod tests {
             vcpus: 8,
             processes,
             served,
-            effects: Effects::ALL,
+            without: Vec::new(),
             workload: Workload {
                 rw: Rw::RandRead,
                 bs_bytes: 4096,

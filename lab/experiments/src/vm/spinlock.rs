@@ -17,18 +17,17 @@ use millrace_machine::{Lock, Machine, Meter, Order, Word};
 use millrace_simulator::{Cost, SimGuard, Simulated};
 
 use super::costs::charge;
-use super::lock;
+
+use crate::load::threads::lock;
 
 type SimLock<T> = <Simulated as Machine>::Lock<T>;
 type SimWord = <Simulated as Machine>::Word;
 
-/// Adds one to the next ticket.
 const TICKET: u64 = 1 << 32;
 /// Wait for the lock, in nanoseconds, after which its holder must have been preempted, because work
 /// under the lock takes only microseconds.
 const LOST_NS: u64 = 100_000;
 
-/// Statistics of a lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LockSeen {
     /// Time that vCPUs waited for the lock, with or without a CPU, in nanoseconds.
@@ -41,7 +40,6 @@ pub(crate) struct LockSeen {
 }
 
 impl LockSeen {
-    /// Returns the sum of two statistics.
     pub(crate) fn plus(self, other: LockSeen) -> LockSeen {
         LockSeen {
             wait_ns: self.wait_ns + other.wait_ns,
@@ -58,7 +56,6 @@ pub(super) struct PauseLoop {
     pub(super) exit: Cost,
 }
 
-/// A lock of the guest.
 pub(super) enum GuestLock<T: Send> {
     /// The host may preempt the holder.
     Preempted(TicketLock<T>),
@@ -66,11 +63,9 @@ pub(super) enum GuestLock<T: Send> {
     Left(SimLock<T>),
 }
 
-/// A ticket lock built from words.
 pub(super) struct TicketLock<T> {
     word: SimWord,
     value: Mutex<T>,
-    /// Time of the last release.
     released_ns: Mutex<u64>,
     pause: PauseLoop,
     seen: Mutex<LockSeen>,
@@ -91,7 +86,6 @@ impl<T: Send> GuestLock<T> {
         }
     }
 
-    /// Waits for the lock and takes it.
     pub(super) fn lock(&self) -> GuestGuard<'_, T> {
         match self {
             GuestLock::Left(inner) => GuestGuard::Left(inner.lock()),
@@ -159,7 +153,6 @@ impl<T: Send> TicketLock<T> {
     }
 }
 
-/// Keeps a [`GuestLock`] locked until dropped.
 pub(super) enum GuestGuard<'a, T: Send> {
     Left(SimGuard<'a, T>),
     Preempted {

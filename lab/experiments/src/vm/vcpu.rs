@@ -12,8 +12,9 @@ use std::sync::Mutex;
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 use millrace_simulator::{Model, Simulated};
 
-use super::lock;
 use super::ring::VmRequest;
+
+use crate::load::threads::lock;
 
 /// Interrupt bit of IPIs; lower bits are queues.
 pub(super) const IPI: u64 = 1 << 63;
@@ -49,7 +50,6 @@ impl Cores {
     }
 }
 
-/// A vCPU.
 pub(super) struct Vcpu {
     pub(super) number: u32,
     /// CPU on which the vCPU's thread ran last, as the thread last reported. Bookkeeping of the
@@ -79,12 +79,10 @@ impl Vcpu {
         }
     }
 
-    /// Returns the CPU on which the thread ran last.
     pub(super) fn cpu(&self) -> u32 {
         *lock(&self.cpu)
     }
 
-    /// Marks an interrupt and notifies the vCPU.
     pub(super) fn interrupt(&self, bit: u64, cores: &Cores) {
         // Relaxed: the doorbell's fence orders it before the check of the doorbell.
         if self.pending.fetch_or(bit, Order::Relaxed) & bit != 0 {
@@ -98,7 +96,6 @@ impl Vcpu {
         }
     }
 
-    /// Returns true if an interrupt is pending.
     pub(super) fn is_interrupted(&self) -> bool {
         // Acquire: makes visible what the sender did before it marked the interrupt.
         self.pending.load(Order::Acquire) != 0
@@ -118,7 +115,6 @@ impl Vcpu {
         self.remote_head.swap(1, Order::AcqRel) == 0
     }
 
-    /// Takes the requests that were handed over.
     pub(super) fn take_remote(&self) -> Vec<VmRequest> {
         // AcqRel: pairs with the swap in `hand_over`.
         self.remote_head.swap(0, Order::AcqRel);

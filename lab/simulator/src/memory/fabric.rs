@@ -26,7 +26,6 @@ const NONE: u16 = u16::MAX;
 /// Index of the only link with `Wiring::Bus`.
 const BUS: u16 = 0;
 
-/// The connection from one socket to another.
 #[derive(Debug, Clone, Copy)]
 struct SocketPath {
     prices: TransferPrices,
@@ -34,7 +33,6 @@ struct SocketPath {
     links: [u16; 2],
 }
 
-/// State of a link in one direction.
 #[derive(Debug, Clone, Copy, Default)]
 struct LinkState {
     line_ps: u64,
@@ -85,7 +83,6 @@ impl Fabric {
         Fabric { cpus_per_socket, sockets, boards, paths, links }
     }
 
-    /// Returns the socket of a CPU.
     #[inline]
     pub(crate) fn socket_of(&self, cpu: usize) -> usize {
         cpu / self.cpus_per_socket
@@ -133,7 +130,6 @@ impl Fabric {
         prices.of(wanted) * lines + wait_ps
     }
 
-    /// Returns the traffic of each link that carried anything.
     pub(crate) fn link_use(&self) -> Vec<LinkUse> {
         let of_sockets = self.sockets * self.sockets;
         let row = |(index, link): (usize, &LinkState)| {

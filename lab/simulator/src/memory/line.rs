@@ -19,7 +19,6 @@ const NOBODY: u32 = u32::MAX;
 /// Bit of `holder` that is set if no other CPU holds the line.
 const EXCLUSIVE: u32 = 1 << 31;
 
-/// Kind of the instruction that writes a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteKind {
     /// An ordinary store.
@@ -107,7 +106,6 @@ impl LineState {
         self.busy_until_ps.load(Relaxed)
     }
 
-    /// Returns the CPU that fetched the line last, if any.
     pub(crate) fn last_holder(&self) -> Option<usize> {
         let holder = self.holder.load(Relaxed);
         (holder != NOBODY).then_some((holder & !EXCLUSIVE) as usize)
@@ -146,7 +144,6 @@ impl LineState {
     }
 }
 
-/// An access of a CPU to one or more lines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LineAccess {
     pub(crate) cpu: usize,
@@ -155,7 +152,6 @@ pub(crate) struct LineAccess {
     pub(crate) lines: u64,
 }
 
-/// The caches of all CPUs, and the interconnect.
 #[derive(Debug)]
 pub(crate) struct Caches {
     pub(crate) fabric: Fabric,

@@ -55,7 +55,6 @@ pub(crate) struct FairPrices {
     pub(crate) credit: u64,
 }
 
-/// Purpose of a cache line transfer, which decides its price.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TransferKind {
     /// Load of a line that one CPU holds exclusively.
@@ -83,7 +82,6 @@ impl TransferPrices {
         TransferPrices([load, shared, store, atomic].map(ps))
     }
 
-    /// Returns the price of a transfer for this purpose.
     #[inline]
     pub(crate) fn of(&self, wanted: TransferKind) -> u64 {
         self.0[wanted as usize]

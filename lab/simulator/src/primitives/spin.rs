@@ -62,7 +62,6 @@ fn spin_outside(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Next step after the condition was evaluated as false.
 enum SpinStep {
     TimedOut,
     Again,

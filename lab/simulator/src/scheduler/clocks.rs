@@ -12,7 +12,6 @@ use crate::scheduler::tournament::Tournament;
 /// Position of the earliest deadline in `tree`. The CPUs follow it.
 const TIMERS: usize = 0;
 
-/// Next event of the simulation.
 pub(crate) enum ClockEvent {
     /// The deadline of this thread has come.
     Deadline(u32),
@@ -54,7 +53,6 @@ impl Clocks {
         self.tree.least()
     }
 
-    /// Returns the earliest time and its event.
     pub(crate) fn first(&self) -> Option<(u64, ClockEvent)> {
         let (time_ps, position) = self.tree.first()?;
         if position != TIMERS {
@@ -67,7 +65,6 @@ impl Clocks {
         Some((time_ps, ClockEvent::Deadline(thread as u32)))
     }
 
-    /// Sets the clock of the CPU at a position of the tree.
     #[inline]
     pub(crate) fn set_cpu(&mut self, position: usize, time_ps: u64) {
         self.tree.set(position, time_ps);
@@ -80,7 +77,6 @@ impl Clocks {
         self.tree.set(TIMERS, first_ps);
     }
 
-    /// Makes room for the deadlines of this many threads.
     pub(crate) fn grow(&mut self, threads: usize) {
         self.timers.grow(threads);
     }

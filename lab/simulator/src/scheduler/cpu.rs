@@ -8,7 +8,6 @@ use crate::model::time::{BEGIN_PS, PS_PER_NS};
 use crate::report::CpuTimes;
 use crate::scheduler::pool::NO_THREAD;
 
-/// A simulated CPU.
 #[derive(Debug)]
 pub(crate) struct CpuState {
     /// Clock of the CPU in picoseconds. It is out of date while the CPU is the running one.
@@ -51,7 +50,6 @@ impl CpuState {
         }
     }
 
-    /// Returns the CPU's time statistics for a simulation that ended at `end_ps`.
     pub(crate) fn times(&self, end_ps: u64) -> CpuTimes {
         let rest_ps = if self.current == NO_THREAD { end_ps - self.clock_ps } else { 0 };
         let idle_ps = self.idle_ps + rest_ps;
@@ -64,7 +62,6 @@ impl CpuState {
     }
 }
 
-/// State of fair scheduling on a CPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FairCpu {
     /// Time since which the current thread's run time is not counted yet.

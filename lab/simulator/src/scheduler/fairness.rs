@@ -10,7 +10,6 @@ use crate::model::prices::FairPrices;
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
-    /// Adds the run time of the thread that is about to leave a CPU.
     pub(crate) fn count_run_time(&mut self, cpu: usize) {
         let state = &mut self.cpus[cpu];
         let ran_ps = state.clock_ps.saturating_sub(state.fair.since_ps);
@@ -20,7 +19,6 @@ impl Scheduler {
         }
     }
 
-    /// Takes the next thread from a CPU's run queue.
     pub(crate) fn take_next(&mut self, cpu: usize) -> Option<u32> {
         if self.prices.fairness.is_none() {
             return self.cpus[cpu].queue.pop_front();

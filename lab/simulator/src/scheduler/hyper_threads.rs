@@ -16,7 +16,6 @@ use crate::model::Model;
 use crate::scheduler::Scheduler;
 use crate::scheduler::pool::{NO_THREAD, ThreadPhase};
 
-/// Parameters of hyper-threading.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Siblings {
     per_core: usize,

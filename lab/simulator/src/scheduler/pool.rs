@@ -14,10 +14,8 @@ use corosensei::Yielder;
 /// Thread number that stands for no thread.
 pub(crate) const NO_THREAD: u32 = u32::MAX;
 
-/// Body of a simulated thread.
 pub(crate) type ThreadBody = Box<dyn FnOnce() + Send>;
 
-/// Scheduling state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThreadPhase {
     /// The thread occupies its CPU.
@@ -36,14 +34,12 @@ pub(crate) enum ThreadPhase {
     Stalled,
 }
 
-/// A simulated thread.
 pub(crate) struct ThreadState {
     pub(crate) name: String,
     pub(crate) cpu: usize,
     pub(crate) state: ThreadPhase,
     /// Time at which the thread began to spin.
     pub(crate) since_ps: u64,
-    /// Body of the thread until it starts.
     pub(crate) body: Option<ThreadBody>,
     pub(crate) yielder: *const Yielder<(), ()>,
     pub(crate) ended: Arc<EndFlag>,
@@ -60,7 +56,6 @@ pub(crate) struct ThreadState {
     pub(crate) spin: SpinState,
 }
 
-/// State of a thread's `spin_until`.
 #[derive(Debug, Default)]
 pub(crate) struct SpinState {
     /// True while the thread evaluates its condition.
@@ -96,7 +91,6 @@ impl ThreadTable {
 pub(crate) struct EndFlag(AtomicBool);
 
 impl EndFlag {
-    /// Marks the thread as ended.
     pub(crate) fn set(&self) {
         self.0.store(true, Relaxed);
     }
@@ -106,7 +100,6 @@ impl EndFlag {
     }
 }
 
-/// All threads of a simulation, by number.
 pub(crate) struct ThreadTable {
     pub(crate) threads: Vec<Option<ThreadState>>,
     /// Number of threads that have not ended.

@@ -30,7 +30,6 @@ pub(crate) fn key(time_ps: u64, position: usize) -> u64 {
 }
 
 impl Tournament {
-    /// Creates a tournament of `positions` positions, all without a time.
     pub(crate) fn new(positions: usize) -> Self {
         let leaves = positions.next_power_of_two().max(2);
         Tournament { nodes: vec![NEVER; 2 * leaves], leaves }
@@ -57,14 +56,12 @@ impl Tournament {
         self.nodes[1]
     }
 
-    /// Returns the earliest time and its position.
     #[inline]
     pub(crate) fn first(&self) -> Option<(u64, usize)> {
         let least = self.nodes[1];
         (least != NEVER).then_some((least >> POSITION_BITS, least as usize & (POSITIONS_MAX - 1)))
     }
 
-    /// Makes room for `positions` positions, keeping the times.
     pub(crate) fn grow(&mut self, positions: usize) {
         if positions <= self.leaves {
             return;

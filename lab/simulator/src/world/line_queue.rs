@@ -25,14 +25,12 @@ pub(crate) enum AccessKind {
     Write,
 }
 
-/// A thread that waits for its turn at a line.
 #[derive(Debug, Clone, Copy)]
 struct LineWaiter {
     thread: u32,
     socket: usize,
 }
 
-/// Queue of the threads that wait for a line.
 #[derive(Debug, Default)]
 pub(crate) struct LineQueue {
     waiters: VecDeque<LineWaiter>,
@@ -74,7 +72,6 @@ impl LineQueue {
     }
 }
 
-/// Result of a check for the line's turn.
 enum LineTurn {
     /// The thread continues with its access.
     Mine,
@@ -132,7 +129,6 @@ fn wait_for_line(cell: &RefCell<World>, line: &LineState) {
 }
 
 impl World {
-    /// Returns true if the running CPU's access has to wait for other CPUs.
     #[inline]
     fn must_wait(&self, line: &LineState, use_: AccessKind) -> bool {
         let queue = line.queue.load(Relaxed);

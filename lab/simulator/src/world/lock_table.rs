@@ -14,7 +14,6 @@ use millrace_machine::{CallSite, LockCounts, LockRow, Site, lock_table};
 /// Number of CPUs that spin on a lock, by socket.
 pub(crate) type SpinnersBySocket = [u16; SOCKETS_MAX as usize];
 
-/// A lock in use by a simulation.
 #[derive(Debug)]
 struct LockState {
     name: &'static str,
@@ -29,19 +28,16 @@ struct LockState {
     rows: Vec<(usize, u32)>,
 }
 
-/// A thread's request for a lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LockRequest {
     pub(crate) thread: u32,
     pub(crate) cpu: usize,
     pub(crate) socket: usize,
-    /// Time at which the thread requested the lock.
     pub(crate) since_ps: u64,
     /// Row in the statistics for the call site of the request.
     pub(crate) row: u32,
 }
 
-/// All locks in use by a simulation, and their statistics.
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
     locks: Vec<LockState>,
@@ -111,7 +107,6 @@ impl LockTable {
         *row
     }
 
-    /// Removes a lock that is being dropped.
     pub(crate) fn remove(&mut self, lock: u32) {
         self.free.push(lock);
     }

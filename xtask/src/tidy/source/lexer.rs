@@ -8,11 +8,8 @@ use proc_macro2::{Span, TokenStream, TokenTree};
 /// The three views of a text, all with the text's lines and byte columns.
 #[derive(Debug, Default)]
 pub struct SourceViews {
-    /// Code without comments and without literals of strings and characters.
     pub code: String,
-    /// Comments, with their slashes.
     pub comments: String,
-    /// String literals, with their quotes.
     pub strings: String,
 }
 
@@ -24,7 +21,6 @@ enum TokenClass {
     Char,
 }
 
-/// Splits a text, which consists of these tokens, into its views.
 pub fn split(text: &str, tokens: TokenStream) -> SourceViews {
     let mut classes = vec![TokenClass::Code; text.len()];
     each_literal(tokens, &mut |span| {

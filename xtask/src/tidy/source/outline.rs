@@ -1,7 +1,6 @@
-//! Outline of a file from its syntax tree: functions and structs, and the lines of tests.
+//! Outline of a file from its syntax tree: items and their sizes, imports, and the lines of tests.
 //!
 //! Test code is any item under `#[cfg(test)]` or `#[test]`. Items inside macros are not seen.
-//! Called by `Source::parse`; walks the tree of `syn`.
 
 use proc_macro2::Span;
 use syn::punctuated::Punctuated;
@@ -10,50 +9,22 @@ use syn::visit::{self, Visit};
 
 use crate::syntax::{is_test, leaves};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ItemKind {
-    /// A function or method; its size is the number of lines between its braces.
-    Function,
-    /// A struct; its size is its number of fields.
-    Struct,
-}
-
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Item {
-    pub kind: ItemKind,
     pub name: String,
-    /// Line of the name, from 1.
     pub line: usize,
-    /// Number of lines of a function, or of fields of a struct.
-    pub size: usize,
-    /// True for an `unsafe fn` that is not demanded by a trait.
-    pub is_unsafe: bool,
-    pub docs: String,
-    /// Number of arguments of the function; zero where a trait demands them.
-    pub takes: ArgumentCounts,
-}
-
-/// Arguments of a function besides `self`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ArgumentCounts {
-    pub arguments: usize,
-    pub bools: usize,
-}
-
-/// A name that the file defines: a function, type, trait, constant or variant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Definition {
-    pub name: String,
     /// Type of the method, if it is one of an `impl` without a trait.
     pub method_of: Option<String>,
-    /// Line of the name, from 1.
-    pub line: usize,
+    pub lines: usize,
+    pub fields: usize,
+    /// Arguments of a function besides `self`; none where a trait demands them.
+    pub arguments: usize,
+    pub bools: usize,
 }
 
 #[derive(Debug, Default)]
 pub struct Outline {
     pub items: Vec<Item>,
-    pub definitions: Vec<Definition>,
     /// Paths that begin with `crate` or `super`, and their lines.
     pub imports: Vec<(usize, Vec<String>)>,
     /// First and last lines of test items, from 1.
@@ -64,7 +35,6 @@ pub struct Outline {
     impl_of: Option<String>,
 }
 
-/// Builds the outline of a syntax tree.
 pub fn of(file: &syn::File) -> Outline {
     let mut outline = Outline { all_test: is_test(&file.attrs), ..Outline::default() };
     outline.visit_file(file);
@@ -84,47 +54,60 @@ impl Outline {
         }
     }
 
-    fn function(&mut self, attrs: &[syn::Attribute], sig: &syn::Signature, body: Option<Span>) {
+    fn function(&mut self, sig: &syn::Signature, body: Option<Span>) {
         // The lines with the function's braces do not count.
-        let size = body.map_or(0, |span| (span.end().line - span.start().line).saturating_sub(1));
-        self.items.push(Item {
-            kind: ItemKind::Function,
-            name: sig.ident.to_string(),
-            line: sig.ident.span().start().line,
-            size,
-            is_unsafe: is_unsafe(sig) && !self.in_trait_impl,
-            docs: docs(attrs),
-            takes: if self.in_trait_impl { ArgumentCounts::default() } else { takes(sig) },
-        });
+        let lines = body.map_or(0, |span| (span.end().line - span.start().line).saturating_sub(1));
         let method_of = self.impl_of.clone();
-        self.definitions.push(Definition { method_of, ..definition(&sig.ident) });
+        let mut item = Item { lines, method_of, ..item(&sig.ident) };
+        for input in sig.inputs.iter().filter(|_| !self.in_trait_impl) {
+            let syn::FnArg::Typed(typed) = input else { continue };
+            item.arguments += 1;
+            let is_bool = matches!(&*typed.ty, syn::Type::Path(p) if p.path.is_ident("bool"));
+            item.bools += usize::from(is_bool);
+        }
+        self.items.push(item);
     }
 }
 
-/// Defines a visitor that only records if an item is test code, and its name.
-macro_rules! mark_only {
-    ($($method:ident: $kind:ident $($named:ident)?),* $(,)?) => {
-        $(fn $method(&mut self, item: &'ast syn::$kind) {
-            self.mark(&item.attrs, item.span());
-            $(self.definitions.push(definition(&item.$named));)?
-            visit::$method(self, item);
+/// Defines visitors that record if an item is test code, and then the item itself.
+macro_rules! visit_items {
+    ($($method:ident: $kind:ident $($record:expr)?;)*) => {
+        $(fn $method(&mut self, node: &'ast syn::$kind) {
+            self.mark(&node.attrs, node.span());
+            $(
+                let record: fn(&mut Self, &syn::$kind) = $record;
+                record(self, node);
+            )?
+            visit::$method(self, node);
         })*
     };
 }
 
 impl<'ast> Visit<'ast> for Outline {
-    mark_only! {
-        visit_item_mod: ItemMod,
-        visit_item_use: ItemUse,
-        visit_item_extern_crate: ItemExternCrate,
-        visit_item_const: ItemConst ident,
-        visit_item_static: ItemStatic ident,
-        visit_item_enum: ItemEnum ident,
-        visit_item_trait: ItemTrait ident,
-        visit_item_type: ItemType ident,
-        visit_item_macro: ItemMacro,
-        visit_local: Local,
-        visit_field: Field,
+    visit_items! {
+        visit_item_mod: ItemMod;
+        visit_item_use: ItemUse;
+        visit_item_extern_crate: ItemExternCrate;
+        visit_item_macro: ItemMacro;
+        visit_local: Local;
+        visit_field: Field;
+        visit_item_const: ItemConst |outline, node| outline.items.push(item(&node.ident));
+        visit_item_static: ItemStatic |outline, node| outline.items.push(item(&node.ident));
+        visit_item_enum: ItemEnum |outline, node| outline.items.push(item(&node.ident));
+        visit_item_trait: ItemTrait |outline, node| outline.items.push(item(&node.ident));
+        visit_item_type: ItemType |outline, node| outline.items.push(item(&node.ident));
+        visit_item_struct: ItemStruct |outline, node| {
+            outline.items.push(Item { fields: node.fields.len(), ..item(&node.ident) });
+        };
+        visit_item_fn: ItemFn |outline, node| {
+            outline.function(&node.sig, Some(node.block.span()));
+        };
+        visit_impl_item_fn: ImplItemFn |outline, node| {
+            outline.function(&node.sig, Some(node.block.span()));
+        };
+        visit_trait_item_fn: TraitItemFn |outline, node| {
+            outline.function(&node.sig, node.default.as_ref().map(Spanned::span));
+        };
     }
 
     fn visit_item(&mut self, item: &'ast syn::Item) {
@@ -160,44 +143,10 @@ impl<'ast> Visit<'ast> for Outline {
         visit::visit_item_impl(self, item);
         (self.in_trait_impl, self.impl_of) = (outer, outer_of);
     }
-
-    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        self.mark(&item.attrs, item.span());
-        self.items.push(Item {
-            kind: ItemKind::Struct,
-            name: item.ident.to_string(),
-            line: item.ident.span().start().line,
-            size: item.fields.len(),
-            is_unsafe: false,
-            docs: docs(&item.attrs),
-            takes: ArgumentCounts::default(),
-        });
-        self.definitions.push(definition(&item.ident));
-        visit::visit_item_struct(self, item);
-    }
-
-    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        self.mark(&item.attrs, item.span());
-        self.function(&item.attrs, &item.sig, Some(item.block.span()));
-        visit::visit_item_fn(self, item);
-    }
-
-    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
-        self.mark(&item.attrs, item.span());
-        self.function(&item.attrs, &item.sig, Some(item.block.span()));
-        visit::visit_impl_item_fn(self, item);
-    }
-
-    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
-        self.mark(&item.attrs, item.span());
-        let body = item.default.as_ref().map(Spanned::span);
-        self.function(&item.attrs, &item.sig, body);
-        visit::visit_trait_item_fn(self, item);
-    }
 }
 
-fn definition(ident: &syn::Ident) -> Definition {
-    Definition { name: ident.to_string(), method_of: None, line: ident.span().start().line }
+fn item(ident: &syn::Ident) -> Item {
+    Item { name: ident.to_string(), line: ident.span().start().line, ..Item::default() }
 }
 
 fn type_name(of: &syn::Type) -> Option<String> {
@@ -205,33 +154,6 @@ fn type_name(of: &syn::Type) -> Option<String> {
         syn::Type::Path(path) => Some(path.path.segments.last()?.ident.to_string()),
         _ => None,
     }
-}
-
-fn takes(sig: &syn::Signature) -> ArgumentCounts {
-    let typed = sig.inputs.iter().filter_map(|input| match input {
-        syn::FnArg::Typed(typed) => Some(&*typed.ty),
-        syn::FnArg::Receiver(_) => None,
-    });
-    let is_bool = |of: &&syn::Type| matches!(of, syn::Type::Path(p) if p.path.is_ident("bool"));
-    ArgumentCounts { arguments: typed.clone().count(), bools: typed.filter(is_bool).count() }
-}
-
-fn docs(attrs: &[syn::Attribute]) -> String {
-    let mut text = String::new();
-    for attr in attrs {
-        if let syn::Meta::NameValue(pair) = &attr.meta
-            && pair.path.is_ident("doc")
-            && let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) = &pair.value
-        {
-            text.push_str(&line.value());
-            text.push('\n');
-        }
-    }
-    text
-}
-
-fn is_unsafe(sig: &syn::Signature) -> bool {
-    matches!(sig.safety, syn::Safety::Unsafe(_))
 }
 
 #[cfg(test)]
@@ -245,25 +167,24 @@ mod tests {
     #[test]
     fn a_function_is_as_long_as_the_lines_between_its_braces() {
         let items = outline("/// F.\nfn f(\n) {\n    a();\n    b();\n}\nfn g() { a() }\n").items;
-        assert_eq!((items[0].name.as_str(), items[0].line, items[0].size), ("f", 2, 2));
-        assert_eq!(items[1].size, 0);
+        assert_eq!((items[0].name.as_str(), items[0].line, items[0].lines), ("f", 2, 2));
+        assert_eq!(items[1].lines, 0);
     }
 
     #[test]
     fn a_struct_is_as_large_as_its_fields() {
         let items = outline("struct A { x: u8, y: u8 }\nstruct B(u8);\nstruct C;\n").items;
-        assert_eq!(items.iter().map(|item| item.size).collect::<Vec<_>>(), [2, 1, 0]);
+        assert_eq!(items.iter().map(|item| item.fields).collect::<Vec<_>>(), [2, 1, 0]);
     }
 
     #[test]
     fn arguments_exclude_self_and_those_that_a_trait_demands() {
         let text = "impl A { fn f(&self, a: bool, b: &bool) {} }\n\
                     impl T for A { fn g(&self, a: bool) {} }\nfn h() {}\n";
-        let outline = outline(text);
-        let takes: Vec<_> =
-            outline.items.iter().map(|i| (i.takes.arguments, i.takes.bools)).collect();
+        let items = outline(text).items;
+        let takes: Vec<_> = items.iter().map(|i| (i.arguments, i.bools)).collect();
         assert_eq!(takes, [(2, 1), (0, 0), (0, 0)]);
-        let of: Vec<_> = outline.definitions.iter().map(|d| d.method_of.as_deref()).collect();
+        let of: Vec<_> = items.iter().map(|item| item.method_of.as_deref()).collect();
         assert_eq!(of, [Some("A"), None, None]);
     }
 
@@ -273,11 +194,5 @@ mod tests {
                     #[cfg(all(test, unix))]\nmod m {\n}\n";
         assert_eq!(outline(text).test_lines, [(2, 3), (6, 8)]);
         assert!(outline("#![cfg(test)]\nfn f() {}\n").all_test);
-    }
-
-    #[test]
-    fn an_unsafe_method_of_a_trait_impl_inherits_its_docs() {
-        let items = outline("impl A { unsafe fn f() {} }\nimpl T for A { unsafe fn g() {} }").items;
-        assert_eq!((items[0].is_unsafe, items[1].is_unsafe), (true, false));
     }
 }

@@ -3,7 +3,8 @@
 //! Every handle except a completion's is a pointer to a `Fake`, found by its pool's name.
 //! Completions are called within the call that starts the I/O, or, if the test holds them, later
 //! from the test's thread.
-#![allow(unsafe_code, clippy::unwrap_used)]
+// The header of librados documents these functions.
+#![allow(unsafe_code, clippy::unwrap_used, clippy::missing_safety_doc)]
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -178,9 +178,6 @@ pub fn with_short_help(bench: clap::Command) -> clap::Command {
 impl BenchArgs {
     /// Refuses a flag that needs another flag which is missing. clap checks this itself, except
     /// where a third flag is given that excludes the missing one.
-    ///
-    /// # Errors
-    /// An error that names the flag and the flag that it needs.
     pub fn check_needs(&self) -> Result<()> {
         let (wait, warm_up) = (self.target.wait.is_some(), self.contend.warm_up.is_some());
         let needs = [
@@ -460,9 +457,6 @@ pub struct WorkloadArgs {
 
 impl WorkloadArgs {
     /// Returns the kinds of I/O, with the share of reads that was requested.
-    ///
-    /// # Errors
-    /// If a share is given and no kind of I/O has one.
     pub fn kinds(&self) -> Result<Vec<Rw>> {
         let Some(read_percent) = self.rwmixread else { return Ok(self.rw.clone()) };
         if !self.rw.contains(&Rw::HALF) {
@@ -507,7 +501,6 @@ impl TargetArgs {
         Ok(controllers)
     }
 
-    /// Returns the layout that joins several drives.
     pub fn layout(&self) -> Layout {
         match self.drive.len() {
             0 | 1 => Layout::Linear,
@@ -519,7 +512,6 @@ impl TargetArgs {
 /// Default size of a chunk in bytes.
 const CHUNK: u64 = 65_536;
 
-/// Parses the method by which a client of a vhost-user server waits for completions.
 fn wait(text: &str) -> Result<Wait, String> {
     match text {
         "poll" => Ok(Wait::Poll),

@@ -30,9 +30,6 @@ struct Sample {
 }
 
 /// Measures all sides in each round. The exit code is 0, or 130 after Ctrl-C.
-///
-/// # Errors
-/// If the arguments select several rows, or a side fails in a round. Earlier rounds are printed.
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let others = &args.beside.beside;
     let names: Vec<&str> =
@@ -68,7 +65,6 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Runs the row and returns its report.
 fn own(args: &BenchArgs, interrupt: &Interrupt) -> Result<Value> {
     let (rows, ended) = native_rows(args, interrupt)?;
     ended?;

@@ -25,7 +25,6 @@ pub struct BesideArgs {
     pub rounds: u32,
 }
 
-/// A program to measure, as the user named it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherProgram {
     pub name: String,

@@ -30,7 +30,6 @@ const IODEPTH: u32 = 128;
 /// Fraction of its time for which a job must compute to count as the bottleneck in place of the
 /// drive.
 const BUSY: f64 = 0.95;
-/// Measures the drive and prints its rates.
 pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitCode> {
     let mut args = args.clone();
     args.target.drive = vec![drive.to_owned()];
@@ -66,7 +65,6 @@ pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the plan, if the arguments select only one.
 fn only<T>(plans: Vec<T>) -> Result<T> {
     let mut plans = plans.into_iter();
     match (plans.next(), plans.next()) {
@@ -135,7 +133,6 @@ fn natively_measured(args: &BenchArgs, interrupt: &Interrupt) -> Result<Option<[
     Ok(rows)
 }
 
-/// Renders two tables, and lines for the configuration.
 fn text(rows: &[Row; RUNS.len()]) -> String {
     let calibration = Calibration::of(rows);
     let heads = ["I/O", "iodepth", "numjobs", "IOPS", "MiB/s", "us/IO"];
@@ -168,7 +165,6 @@ fn text(rows: &[Row; RUNS.len()]) -> String {
     )
 }
 
-/// Renders the rates as keys of a `[[drive]]`.
 fn lines(calibration: &Calibration) -> String {
     let lines = |way: &str, rates: &OpRates| {
         format!(

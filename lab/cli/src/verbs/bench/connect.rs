@@ -13,12 +13,9 @@ use millrace_nbd::client::NbdUri;
 
 const VHOST_USER: &str = "vhost-user:";
 
-/// A server to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Server {
-    /// An export of an NBD server.
     Nbd(NbdUri),
-    /// A vhost-user-blk server on a Unix socket.
     VhostUser(PathBuf),
 }
 
@@ -53,9 +50,6 @@ impl FromStr for Server {
 
 impl Server {
     /// Refuses `--wait` for servers whose clients cannot choose between polling and sleeping.
-    ///
-    /// # Errors
-    /// If `--wait` is given for an NBD server.
     pub fn check_wait(&self, wait: Option<Wait>) -> Result<()> {
         match (self, wait) {
             (Server::Nbd(_), Some(_)) => {
@@ -66,9 +60,6 @@ impl Server {
     }
 
     /// Refuses to write to the server's disk unless the disk is empty.
-    ///
-    /// # Errors
-    /// If the disk is not empty, or the server cannot be queried.
     pub fn check_empty(&self, writer: &str) -> Result<()> {
         let checked = match self {
             Server::Nbd(uri) => millrace_experiments::check_nbd(uri, writer),
@@ -78,9 +69,6 @@ impl Server {
     }
 
     /// Runs one row against the server.
-    ///
-    /// # Errors
-    /// If the server cannot be reached or violates its protocol, or the workload does not fit.
     pub fn run(
         &self,
         wait: Option<Wait>,

@@ -29,9 +29,9 @@ use millrace_reactor::Config;
 
 use super::args::BenchArgs;
 use super::jobfile_args::OutputFormat;
-use super::table::{Column, TimeUnit, columns_grid};
+use super::table::{Column, TimeUnit, column, columns_grid};
 use crate::verbs::drive_notes::DriveNotes;
-use crate::verbs::interrupt::{self, INTERRUPTED};
+use crate::verbs::interrupt;
 
 /// Maximum number of characters of a job's name in the table.
 const NAME_WIDTH: usize = 16;
@@ -41,9 +41,6 @@ const LAID_BYTES: usize = 1 << 20;
 const FILE_MAX: u64 = (1 << 20) + 1;
 
 /// Runs the jobs. The exit code is 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
-///
-/// # Errors
-/// If the file is not a job file, or a drive or a thread could not be set up.
 pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
     let file = interrupt::waiting(|| read(name))?;
     let volumes = volumes(args, &file)?;
@@ -74,22 +71,16 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
         None => table(&file, &reports),
     };
     millrace_console::say(&format!("{text}\n"));
-    let mut code = ExitCode::SUCCESS;
     for one in reports.iter().filter(|report| report.errors() > 0) {
         let job = &file.jobs[one.job].name;
         let first = one.first_error().unwrap_or("no detail");
         eprintln!("job {job}: {} errors: {first}", one.errors());
-        code = ExitCode::from(1);
     }
-    if let Some(error) = failed {
+    if let Some(error) = &failed {
         eprintln!("millrace-lab: {error}; the jobs after those above did not run");
-        code = ExitCode::from(1);
     }
-    if interrupt.is_set() {
-        eprintln!("interrupted: the report above covers the run until then");
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    Ok(code)
+    let has_errors = failed.is_some() || reports.iter().any(|report| report.errors() > 0);
+    Ok(interrupt::exit_code(interrupt, has_errors.into()))
 }
 
 /// Access of a job file to the system: included files, environment variables and system values.
@@ -195,7 +186,6 @@ impl FileAccess {
     }
 }
 
-/// Lock of a file, for a drive on the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileLock {
     Take,
@@ -203,7 +193,6 @@ enum FileLock {
     Held,
 }
 
-/// Returns the jobs that use a file.
 fn users<'a>(file: &'a JobFile, name: &str) -> impl Iterator<Item = &'a JobSpec> + Clone {
     let uses = move |job: &&JobSpec| {
         let files = if job.filename.is_some() { 1 } else { job.numjobs() };
@@ -260,9 +249,8 @@ fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
     Ok(millrace_experiments::check_drives(&[drive], &writer_of(writer))?)
 }
 
-/// Describes a job in an error message.
 fn writer_of(job: &JobSpec) -> String {
-    format!("job {} ({})", job.name, job.place())
+    format!("job {} ({})", job.name, job.place)
 }
 
 fn open(args: &BenchArgs, drives: &[Spec], options: &VolumeOptions) -> Result<Arc<Volume>> {
@@ -319,7 +307,7 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> R
         bail!(
             "{}: job {}: fill_device: {name} is no device, and would fill its file system; give size \
              instead",
-            filler.place(),
+            filler.place,
             filler.name
         );
     }
@@ -357,9 +345,6 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> R
 
 /// Columns that the table leaves out first if numbers are long.
 const LEAST: (Form, &[&str]) = (Form::Short, &["p50", "max", "MiB/s"]);
-
-/// Selects one time of a job's report.
-type TimeOf = fn(&JobTimes) -> u64;
 
 /// Formats the reports: a line for each kind of I/O of a job, and the result of verification.
 fn table(file: &JobFile, reports: &[JobReport]) -> String {
@@ -411,30 +396,22 @@ fn columns(lines: &[JobLine]) -> Vec<Column<JobLine>> {
     let times = || lines.iter().filter(|line| line.ios > 0).map(|line| line.clat);
     let least = times().map(|clat| clat.p50).min().unwrap_or(0);
     let unit = TimeUnit::between(least, times().map(|clat| clat.p99).max().unwrap_or(0));
-    let names: [Column<JobLine>; 6] = [
-        ("job".to_owned(), Side::Left, Box::new(|line| line.job.clone())),
-        ("group".to_owned(), Side::Right, Box::new(|line| line.group.to_string())),
-        (String::new(), Side::Left, Box::new(|line| line.kind.to_owned())),
-        ("I/Os".to_owned(), Side::Right, Box::new(|line| line.ios.to_string())),
-        ("IOPS".to_owned(), Side::Right, Box::new(|line| format!("{:.0}", line.iops()))),
-        (
-            "MiB/s".to_owned(),
-            Side::Right,
-            Box::new(|line| format!("{:.1}", line.bytes_per_s() / MIB)),
-        ),
-    ];
-    let mut columns = Vec::from(names);
-    let times: [(&str, TimeOf); 4] = [
-        ("clat", |clat| clat.mean),
-        ("p50", |clat| clat.p50),
-        ("p99", |clat| clat.p99),
-        ("max", |clat| clat.max),
-    ];
-    columns.extend(times.into_iter().map(|(name, of)| -> Column<JobLine> {
-        let value = move |line: &JobLine| unit.text(of(&line.clat));
-        (format!("{name} {}", unit.name()), Side::Right, Box::new(value))
-    }));
-    columns
+    let time = |name, of: fn(&JobTimes) -> u64| {
+        let name = format!("{name} {}", unit.name());
+        column(&name, Side::Right, move |line: &JobLine| unit.text(of(&line.clat)))
+    };
+    vec![
+        column("job", Side::Left, |line: &JobLine| line.job.clone()),
+        column("group", Side::Right, |line: &JobLine| line.group.to_string()),
+        column("", Side::Left, |line: &JobLine| line.kind.to_owned()),
+        column("I/Os", Side::Right, |line: &JobLine| line.ios.to_string()),
+        column("IOPS", Side::Right, |line: &JobLine| format!("{:.0}", line.iops())),
+        column("MiB/s", Side::Right, |line: &JobLine| format!("{:.1}", line.bytes_per_s() / MIB)),
+        time("clat", |clat| clat.mean),
+        time("p50", |clat| clat.p50),
+        time("p99", |clat| clat.p99),
+        time("max", |clat| clat.max),
+    ]
 }
 
 #[cfg(test)]

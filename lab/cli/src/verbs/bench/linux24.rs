@@ -32,9 +32,9 @@ pub struct Linux24Args {
     /// Copying of the data read and written: always, or never; for --iodepth 1. On a simulated
     /// machine a copy takes the time that Linux 2.4 needed on a Pentium III, by the machine's clock
     /// [default: never]
-    #[arg(long, value_delimiter = ',', value_name = "WHEN", value_parser = bounce)]
+    #[arg(long, value_delimiter = ',', value_name = "WHEN", value_parser = either(["never", "always"]))]
     #[arg(requires = "laboratory")]
-    pub bounce: Vec<Bounce>,
+    pub bounce: Vec<bool>,
     /// Lock of --stack sq: queue (one for each drive), adapter (one for each controller, which
     /// every drive must name: DRIVER@NAME, or `controller` of a model), global (one for all)
     /// [default: queue]
@@ -43,9 +43,9 @@ pub struct Linux24Args {
     pub request_lock: Vec<LockScope>,
     /// Where the bios of a batch wait with --stack sq: task (with the submitter, as since 2.6.39),
     /// queue (each takes the queue's lock, as before) [default: task]
-    #[arg(long, value_delimiter = ',', value_name = "WHERE", value_parser = queue_plug)]
-    #[arg(requires = "laboratory")]
-    pub queue_plug: Vec<QueuePlug>,
+    #[arg(long, value_delimiter = ',', value_name = "WHERE")]
+    #[arg(value_parser = either(["task", "queue"]), requires = "laboratory")]
+    pub queue_plug: Vec<bool>,
     /// With --unit, --iovecs or --bounce always, size in bytes of memory that each job fills and
     /// keeps for its open drive, as a kiobuf did with 8792 and later 608. It counts as memory of
     /// this process and of the row, but costs no time, here or simulated [default: 0]
@@ -74,59 +74,26 @@ fn unit(text: &str) -> Result<Unit, String> {
     }
 }
 
-/// I/Os whose data are copied through a bounce buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bounce {
-    /// No I/O.
-    Never,
-    /// Every I/O, regardless of the memory that the drive can reach.
-    Always,
-}
-
-fn bounce(text: &str) -> Result<Bounce, String> {
-    match text {
-        "never" => Ok(Bounce::Never),
-        "always" => Ok(Bounce::Always),
-        _ => Err("write never or always".to_owned()),
+/// Returns a parser of two words, the second of which is true.
+fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + Clone {
+    move |text| match text {
+        text if text == words[0] => Ok(false),
+        text if text == words[1] => Ok(true),
+        _ => Err(format!("write {} or {}", words[0], words[1])),
     }
 }
 
-/// Place where the bios of a batch wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueuePlug {
-    /// The bios wait in the submitter's plug.
-    Task,
-    /// The bios wait in the queue.
-    Queue,
-}
-
-fn queue_plug(text: &str) -> Result<QueuePlug, String> {
-    match text {
-        "task" => Ok(QueuePlug::Task),
-        "queue" => Ok(QueuePlug::Queue),
-        _ => Err("write task or queue".to_owned()),
-    }
-}
-
-/// Returns the given values, or a single `None` for the default if there are none.
-fn each<T: Copy>(given: &[T]) -> Vec<Option<T>> {
-    if given.is_empty() { vec![None] } else { given.iter().copied().map(Some).collect() }
-}
-
-/// Combines every history in `before` with each of the values.
+/// Combines every history in `before` with each of the values; without values, changes nothing.
 fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
-    let values = each(given);
-    let changed = |history: &Linux24| {
-        let one = |value: &Option<T>| {
-            let mut history = *history;
-            if let Some(value) = *value {
-                set(&mut history, value);
-            }
-            history
-        };
-        values.iter().map(one).collect::<Vec<_>>()
-    };
-    before.iter().flat_map(changed).collect()
+    if given.is_empty() {
+        return before;
+    }
+    let mut combined = Vec::new();
+    for (mut history, value) in before.iter().flat_map(|h| given.iter().map(move |v| (*h, *v))) {
+        set(&mut history, value);
+        combined.push(history);
+    }
+    combined
 }
 
 impl Linux24Args {
@@ -139,13 +106,9 @@ impl Linux24Args {
         });
         let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));
         let all = with(all, &self.readv, |history, readv| history.readv = readv);
-        let all = with(all, &self.bounce, |history, bounce| {
-            history.bounce = bounce == Bounce::Always;
-        });
+        let all = with(all, &self.bounce, |history, bounce| history.bounce = bounce);
         let all = with(all, &self.request_lock, |history, scope| history.request_lock = scope);
-        let all = with(all, &self.queue_plug, |history, plug| {
-            history.plug_in_queue = plug == QueuePlug::Queue;
-        });
+        let all = with(all, &self.queue_plug, |history, in_queue| history.plug_in_queue = in_queue);
         with(all, &self.descriptor, |history, bytes| history.descriptor_bytes = bytes)
     }
 
@@ -168,7 +131,7 @@ impl Linux24Args {
             );
         }
         let cut = !self.unit.is_empty() || !self.iovecs.is_empty();
-        if !self.descriptor.is_empty() && !cut && self.bounce != [Bounce::Always] {
+        if !self.descriptor.is_empty() && !cut && self.bounce != [true] {
             bail!("--descriptor: needs --unit, --iovecs or --bounce always; add one of them");
         }
         Ok(())

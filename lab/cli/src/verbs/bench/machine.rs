@@ -24,7 +24,6 @@ use super::args::BenchArgs;
 use super::plan::{self, RowPlan};
 use super::{check_rows, recorded, recording};
 
-/// Runs all rows of `--machine` or `--locks`.
 pub fn rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     match &args.machine.machine {
         Some(name) => simulated_rows(args, name, interrupt),
@@ -84,7 +83,6 @@ fn rows_of(observed: Vec<ObservedRow>) -> Vec<Row> {
     observed.into_iter().map(|observed| observed.row).collect()
 }
 
-/// Returns the lab's plans: each row with each interface.
 pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPlan>> {
     let drives = args.target.drives()?;
     let interfaces = match args.machine.interface.as_slice() {

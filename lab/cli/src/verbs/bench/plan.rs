@@ -20,10 +20,8 @@ use millrace_reactor::Config;
 
 use super::args::{ALL_CPUS, BenchArgs};
 
-/// Default running time of a row on this machine.
 const RUNTIME: Duration = Duration::from_secs(1);
 
-/// One row to run.
 #[derive(Debug, Clone)]
 pub struct RowPlan {
     pub stack: Stack,
@@ -38,7 +36,6 @@ pub struct RowPlan {
 }
 
 impl RowPlan {
-    /// Returns the options of the row's volume, which `io_threads` threads use.
     pub fn volume_options(&self, args: &BenchArgs, io_threads: u16) -> Result<VolumeOptions> {
         let drive = DriveOptions {
             stack: self.stack,
@@ -58,7 +55,6 @@ impl RowPlan {
         })
     }
 
-    /// Describes the row in a few words, for the progress bar.
     pub fn label(&self) -> String {
         let (stack, plan) = (design(self.stack, self.scheduler), &self.plan);
         let (workload, serving) = (&plan.workload, self.serving.serving.name());
@@ -69,7 +65,6 @@ impl RowPlan {
     }
 }
 
-/// CPUs and number of jobs of a row.
 #[derive(Debug, Clone)]
 struct Place {
     cpus: Vec<u32>,
@@ -107,7 +102,6 @@ pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     Ok(served)
 }
 
-/// Refuses CPUs for workers if there are no workers.
 pub fn check_workers(args: &BenchArgs, workers: usize) -> Result<()> {
     if !args.serving.workers.is_empty() && workers == 0 {
         bail!(
@@ -118,7 +112,6 @@ pub fn check_workers(args: &BenchArgs, workers: usize) -> Result<()> {
     Ok(())
 }
 
-/// Refuses software queues for a design that has none, and threads that cannot serve the design.
 pub fn check_queues(
     stack: Stack,
     (software_queues, hardware_queues): (Spread, Spread),
@@ -181,7 +174,6 @@ pub fn worker_list(args: &BenchArgs, serving: Serving) -> Result<Vec<CpuId>> {
     Ok(workers(args, serving, &[], &all)?.into_iter().map(CpuId).collect())
 }
 
-/// Returns the CPUs of a row's workers.
 fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Result<Vec<u32>> {
     let given: Vec<u32> = args.serving.workers.iter().flat_map(|cpus| cpus.0..=cpus.1).collect();
     if let Some(cpu) = given.iter().find(|cpu| !all.contains(cpu)) {
@@ -282,7 +274,6 @@ fn queue_rows(
     rows
 }
 
-/// Returns the sizes of I/Os, or `default_bytes` if none is given.
 fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
     if args.workload.bs.is_empty() {
         return Ok(vec![default_bytes]);

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use millrace::{CacheConfig, Volume, Words, build_volume, cache_over};
+use millrace::{Words, build_volume, cache_over};
 use millrace_console::{Grid, ProgressBar, Side};
 use millrace_experiments::Interrupt;
 use millrace_experiments::programs::Task;
@@ -20,9 +20,8 @@ use millrace_runtime::CacheFlusher;
 use super::args::BenchArgs;
 use super::plan::{self, RowPlan};
 use crate::verbs::drive_notes::DriveNotes;
-use crate::verbs::interrupt::INTERRUPTED;
+use crate::verbs::interrupt;
 
-/// One row of the result.
 struct Line {
     plan: RowPlan,
     task: Task,
@@ -37,9 +36,6 @@ impl Line {
 
 /// Runs the programs. The exit code is 0 if every I/O succeeded, 1 if some failed, 130 after
 /// Ctrl-C.
-///
-/// # Errors
-/// If there is no drive, the drives are too small, or a thread could not be set up.
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     if args.target.drive.is_empty() {
         bail!("--program: needs drives to work on, such as --drive model:preset=850evo");
@@ -63,18 +59,12 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     notes.iter().for_each(|note: &String| eprintln!("note: {note}"));
     print(args, &lines)?;
     let errors: u64 = lines.iter().map(|line| line.run.errors).sum();
-    if interrupt.is_set() {
-        eprintln!("interrupted: the report above covers the run until then");
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
     if errors > 0 {
         eprintln!("{errors} I/Os of programs failed");
-        return Ok(ExitCode::from(1));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(interrupt::exit_code(interrupt, u8::from(errors > 0)))
 }
 
-/// Runs a program on drives opened for it.
 fn run_one(
     args: &BenchArgs,
     (task, row): (Task, &RowPlan),
@@ -82,7 +72,9 @@ fn run_one(
 ) -> Result<ProgramRun> {
     let threads = u16::try_from(task.threads()).context("threads of a program")?;
     let cache = args.target.cache.or_else(|| task.cache());
-    let (volume, mut remarks) = open(args, row, (threads, cache))?;
+    let options = row.volume_options(args, threads + u16::from(cache.is_some()))?;
+    let (volume, mut remarks) =
+        build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
     notes.append(&mut remarks);
     let _news = DriveNotes::of([&volume]);
     let cached = cache.map(|cache| cache_over(Arc::clone(&volume), cache, threads)).transpose()?;
@@ -106,30 +98,14 @@ fn run_one(
     Ok(run?)
 }
 
-/// Opens the drives. Returns them as a volume, with notes about them.
-fn open(
-    args: &BenchArgs,
-    row: &RowPlan,
-    (threads, cache): (u16, Option<CacheConfig>),
-) -> Result<(Arc<Volume>, Vec<String>)> {
-    let options = row.volume_options(args, threads + u16::from(cache.is_some()))?;
-    Ok(build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?)
-}
-
 fn print(args: &BenchArgs, lines: &[Line]) -> Result<()> {
     if args.workload.json {
         let rows: Vec<serde_json::Value> = lines.iter().map(|line| json(args, line)).collect();
         return super::say_json(&rows);
     }
-    let columns = [
-        ("program", Side::Left),
-        ("serving", Side::Left),
-        ("stack", Side::Left),
-        ("threads", Side::Right),
-        ("op/s", Side::Right),
-        ("of the first", Side::Right),
-    ];
-    let mut grid = Grid::new(columns.map(|(name, side)| (name.to_owned(), side)));
+    let left = ["program", "serving", "stack"].map(|name| (name, Side::Left));
+    let right = ["threads", "op/s", "of the first"].map(|name| (name, Side::Right));
+    let mut grid = Grid::new(left.into_iter().chain(right));
     for line in lines {
         let first =
             lines.iter().find(|other| other.task == line.task).map_or(0.0, Line::per_second);

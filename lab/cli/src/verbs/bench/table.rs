@@ -6,14 +6,14 @@
 
 use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
-use millrace_experiments::{LatencyNs, Linux24Row, Row};
+use millrace_experiments::{LatencyNs, Linux24Row, MachineRow, Row};
 
 /// A setting of a row: its name, its value in this row, and the default, which is not shown.
 type Setting = (&'static str, fn(&Row) -> String, &'static str);
 
 /// Settings, beginning with those that change least often from row to row.
 const SETTINGS: [Setting; 24] = [
-    ("machine", |row| row.machine.as_ref().map_or_else(String::new, |row| row.machine.clone()), ""),
+    ("machine", |row| of_machine(row, |row| row.machine.clone()), ""),
     ("cpus", |row| row.queues.cpus.to_string(), ""),
     ("numjobs", |row| row.jobs.to_string(), ""),
     ("rw", |row| kind(row.rw.name(), row.rw.read_percent()), ""),
@@ -25,20 +25,11 @@ const SETTINGS: [Setting; 24] = [
     ("stack", |row| row.queues.stack.clone(), ""),
     ("scheduler", |row| row.queues.scheduler.clone(), ""),
     ("serving", |row| row.queues.serving.clone(), ""),
-    (
-        "interface",
-        |row| row.machine.as_ref().map_or_else(String::new, |row| row.interface.clone()),
-        "",
-    ),
-    ("irq", |row| row.machine.as_ref().map_or_else(String::new, |row| row.irq.clone()), ""),
+    ("interface", |row| of_machine(row, |row| row.interface.clone()), ""),
+    ("irq", |row| of_machine(row, |row| row.irq.clone()), ""),
     (
         "batch",
-        |row| {
-            row.machine
-                .as_ref()
-                .and_then(|row| row.batch)
-                .map_or_else(String::new, |n| n.to_string())
-        },
+        |row| of_machine(row, |row| row.batch.map_or_else(String::new, |n| n.to_string())),
         "",
     ),
     ("inside", |row| history(row, |row| row.inside.clone()), "one"),
@@ -53,14 +44,16 @@ const SETTINGS: [Setting; 24] = [
 ];
 
 /// Returns a setting of a row of `--machine` or `--locks`, or an empty text for other rows.
-fn history(row: &Row, value: fn(&Linux24Row) -> String) -> String {
-    row.machine.as_ref().map_or_else(String::new, |row| value(&row.history))
+fn of_machine(row: &Row, value: impl Fn(&MachineRow) -> String) -> String {
+    row.machine.as_ref().map_or_else(String::new, value)
 }
 
-/// A result of a row: its name, and its value in a unit of time.
+fn history(row: &Row, value: fn(&Linux24Row) -> String) -> String {
+    of_machine(row, |row| value(&row.history))
+}
+
 type Figure = (String, Box<dyn Fn(&Row) -> String>);
 
-/// Renders the rows as text, without a line feed at the end.
 pub fn table(rows: &[Row], form: Form) -> String {
     let varies = |(_, value, _): &&Setting| rows.iter().any(|row| value(row) != value(&rows[0]));
     let said = |(_, value, unsaid): &&Setting| {
@@ -100,7 +93,6 @@ pub fn table(rows: &[Row], form: Form) -> String {
     blocks.join("\n")
 }
 
-/// Formats settings of a row as words, wrapped into lines.
 fn line(settings: &[Setting], row: &Row) -> String {
     let word = |(name, value, _): &Setting| Some(format!("{name}={}", value(row)));
     let words = settings.iter().filter(|(_, value, _)| !value(row).is_empty()).filter_map(word);
@@ -146,11 +138,8 @@ fn figures(rows: &[Row], form: Form) -> Vec<Figure> {
     figures
 }
 
-/// Formats a figure of a row.
 type Value = fn(&Row) -> String;
-/// Selects one time of a row's latencies.
 type Time = fn(&LatencyNs) -> u64;
-/// Function that tells whether a row has a figure.
 type Has = fn(&Row) -> bool;
 
 /// Columns of the cost of an I/O. Only the long form shows them.
@@ -191,6 +180,11 @@ const SELDOM: [(Has, &str, Value); 4] = [
 /// line.
 pub type Column<T> = (String, Side, Box<dyn Fn(&T) -> String>);
 
+/// Makes a column of such a table.
+pub fn column<T>(name: &str, side: Side, value: impl Fn(&T) -> String + 'static) -> Column<T> {
+    (name.to_owned(), side, Box::new(value))
+}
+
 /// Formats lines as a table, which fits 80 columns if that is requested: columns are then left out,
 /// those in `least` first.
 pub fn columns_grid<T>(
@@ -228,7 +222,6 @@ impl TimeUnit {
         TimeUnit::between(times(|lat| lat.p50).min().unwrap_or(0), most)
     }
 
-    /// Returns the unit for times from `least_ns` to `most_ns`.
     pub fn between(least_ns: u64, most_ns: u64) -> TimeUnit {
         let (name, ns, decimals) = match (least_ns, most_ns) {
             (_, ..100_000) => ("us", 1e3, 2),
@@ -239,12 +232,10 @@ impl TimeUnit {
         TimeUnit { name, ns, decimals }
     }
 
-    /// Returns the unit's name.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// Formats a time in the unit.
     pub fn text(self, ns: u64) -> String {
         format!("{:.*}", self.decimals, ns as f64 / self.ns)
     }
@@ -271,7 +262,7 @@ pub fn settings(row: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_experiments::{Cost, MachineRow, Notifications, Outcome, Queues, Rw};
+    use millrace_experiments::{Cost, Notifications, Outcome, Queues, Rw};
 
     fn row(stack: &str, iodepth: u32) -> Row {
         let queues = Queues { stack: stack.to_owned(), cpus: 1, ..Queues::default() };

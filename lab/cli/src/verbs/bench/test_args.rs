@@ -10,7 +10,6 @@ struct Command {
     bench: BenchArgs,
 }
 
-/// Parses the arguments of `bench TEXT`.
 pub(super) fn parse(text: &str) -> Result<BenchArgs, clap::Error> {
     let words = std::iter::once("bench").chain(text.split_whitespace());
     Command::try_parse_from(words).map(|command| command.bench)

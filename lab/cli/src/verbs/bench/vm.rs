@@ -12,21 +12,18 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_console::words::{size, size_text};
 use millrace_console::{Grid, ProgressBar, Side};
+use millrace_drives::Words;
 use millrace_experiments::simulation::{Length, machine, run_rows};
 use millrace_experiments::vm::{Mode, VmBench, VmReport, run_vm_bench};
 use millrace_experiments::{Interrupt, Workload};
 
 use super::args::BenchArgs;
 use super::table::{TimeUnit, kind};
-use crate::verbs::interrupt::INTERRUPTED;
+use crate::verbs::interrupt;
 
-/// Default running time of a row.
 const RUNTIME_NS: u64 = 50_000_000;
 
 /// Runs the rows. The exit code is 0, or 130 after Ctrl-C.
-///
-/// # Errors
-/// If an argument is invalid, or a row could not be run.
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let reports = reports(args, interrupt)?;
     if args.workload.json {
@@ -34,11 +31,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     } else {
         millrace_console::say(&format!("{}\n", table(&reports)));
     }
-    if interrupt.is_set() {
-        eprintln!("interrupted: the report above covers the run until then");
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(interrupt::exit_code(interrupt, 0))
 }
 
 fn reports(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<VmReport>> {
@@ -61,7 +54,6 @@ fn reports(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<VmReport>> {
     Ok(reports)
 }
 
-/// Returns every combination of the lists, the settings of `--vm` last.
 fn rows(args: &BenchArgs) -> Result<Vec<VmBench>> {
     let drives = args.target.drives()?;
     let [drive] = drives.as_slice() else {

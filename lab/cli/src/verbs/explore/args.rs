@@ -49,25 +49,23 @@ pub struct ExploreArgs {
     pub worker: bool,
 }
 
-/// Work that the arguments request.
 pub enum ExploreTask {
     /// Run `count` seeds from `first` on, or as many as fit into `time`.
-    Seeds { first: u64, count: u64, time: Option<Duration> },
-    /// Run this scenario.
+    Seeds {
+        first: u64,
+        count: u64,
+        time: Option<Duration>,
+    },
     Scenario(Box<Scenario>),
 }
 
-/// Settings that all workers of a run share.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerTask<'a> {
-    /// Name of a bug to seed.
     pub plant: Option<&'a str>,
-    /// True if all scenarios of seeds have a cache.
     pub cache: bool,
 }
 
 impl WorkerTask<'_> {
-    /// Derives the scenario of a seed.
     pub fn scenario_of(&self, seed: u64) -> Scenario {
         match self.cache {
             true => Scenario::cached_of_seed(seed),
@@ -77,15 +75,11 @@ impl WorkerTask<'_> {
 }
 
 impl ExploreArgs {
-    /// Returns the settings of the workers.
     pub fn subject(&self) -> WorkerTask<'_> {
         WorkerTask { plant: self.plant.as_deref(), cache: self.cache }
     }
 
     /// Returns the work to do.
-    ///
-    /// # Errors
-    /// If the scenario is neither JSON nor a file that contains it.
     pub fn task(&self) -> Result<ExploreTask> {
         if let Some(text) = &self.scenario {
             let json = match text.trim_start().starts_with('{') {

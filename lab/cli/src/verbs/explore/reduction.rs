@@ -11,13 +11,9 @@ use millrace_experiments::explorer::{Scenario, Violation, smaller};
 use super::args::WorkerTask;
 use super::worker::Worker;
 
-/// Maximum real time spent on one violation.
 const TIME: Duration = Duration::from_secs(20);
 
 /// Returns the smallest scenario found that has the same kind of violation, and its violation.
-///
-/// # Errors
-/// If no worker can be started.
 pub fn shrink(
     found: (Scenario, Violation),
     subject: WorkerTask<'_>,

@@ -40,9 +40,6 @@ const LOOK: Duration = Duration::from_millis(100);
 pub enum WorkerOrder {
     /// Run the scenarios of seeds (first, count), up to the first violation.
     Seeds(u64, u64),
-    /// Run the scenarios of seeds (first, count), all with a cache, up to the first violation.
-    Cache(u64, u64),
-    /// Run this scenario.
     Scenario(Box<Scenario>),
 }
 
@@ -52,12 +49,11 @@ pub enum WorkerOrder {
 pub enum WorkerReply {
     /// The scenario was run, perhaps not to its end.
     Outcome(ScenarioOutcome),
-    /// The scenario is invalid.
     Invalid(String),
 }
 
 /// Main loop of a worker process, until its input ends.
-pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
+pub fn serve(task: WorkerTask<'_>) -> Result<ExitCode> {
     std::panic::set_hook(Box::new(|panic| {
         let violation = explorer::violation_so_far().unwrap_or_else(|| {
             let payload = panic.payload();
@@ -70,14 +66,12 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
         answer(&WorkerReply::Outcome(failed(violation)));
         std::process::exit(3);
     }));
-    explorer::with_bug(plant, || {
+    explorer::with_bug(task.plant, || {
         for line in std::io::stdin().lock().lines() {
             match serde_json::from_str(&line?).context("an order")? {
                 WorkerOrder::Seeds(first, count) => {
-                    play_seeds(first, count, Scenario::of_seed);
-                }
-                WorkerOrder::Cache(first, count) => {
-                    play_seeds(first, count, Scenario::cached_of_seed);
+                    let mut seeds = first..first.saturating_add(count);
+                    while seeds.next().is_some_and(|seed| play(&task.scenario_of(seed))) {}
                 }
                 WorkerOrder::Scenario(scenario) => {
                     play(&scenario);
@@ -87,12 +81,6 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
         Ok(ExitCode::SUCCESS)
     })
     .map_err(|text| anyhow!(text))?
-}
-
-/// Runs the scenarios of seeds, up to the first violation.
-fn play_seeds(first: u64, count: u64, of_seed: fn(u64) -> Scenario) {
-    let mut seeds = first..first.saturating_add(count);
-    while seeds.next().is_some_and(|seed| play(&of_seed(seed))) {}
 }
 
 /// Runs a scenario and sends the reply; returns true if there was no violation.
@@ -114,12 +102,9 @@ fn failed(violation: Violation) -> ScenarioOutcome {
     ScenarioOutcome { ios: 0, events: 0, virtual_ns: 0, digest: 0, violation: Some(violation) }
 }
 
-/// Reason why a worker does not reply.
 #[derive(Debug)]
 enum WorkerFailure {
-    /// The worker exceeded a time limit.
     Slow(String),
-    /// The process has died.
     Dead,
 }
 
@@ -152,10 +137,8 @@ impl WorkerProcess {
     }
 }
 
-/// A worker process, started on demand.
 pub struct Worker {
     plant: Option<String>,
-    /// True if all scenarios of seeds have a cache.
     cache: bool,
     running: Option<WorkerProcess>,
 }
@@ -167,16 +150,12 @@ struct WorkerProcess {
 }
 
 impl Worker {
-    /// Creates a worker without starting its process.
     pub fn new(subject: WorkerTask<'_>) -> Worker {
         let plant = subject.plant.map(str::to_owned);
         Worker { plant, cache: subject.cache, running: None }
     }
 
     /// Runs a scenario. If the worker dies or does not reply, the outcome is a violation.
-    ///
-    /// # Errors
-    /// If no worker can be started, or the scenario is invalid.
     pub fn run(&mut self, scenario: &Scenario) -> Result<ScenarioOutcome> {
         let running = self.order(&WorkerOrder::Scenario(Box::new(scenario.clone())))?;
         self.outcome(running)
@@ -184,9 +163,6 @@ impl Worker {
 
     /// Runs the scenarios of `count` seeds, from `first` on. `each` receives each seed's outcome
     /// and returns true to continue.
-    ///
-    /// # Errors
-    /// As [`Worker::run`].
     pub fn run_seeds(
         &mut self,
         first: u64,
@@ -195,11 +171,7 @@ impl Worker {
     ) -> Result<()> {
         let (mut seed, end) = (first, first.saturating_add(count));
         while seed < end {
-            let order = match self.cache {
-                true => WorkerOrder::Cache(seed, end - seed),
-                false => WorkerOrder::Seeds(seed, end - seed),
-            };
-            let mut running = Some(self.order(&order)?);
+            let mut running = Some(self.order(&WorkerOrder::Seeds(seed, end - seed))?);
             while let Some(worker) = running.take() {
                 let outcome = self.outcome(worker);
                 let outcome = outcome.with_context(|| format!("seed {seed}"))?;
@@ -217,11 +189,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends an order to the worker, after starting it if necessary.
     fn order(&mut self, order: &WorkerOrder) -> Result<WorkerProcess> {
         let mut running = match self.running.take() {
             Some(running) => running,
-            None => start(self.plant.as_deref())?,
+            None => start(WorkerTask { plant: self.plant.as_deref(), cache: self.cache })?,
         };
         let line = serde_json::to_string(order).context("an order as JSON")?;
         // If the write fails the worker has died, which the missing reply shows.
@@ -281,12 +252,12 @@ fn end(mut running: WorkerProcess) -> Result<ExitStatus> {
     running.child.wait().context("cannot wait for a worker process")
 }
 
-fn start(plant: Option<&str>) -> Result<WorkerProcess> {
+fn start(task: WorkerTask<'_>) -> Result<WorkerProcess> {
     let program = std::env::current_exe().context("the path of this program")?;
     let mut command = Command::new(program);
     // Ctrl-C on a terminal must reach only the verb, which ends its workers itself.
-    command.args(["explore", "--worker"]).process_group(0);
-    if let Some(plant) = plant {
+    command.args(["explore", "--worker"]).args(task.cache.then_some("--cache")).process_group(0);
+    if let Some(plant) = task.plant {
         command.args(["--plant", plant]);
     }
     // This lets glibc keep freed memory for the next scenario instead of returning it to the

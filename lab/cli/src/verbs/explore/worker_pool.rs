@@ -17,32 +17,21 @@ use super::worker::Worker;
 /// Maximum number of seeds that a worker takes at a time.
 const TAKEN_MAX: u64 = 16;
 
-/// Seeds to run.
 pub struct SeedRange {
-    /// First seed.
     pub first: u64,
-    /// Number of seeds.
     pub count: u64,
-    /// Time limit, if any.
     pub time: Option<Duration>,
-    /// If true, stop at the first violation.
     pub fail_fast: bool,
-    /// Set by Ctrl-C to stop early.
     pub interrupt: Interrupt,
 }
 
-/// Sums over the seeds that were run.
 #[derive(Debug, Default)]
 pub struct SeedTotals {
-    /// Number of seeds run.
     pub seeds: u64,
-    /// Elapsed time in seconds.
     pub seconds: f64,
     /// Number of bios that completed.
     pub ios: u64,
-    /// Virtual time in nanoseconds.
     pub virtual_ns: u64,
-    /// Number of simulated events.
     pub events: u64,
     /// Sum of the digests of all runs.
     pub digest: u64,
@@ -51,7 +40,6 @@ pub struct SeedTotals {
 }
 
 impl SeedTotals {
-    /// Adds the outcome of a seed.
     pub fn add(&mut self, seed: u64, outcome: ScenarioOutcome) {
         self.seeds += 1;
         self.ios += outcome.ios;
@@ -68,16 +56,12 @@ impl SeedTotals {
 struct PoolState {
     next: AtomicU64,
     end: u64,
-    /// Number of seeds that a worker takes at a time.
     taken: u64,
     deadline: Option<Instant>,
     stop: AtomicBool,
 }
 
 /// Runs seeds on `jobs` workers. Calls `progress` repeatedly with the sums and the fraction done.
-///
-/// # Errors
-/// If a worker cannot be started.
 pub fn run(
     seeds: &SeedRange,
     jobs: u16,

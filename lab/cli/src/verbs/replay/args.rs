@@ -119,12 +119,10 @@ pub struct StripeArgs {
     pub serving: Option<Serving>,
 }
 
-/// Speed of a replay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Speed {
     /// The I/Os are sent at the trace's times divided by this factor.
     Factor(f64),
-    /// The I/Os are sent as fast as possible.
     Afap,
 }
 

@@ -8,20 +8,15 @@ use millrace_console::{Grid, Side, fitted};
 use millrace_experiments::replay::{LATE, Latency, Lateness, OpReport, Report, Series, StopReason};
 use serde_json::{Value, json};
 
-/// Number of columns of the graph of I/Os over time.
 const COLUMNS: usize = 60;
 
-/// Properties of a replay that the report's first line shows.
 pub struct Head {
-    /// Names of the traces, as given.
     pub traces: String,
-    /// Format of the traces.
     pub format: String,
     /// Name of the simulated machine; `None` on this machine.
     pub machine: Option<String>,
 }
 
-/// Returns the report as one JSON object, with the notes and the damage of the trace.
 pub fn json(head: &Head, report: &Report, [notes, damage]: [&[String]; 2]) -> Result<String> {
     let mut value = json!({
         "traces": head.traces, "format": head.format, "notes": notes, "damage": damage,
@@ -36,7 +31,6 @@ pub fn json(head: &Head, report: &Report, [notes, damage]: [&[String]; 2]) -> Re
     serde_json::to_string_pretty(&value).context("the report as JSON")
 }
 
-/// Renders the report as tables and lines.
 pub fn text(head: &Head, report: &Report) -> String {
     let mut parts = vec![first_line(head, report)];
     if report.counts.ios > 0 {
@@ -73,7 +67,6 @@ fn first_line(head: &Head, report: &Report) -> String {
     )
 }
 
-/// Renders the table of I/Os by operation.
 fn ops(report: &Report) -> String {
     let heads = ["op", "I/Os", "%", "FUA", "failed", "MiB", "IOPS", "MiB/s"];
     let side = |head: &str| if head == "op" { Side::Left } else { Side::Right };
@@ -104,7 +97,6 @@ fn ops(report: &Report) -> String {
     grid.text()
 }
 
-/// Renders the latencies of I/Os, next to the latencies in the trace.
 fn latencies(report: &Report) -> String {
     let heads = ["latency, us", "", "mean", "p50", "p99", "p99.9", "max"];
     let side = |at: usize| if at < 2 { Side::Left } else { Side::Right };
@@ -177,7 +169,6 @@ fn targets(report: &Report) -> String {
     grid.text()
 }
 
-/// Returns the lines below the tables.
 fn lines(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(report.lateness.as_ref().and_then(lateness));

@@ -23,10 +23,8 @@ const SERVERS: [&str; 5] = ["nbd", "nbd+unix", "nbds", "nbds+unix", "vhost-user"
 /// Default size in bytes of a stripe's chunk.
 const CHUNK: u64 = 65_536;
 
-/// One target as the user names it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TargetSpec {
-    /// A drive of this program.
     Drive(Spec),
     /// A server, with its address as the user wrote it.
     Server(Server, String),
@@ -56,9 +54,7 @@ impl FromStr for TargetSpec {
 /// Mapping of a device to a target: `DEV=TARGET`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceMapping {
-    /// Name of a device in the trace.
     pub device: String,
-    /// Target of the device's I/Os.
     pub target: TargetSpec,
 }
 
@@ -78,19 +74,14 @@ impl FromStr for DeviceMapping {
     }
 }
 
-/// All lanes of a replay.
 #[derive(Debug)]
 pub enum Lanes {
-    /// Volumes of drives.
     Drives(Vec<SimulatedVolume>),
-    /// NBD exports.
     Nbd(Vec<(String, NbdUri)>),
-    /// vhost-user-blk servers.
     Vhost(Vec<(String, PathBuf)>),
 }
 
 impl Lanes {
-    /// Returns the number of lanes.
     pub fn len(&self) -> usize {
         match self {
             Lanes::Drives(volumes) => volumes.len(),
@@ -101,9 +92,6 @@ impl Lanes {
 }
 
 /// Returns the lanes that the arguments name, and the routes from devices to lanes.
-///
-/// # Errors
-/// If there are no targets, or they cannot be combined in one replay.
 pub fn lanes(
     to: &[TargetSpec],
     map: &[DeviceMapping],
@@ -148,7 +136,6 @@ fn check_alone(stripes: &StripeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Returns a lane for each group of targets, all of one kind.
 fn of_groups(groups: &[Vec<&TargetSpec>], stripes: &StripeArgs) -> Result<Lanes> {
     let (mut volumes, mut exports, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
     for targets in groups {
@@ -173,7 +160,6 @@ fn of_groups(groups: &[Vec<&TargetSpec>], stripes: &StripeArgs) -> Result<Lanes>
     }
 }
 
-/// Returns a volume of one or more drives.
 fn stripe(targets: &[&TargetSpec], stripes: &StripeArgs) -> Result<SimulatedVolume> {
     let mut drives = Vec::new();
     for target in targets {
@@ -200,9 +186,6 @@ fn stripe(targets: &[&TargetSpec], stripes: &StripeArgs) -> Result<SimulatedVolu
 
 /// Creates volumes of this machine, and returns remarks for a person. Does not check whether data
 /// may be overwritten.
-///
-/// # Errors
-/// If a drive cannot be examined or opened.
 pub fn build(
     volumes: &[SimulatedVolume],
     args: &ReplayArgs,

@@ -10,16 +10,13 @@ use millrace_experiments::trace::{AnySource, TraceIo, TraceSource, unmeasured_no
 /// Number of I/Os between two updates of the progress.
 const IOS_A_LOOK: u64 = 4_096;
 
-/// Progress, notes and damage of a trace while it is read.
 #[derive(Debug, Default)]
 pub struct TraceProgress(Mutex<ProgressState>);
 
-/// Progress, notes and damage so far.
 #[derive(Debug, Default)]
 pub struct ProgressState {
     /// Part of the trace that has been read, 0 to 1.
     pub progress: f64,
-    /// Notes for the user about the trace.
     pub notes: Vec<String>,
     /// Files that were not read to their end, each with the place and the reason.
     pub damage: Vec<String>,
@@ -39,13 +36,11 @@ impl TraceProgress {
         (!missing.is_empty()).then_some((missing, has))
     }
 
-    /// Returns what is known so far.
     pub fn known(&self) -> MutexGuard<'_, ProgressState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A trace source that reports its progress.
 pub struct TrackedTrace<S> {
     source: S,
     watch: Arc<TraceProgress>,
@@ -55,7 +50,6 @@ pub struct TrackedTrace<S> {
 }
 
 impl TrackedTrace<AnySource> {
-    /// Watches a trace.
     pub fn new(source: AnySource, watch: &Arc<TraceProgress>) -> TrackedTrace<AnySource> {
         TrackedTrace { source, watch: Arc::clone(watch), ios: 0, measured: 0 }
     }

@@ -50,10 +50,6 @@ fn format_help() -> String {
     format!("The format to write: one of {}", Format::names(Format::written()))
 }
 
-/// Runs the verb.
-///
-/// # Errors
-/// If a trace cannot be read, or the output cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     // The format is checked before the output is created, so that an existing file keeps its
     // content if the format is refused.

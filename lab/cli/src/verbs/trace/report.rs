@@ -51,10 +51,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the verb.
-///
-/// # Errors
-/// If a trace cannot be read or has no I/O, or the page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let naming = if args.numbers { DeviceNaming::Numbers } else { DeviceNaming::Names };
     let mut source = open(&args.input.paths(), args.input.format)?.with_spans(naming);
@@ -106,7 +102,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(damage.exit_code())
 }
 
-/// Returns the names of the traces, without their directories.
 fn names(args: &Args) -> Vec<String> {
     let paths = args.input.paths();
     let name = |path: &TracePath| match path {

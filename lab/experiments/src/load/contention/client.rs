@@ -14,7 +14,6 @@ use millrace_machine::{Machine, Stage};
 use super::{Client, ContentionPlan};
 use crate::load::workload::{Offsets, Workload};
 
-/// Times of a run, by its machine's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunTimes {
     pub(super) start_ns: u64,
@@ -27,7 +26,6 @@ pub(super) struct RunTimes {
     pub(super) times_from_ns: Option<u64>,
 }
 
-/// Counts and latencies of a client's I/Os in the measured interval.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) ios: u64,
@@ -36,7 +34,6 @@ pub(super) struct Tally {
     pub(super) latency: Snapshot,
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
-    /// Number of I/Os completed in each step of the series.
     pub(super) series: Vec<u64>,
     /// Completion time of each I/O since the start of the run, in nanoseconds, if the run keeps
     /// these times.
@@ -50,13 +47,12 @@ struct IoInFlight {
     cost_ns: u64,
 }
 
-/// Running client with its channel.
 pub(super) struct Contender<'a, M: Machine> {
     channel: &'a mut Channel<M>,
     moments: RunTimes,
     cost: CostModel,
     sectors: u32,
-    /// Pause after a completion, in nanoseconds. `pause_until_ns` is the end of the current pause.
+    /// Pause after a completion, in nanoseconds. `pauses_until_ns` is the end of the current pause.
     thinktime_ns: u64,
     pauses_until_ns: u64,
     offsets: Offsets,
@@ -67,7 +63,6 @@ pub(super) struct Contender<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> Contender<'a, M> {
-    /// Creates client `number` of the plan.
     pub(super) fn new(
         channel: &'a mut Channel<M>,
         plan: &ContentionPlan,
@@ -124,7 +119,6 @@ impl<'a, M: Machine> Contender<'a, M> {
         }
     }
 
-    /// Submits idle I/Os, or as many of them as the block layer accepts.
     fn submit(&mut self, now_ns: u64) {
         M::work(Stage::Interface, self.idle.len() as u32);
         while let Some(mut bio) = self.idle.pop() {
@@ -153,7 +147,6 @@ impl<'a, M: Machine> Contender<'a, M> {
         self.channel.flush();
     }
 
-    /// Collects completions; returns their number.
     fn collect(&mut self) -> usize {
         let Contender { channel, moments, sent, idle, tally, .. } = self;
         let (mut now_ns, mut counts) = (0, false);
@@ -180,7 +173,6 @@ impl<'a, M: Machine> Contender<'a, M> {
 }
 
 impl Tally {
-    /// Counts an I/O that has completed.
     fn count(&mut self, now_ns: u64, (at_ns, cost_ns): (u64, u64), series: Option<(u64, u64)>) {
         self.ios += 1;
         self.cost_ns += cost_ns;

@@ -2,6 +2,7 @@
 //!
 //! run.rs creates this plain data; the binary prints it, and experiments check it. A client's rates
 //! refer to the client's own measured time, which is shorter if the client starts late.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use serde::Serialize;
 
@@ -34,22 +35,16 @@ pub struct ClientTimeline {
 /// Result of one client.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientRow {
-    /// Name of the client.
     pub name: String,
-    /// Name of the client's group.
     pub group: String,
-    /// Weight of the client's group.
     pub weight: u32,
-    /// Number of I/Os in flight.
     pub iodepth: u32,
     /// Size of an I/O in bytes.
     pub bs: u32,
-    /// Kind of I/O.
     pub rw: String,
     /// Number of I/Os that completed in the measured time.
     #[serde(rename = "total_ios")]
     pub ios: u64,
-    /// I/Os a second.
     pub iops: f64,
     /// Bytes a second.
     #[serde(rename = "bw_bytes")]
@@ -63,10 +58,8 @@ pub struct ClientRow {
     /// Fraction of the total cost that the weights give the client if every client always has I/O
     /// waiting.
     pub weight_share: f64,
-    /// Failed I/Os of the client.
     #[serde(flatten)]
     pub failed: FailedIos,
-    /// Time series of the client's I/Os over the run.
     #[serde(flatten)]
     pub course: ClientTimeline,
 }
@@ -76,17 +69,12 @@ pub struct ClientRow {
 pub struct ContentionReport {
     /// Name of the simulated machine, or `native`.
     pub machine: String,
-    /// Specs of the drives.
     pub drives: String,
-    /// Scheduler of the drives.
     pub scheduler: String,
     /// Length of the measured time in seconds.
     pub seconds: f64,
-    /// Clients in the order of the plan.
     pub clients: Vec<ClientRow>,
-    /// I/Os a second of all clients.
     pub iops: f64,
-    /// Bytes a second of all clients.
     #[serde(rename = "bw_bytes")]
     pub bw_bytes_per_s: f64,
     /// Jain's index of each client's cost relative to its share of the weights: 1 if all clients
@@ -126,13 +114,11 @@ impl ContentionReport {
     }
 
     /// Returns the row of the client with this name.
-    #[must_use]
     pub fn client(&self, name: &str) -> Option<&ClientRow> {
         self.clients.iter().find(|row| row.name == name)
     }
 
     /// Returns the number of I/Os that failed.
-    #[must_use]
     pub fn errors(&self) -> u64 {
         self.clients.iter().map(|row| row.failed.errors).sum()
     }
@@ -167,7 +153,6 @@ fn row_of(plan: &ContentionPlan, client: &Client, tally: &Tally) -> ClientRow {
 
 /// Returns Jain's index of fairness, 1 for no values or zeroes. Source: Jain, Chiu, Hawe, "A
 /// quantitative measure of fairness", DEC-TR-301, 1984.
-#[must_use]
 pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum, squares) =
         values.fold((0.0, 0.0, 0.0), |(n, sum, squares), x| (n + 1.0, sum + x, squares + x * x));

@@ -5,19 +5,20 @@
 //! differences between machines. Results and the volume leave a simulation through shared memory,
 //! so that dropping the volume takes no virtual time.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use millrace_block::{Channel, Disk, DiskConfig, Driver, Error, Groups, SchedulerKind, Volume};
 use millrace_drives::{Spec, SpecError, Words, open, open_on};
-use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_machine::{CpuId, Machine};
 use millrace_runtime::IoContext;
-use millrace_simulator::{Model, ModelError, Simulated, Simulation};
+use millrace_simulator::Model;
 
 use super::client::{Contender, RunTimes, Tally};
 use super::{ContentionPlan, ContentionReport};
 use crate::load::bench::{BenchError, check_block_size, check_room};
-use crate::load::drain_barrier::{DrainBarrier, DrainMember};
+use crate::load::drain_barrier::DrainBarrier;
 use crate::load::sleeper::{BellSleeper, Sleeper};
+use crate::load::threads::{join_all, lock, simulate};
 
 /// Virtual time that a simulation may take after the plan's end, in which clients' channels drain.
 const GRACE_NS: u64 = 20_000_000_000;
@@ -32,20 +33,14 @@ pub fn contend_simulated(
     plan: &ContentionPlan,
 ) -> Result<ContentionReport, BenchError> {
     plan.check(Some(model.cpus()))?;
-    let failed = |text: String| BenchError::Machine { text };
-    let invalid = |error: ModelError| failed(error.to_string());
-    let simulation = Simulation::new(model, plan.seed).map_err(invalid)?;
-    let slot = Arc::new(Mutex::new(None));
-    let (inner, result) = (plan.clone(), Arc::clone(&slot));
-    let main = move || {
-        let ran = run_on::<BellSleeper>(&inner, open_on);
-        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(ran);
-    };
+    let mut inner = plan.clone();
+    for (number, client) in inner.clients.iter_mut().enumerate() {
+        client.cpu = Some(plan.cpu_of(number));
+    }
+    let main = move || run_on::<BellSleeper>(&inner, open_on);
     let limit_ns = plan.phases.warm_up_ns + plan.phases.length_ns + GRACE_NS;
-    let report = simulation.first_cpu(plan.cpu_of(0)).time_limit_ns(limit_ns).run(main);
-    let report = report.map_err(|error| failed(error.to_string()))?;
-    let ran = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let (mut contest, _volume) = ran.ok_or(BenchError::Panicked)??;
+    let ((mut contest, _volume), report) =
+        simulate((model, plan.seed), (plan.cpu_of(0), limit_ns), main)?;
     contest.machine.clone_from(&model.name);
     contest.sim_events = Some(report.events);
     Ok(contest)
@@ -63,44 +58,6 @@ pub fn contend(plan: &ContentionPlan) -> Result<ContentionReport, BenchError> {
     Ok(contest)
 }
 
-/// Operations that a client's thread needs from its machine, in addition to a `Sleeper`.
-trait ClientHost: Sleeper {
-    /// Returns the CPU of a client; `None` for any CPU.
-    fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32>;
-    /// Serves I/O that other threads put into this thread's queues, until no thread has I/O.
-    fn linger(
-        &mut self,
-        channel: &mut Channel<Self::Machine>,
-        member: DrainMember<'_>,
-    ) -> Result<(), Error>;
-}
-
-/// On a simulated machine no thread owns the drives' queues, so there is nothing to serve.
-impl ClientHost for BellSleeper {
-    fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32> {
-        Some(plan.cpu_of(number))
-    }
-
-    fn linger(&mut self, _: &mut Channel<Simulated>, _: DrainMember<'_>) -> Result<(), Error> {
-        Ok(())
-    }
-}
-
-impl ClientHost for IoContext {
-    fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32> {
-        plan.clients[number].cpu
-    }
-
-    fn linger(
-        &mut self,
-        channel: &mut Channel<Native>,
-        member: DrainMember<'_>,
-    ) -> Result<(), Error> {
-        member.linger(self, channel)
-    }
-}
-
-/// Waits for work, until `until_ns` at most.
 fn wait<S: Sleeper>(
     sleeper: &mut S,
     channel: &mut Channel<S::Machine>,
@@ -118,8 +75,7 @@ fn wait<S: Sleeper>(
 /// Report and volume. The volume is returned so that it is dropped outside of the measured time.
 type RunResult<M> = (ContentionReport, Arc<Volume<M>>);
 
-/// Runs an experiment on the main thread.
-fn run_on<S: ClientHost + 'static>(
+fn run_on<S: Sleeper + 'static>(
     plan: &ContentionPlan,
     open: impl Fn(&Spec) -> Result<Box<dyn Driver<S::Machine>>, SpecError>,
 ) -> Result<RunResult<S::Machine>, BenchError> {
@@ -138,20 +94,16 @@ fn run_on<S: ClientHost + 'static>(
     let barrier = Arc::new(DrainBarrier::new(plan.clients.len()));
     let start = |number: usize| {
         let (volume, plan, results) = (Arc::clone(&volume), plan.clone(), Arc::clone(&results));
-        let (cpu, barrier) = (S::cpu(&plan, number).map(CpuId), Arc::clone(&barrier));
+        let (cpu, barrier) = (plan.clients[number].cpu.map(CpuId), Arc::clone(&barrier));
         let body = Box::new(move || {
             let result = serve::<S>(&volume, &plan, (number, base_ns), &barrier);
-            results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
+            lock(&results).push((number, result));
         });
         S::Machine::spawn(&format!("client-{number}"), cpu, body)
     };
     let threads: Vec<_> = (0..plan.clients.len()).map(start).collect();
-    let mut whole = true;
-    threads.into_iter().for_each(|thread| whole &= thread.join());
-    if !whole {
-        return Err(BenchError::Panicked);
-    }
-    let mut results = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
+    join_all(threads)?;
+    let mut results = std::mem::take(&mut *lock(&results));
     results.sort_by_key(|(number, _)| *number);
     let tallies: Vec<Tally> =
         results.into_iter().map(|(_, result)| result).collect::<Result<_, _>>()?;
@@ -160,8 +112,7 @@ fn run_on<S: ClientHost + 'static>(
     Ok((contest, volume))
 }
 
-/// Runs a client's thread.
-fn serve<S: ClientHost>(
+fn serve<S: Sleeper>(
     volume: &Arc<Volume<S::Machine>>,
     plan: &ContentionPlan,
     (number, base_ns): (usize, u64),
@@ -185,7 +136,6 @@ fn serve<S: ClientHost>(
     Ok(tally)
 }
 
-/// Opens the drives, all with the same groups, and creates a volume of them.
 fn volume_of<M: Machine>(
     plan: &ContentionPlan,
     groups: &Arc<Groups<M>>,

@@ -16,10 +16,8 @@ use millrace_random::SplitMix64;
 
 use super::value::float;
 
-/// Probability distribution of the blocks that I/Os go to.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) enum Distribution {
-    /// All blocks are equally likely.
     #[default]
     Uniform,
     /// Zipf: the i-th hottest block is drawn in proportion to i^-theta. Fields: theta, and the
@@ -35,7 +33,6 @@ pub(super) enum Distribution {
     Zoned(Vec<(u32, u32)>),
 }
 
-/// Parses `random_distribution` of a direction.
 pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
     if let Some(parts) = text.strip_prefix("zoned:") {
         return zoned(parts);
@@ -97,7 +94,6 @@ fn zoned(text: &str) -> Result<Distribution, String> {
     Ok(Distribution::Zoned(sums.collect()))
 }
 
-/// Generator of random blocks, by a distribution.
 #[derive(Debug, Clone)]
 pub(super) struct BlockSequence {
     kind: Kind,
@@ -113,12 +109,10 @@ enum Kind {
     Pareto(f64),
     /// Normal distribution: centre and deviation, in blocks.
     Normal(f64, f64),
-    /// Zones of the region: cumulative percentages of I/Os and of blocks.
     Zoned(Vec<(u32, u32)>),
 }
 
 impl BlockSequence {
-    /// Creates a generator of `blocks` blocks, 1 or more.
     pub(super) fn new(of: Distribution, blocks: u64, random: &mut SplitMix64) -> BlockSequence {
         let mut at = |center: Option<f64>| match center {
             Some(center) => (center * blocks as f64) as u64 % blocks,
@@ -137,7 +131,6 @@ impl BlockSequence {
         BlockSequence { kind, blocks, spread: Spread::new(blocks, first) }
     }
 
-    /// Draws the next block.
     pub(super) fn draw(&self, random: &mut SplitMix64) -> u64 {
         match &self.kind {
             Kind::Uniform => ((u128::from(random.next()) * u128::from(self.blocks)) >> 64) as u64,
@@ -195,7 +188,6 @@ impl Spread {
     }
 }
 
-/// Returns the greatest common divisor.
 fn divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
@@ -263,7 +255,6 @@ pub(super) struct Map {
 }
 
 impl Map {
-    /// Creates a map of `blocks` free blocks.
     pub(super) fn new(blocks: u64) -> Map {
         let mut levels = Vec::new();
         let mut bits = blocks;
@@ -281,12 +272,10 @@ impl Map {
         }
     }
 
-    /// Returns the number of blocks, free or not.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Returns true if `block` is free.
     pub(super) fn is_free(&self, block: u64) -> bool {
         block < self.blocks && self.levels[0][(block / 64) as usize] >> (block % 64) & 1 == 1
     }
@@ -318,7 +307,6 @@ impl Map {
         }
     }
 
-    /// Marks a block as no longer free.
     pub(super) fn take(&mut self, block: u64) {
         let mut bit = block;
         for level in &mut self.levels {

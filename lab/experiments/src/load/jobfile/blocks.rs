@@ -11,10 +11,8 @@ use super::value::Base;
 /// Largest number of sizes in `bssplit` of one direction, as in fio.
 const SHARES_MAX: usize = 64;
 
-/// Sizes of I/Os in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Sizes {
-    /// All I/Os have one size.
     One(u32),
     /// Sizes are multiples of the first up to the second, and the second.
     Range(u32, u32),
@@ -25,7 +23,6 @@ pub(super) enum Sizes {
 }
 
 impl Sizes {
-    /// Returns the smallest size.
     pub(super) fn least(&self) -> u32 {
         match self {
             Sizes::One(bytes) | Sizes::Range(bytes, _) => *bytes,
@@ -33,7 +30,6 @@ impl Sizes {
         }
     }
 
-    /// Returns the largest size.
     pub(super) fn most(&self) -> u32 {
         match self {
             Sizes::One(bytes) | Sizes::Range(_, bytes) => *bytes,
@@ -41,7 +37,6 @@ impl Sizes {
         }
     }
 
-    /// Returns true if every size is a multiple of `block`.
     pub(super) fn are_multiples_of(&self, block: u32) -> bool {
         let fits = |bytes: &u32| *bytes > 0 && bytes.is_multiple_of(block);
         match self {
@@ -77,12 +72,10 @@ impl Sizes {
     }
 }
 
-/// Largest size of an I/O in bytes.
 const BYTES_MAX: u64 = (1 << 32) - 512;
 /// Largest size in bytes of an I/O that has a buffer.
 pub(super) const BUFFER_MAX: u32 = 1 << 30;
 
-/// Parses the size of an I/O.
 pub(super) fn size(base: Base, text: &str) -> Result<u32, String> {
     match base.number(text)? {
         bytes @ 1..=BYTES_MAX => Ok(bytes as u32),
@@ -90,7 +83,6 @@ pub(super) fn size(base: Base, text: &str) -> Result<u32, String> {
     }
 }
 
-/// Parses `bsrange` of a direction.
 pub(super) fn range(base: Base, text: &str) -> Result<Sizes, String> {
     let (first, last) = base.range(text)?;
     let (first, last) = (size(base, &first.to_string())?, size(base, &last.to_string())?);

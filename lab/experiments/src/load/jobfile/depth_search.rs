@@ -12,7 +12,6 @@
 /// `latency_run`.
 const PROBE_WINDOWS: u32 = 10;
 
-/// Values of a job's `latency_*` words.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LatencyTarget {
     /// Largest completion latency that meets the target, in nanoseconds.
@@ -25,11 +24,9 @@ pub(super) struct LatencyTarget {
     pub(super) run: bool,
 }
 
-/// Search for a depth.
 #[derive(Debug)]
 pub(super) struct DepthSearch {
     target: LatencyTarget,
-    /// Depth of the current window.
     depth: u32,
     /// Largest depth that met the target; 0 if none has met it yet.
     good: u32,
@@ -46,7 +43,6 @@ pub(super) struct DepthSearch {
 }
 
 impl DepthSearch {
-    /// Creates a search up to `iodepth` that begins at `now_ns`.
     pub(super) fn new(target: LatencyTarget, iodepth: u32, now_ns: u64) -> DepthSearch {
         DepthSearch {
             target,
@@ -62,17 +58,14 @@ impl DepthSearch {
         }
     }
 
-    /// Returns the number of I/Os that the job may have in flight now.
     pub(super) fn depth(&self) -> usize {
         self.depth as usize
     }
 
-    /// Returns true once the job is to end.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Counts an I/O that has ended.
     pub(super) fn note(&mut self, issue_ns: u64, clat_ns: u64) {
         if issue_ns >= self.window_ns {
             self.ios += 1;
@@ -116,9 +109,6 @@ impl DepthSearch {
 
     /// Returns the largest depth that met the target; `None` if the job ended before any depth was
     /// tried.
-    ///
-    /// # Errors
-    /// If not even one I/O at a time meets the target.
     pub(super) fn result(&self) -> Result<Option<u32>, String> {
         if self.bad == 1 {
             let LatencyTarget { target_ns, percent, .. } = self.target;

@@ -15,7 +15,6 @@ use super::spec::{
 use super::value::Base;
 use super::words::{Needs, WORDS};
 
-/// Default size of an I/O in bytes.
 const BS: u32 = 4096;
 /// Default seed, which gives every run the same sequence of I/Os (`randrepeat`).
 const SEED: u64 = 0x89;
@@ -74,12 +73,10 @@ impl JobFile {
     }
 }
 
-/// Returns words and values as they were written.
 fn pairs(entries: &[Entry]) -> Vec<(String, String)> {
     entries.iter().map(|entry| (entry.word.clone(), entry.value.clone())).collect()
 }
 
-/// Returns the job of a section, and the words in it that have no meaning here.
 fn job(section: &Section) -> Result<(JobSpec, Vec<String>), JobFileError> {
     let mut draft = Draft::new(section);
     // `kb_base` also applies to sizes that are written before it.
@@ -165,7 +162,6 @@ impl Draft {
         }
     }
 
-    /// Reads one word.
     fn read(&mut self, entry: &Entry) -> Result<(), String> {
         let (word, value) = (usual(&entry.word), entry.value.as_str());
         let named = |text| match entry.word == word {
@@ -183,7 +179,6 @@ impl Draft {
         (known.read)(self, value).map_err(|text| format!("{}={text}", entry.word))
     }
 
-    /// Returns the job, if its words agree with each other.
     fn finish(mut self) -> Result<(JobSpec, Vec<String>), String> {
         let job = &mut self.job;
         // As in fio, the option that comes later in the file wins.

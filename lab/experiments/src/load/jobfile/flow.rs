@@ -14,18 +14,15 @@ use super::spec::Flow;
 /// Minimum time in nanoseconds after which a job that is ahead checks again.
 const LOOK_NS: u64 = 20_000;
 
-/// Groups of jobs by `flow_id`, with their I/Os and weights.
 #[derive(Debug, Default)]
 pub(super) struct FlowGroups(BTreeMap<u64, FlowGroup>);
 
-/// I/Os of all jobs of a flow group, and the sum of the jobs' weights.
 #[derive(Debug, Default)]
 struct FlowGroup {
     ios: AtomicU64,
     weight: AtomicU64,
 }
 
-/// Member of a flow group: one job.
 #[derive(Debug)]
 pub(super) struct FlowMember<'a> {
     group: &'a FlowGroup,
@@ -34,7 +31,6 @@ pub(super) struct FlowMember<'a> {
 }
 
 impl FlowGroups {
-    /// Creates the groups of jobs that will all become members.
     pub(super) fn new(flows: impl Iterator<Item = Flow>) -> FlowGroups {
         let mut groups = FlowGroups::default();
         for flow in flows {
@@ -60,7 +56,6 @@ impl FlowMember<'_> {
         is_ahead.then_some(self.flow.sleep_ns.max(LOOK_NS))
     }
 
-    /// Counts an I/O that the job issued.
     pub(super) fn issued(&mut self) {
         self.ios += 1;
         self.group.ios.fetch_add(1, Ordering::Relaxed);

@@ -18,10 +18,8 @@ pub(super) enum FlushAccounting {
     No,
 }
 
-/// Largest size in bytes of idle buffers of any job.
 const IDLE_BYTES: usize = 64 << 20;
 
-/// I/O in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IoInFlight {
     /// I/O in the slot; `None` for a flush.
@@ -38,14 +36,11 @@ pub(super) struct Slots {
     /// Slots that were submitted since the last flush of the channel.
     pub(super) batch: Vec<u32>,
     pub(super) idle: Vec<Bio>,
-    /// Largest size of the idle buffers in bytes.
     idle_bytes_max: usize,
-    /// Generator of the data in new buffers.
     random: SplitMix64,
 }
 
 impl Slots {
-    /// Creates slots for `depth` I/Os of at most `longest` bytes.
     pub(super) fn new(depth: u32, longest: u32, seed: u64) -> Slots {
         let flight =
             IoInFlight { io: None, counted: FlushAccounting::No, start_ns: 0, issue_ns: 0 };
@@ -92,7 +87,6 @@ impl Slots {
         bio
     }
 
-    /// Drops idle buffers until `bytes` more fit the limit.
     fn make_room(&mut self, bytes: usize) {
         let mut waiting: usize = self.idle.iter().map(Bio::len_bytes).sum();
         while waiting + bytes > self.idle_bytes_max

@@ -13,19 +13,15 @@ use super::page_cache::CachedRange;
 use super::source::{Io, READ, WRITE};
 use super::worker::Worker;
 
-/// Next step of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobStep {
     Io(Io),
-    /// Flush, which may be counted.
     Flush(FlushAccounting),
     /// Wait until this time in nanoseconds; 0 waits until an I/O completes.
     Wait(u64),
-    /// The job has ended.
     End,
 }
 
-/// Progress of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Progress {
     /// Number of bytes issued in this loop; the next fields are the I/Os and writes in all loops.
@@ -41,7 +37,6 @@ pub(super) struct Progress {
 }
 
 impl Worker<'_> {
-    /// Returns the job's next step.
     pub(super) fn next(&mut self, now_ns: u64) -> JobStep {
         let job = self.setting.job;
         let is_over = now_ns >= self.clock.end_ns
@@ -112,7 +107,6 @@ impl Worker<'_> {
         Some(JobStep::Wait(until_ns))
     }
 
-    /// Draws the next I/O; returns false if there are no more.
     fn draw(&mut self) -> bool {
         let (span, job) = (self.setting.span, self.setting.job);
         if self.at.has_drawn_all {

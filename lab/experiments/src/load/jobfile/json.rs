@@ -1,8 +1,7 @@
 //! Reports with fio's keys, so that fio's own tools read them.
 //!
 //! The names and types are those of `fio --output-format=json`, and with `json+` also the bins of
-//! latencies. Keys without a counterpart in millrace are left out; `disk_util` is empty. The
-//! command line calls this file.
+//! latencies. Keys without a counterpart in millrace are left out; `disk_util` is empty.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -27,15 +26,12 @@ pub enum JobDetail {
     Bins,
 }
 
-/// Form in which latencies are reported.
 struct TimesForm<'a> {
     detail: JobDetail,
-    /// Percentiles to report, in rising order.
     percents: &'a [f64],
 }
 
 /// Returns the report of a run, as fio would report it.
-#[must_use]
 pub fn report(file: &JobFile, reports: &[JobReport], detail: JobDetail) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let jobs: Vec<Value> = reports.iter().map(|one| job(file, one, detail)).collect();
@@ -61,7 +57,7 @@ fn words(words: &[(String, String)]) -> Value {
 
 fn job(file: &JobFile, report: &JobReport, detail: JobDetail) -> Value {
     let (spec, tally) = (&file.jobs[report.job], &report.tally);
-    let form = &TimesForm { detail, percents: spec.percentiles().unwrap_or(&PERCENTILES) };
+    let form = &TimesForm { detail, percents: spec.percentiles.as_deref().unwrap_or(&PERCENTILES) };
     let share = |us: u64| us as f64 * 1e5 / tally.runtime_ns.max(1) as f64;
     let runtime_ms = tally.runtime_ns / 1_000_000;
     let mut job = json!({

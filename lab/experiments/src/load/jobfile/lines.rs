@@ -2,14 +2,11 @@
 //!
 //! This file handles comments, `[section]` heads, `include`, and the expansion of `${NAME}` and of
 //! fio's variables `$pagesize`, `$mb_memory` and `$ncpus`. It does not know the meaning of any
-//! option. Limits: 1 MiB for a file, 16 nested includes, and 4096 sections. `draft` calls this
-//! file.
+//! option. Limits: 1 MiB for a file, 16 nested includes, and 4096 sections.
 
 use std::fmt;
 
-/// Largest size of one job file or included file, in bytes.
 const FILE_MAX: usize = 1 << 20;
-/// Largest depth of nested includes.
 const DEPTH_MAX: usize = 16;
 /// Largest number of options in all sections. An option of `global` counts once for each job that
 /// inherits it.
@@ -49,7 +46,6 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Returns an error at this place.
     pub(super) fn wrong(&self, text: impl Into<String>) -> JobFileError {
         JobFileError { place: self.clone(), text: text.into() }
     }
@@ -63,23 +59,18 @@ pub(super) struct Entry {
     pub(super) value: String,
 }
 
-/// Section of a job as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Section {
     pub(super) place: Place,
     pub(super) name: String,
     /// Options of the `global` sections above the job, in order.
     pub(super) global: Vec<Entry>,
-    /// Options of the job's own section.
     pub(super) own: Vec<Entry>,
 }
 
 /// Source of a job file's external inputs: other files, and variables.
 pub trait Includes {
     /// Returns the bytes of an included file.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     fn file(&self, name: &str) -> std::io::Result<Vec<u8>>;
 
     /// Returns the value of `${name}`; `None` if the variable is not set.
@@ -101,7 +92,6 @@ struct Reader<'a> {
     words: usize,
 }
 
-/// Splits a file into sections, one for each job.
 pub(super) fn sections(
     name: &str,
     bytes: &[u8],
@@ -235,7 +225,6 @@ impl Reader<'_> {
     }
 }
 
-/// Multiplies the numbers in `text`.
 fn product(text: &str) -> Option<String> {
     let mut factors = text.split('*').map(|factor| factor.trim().parse::<u64>().ok());
     let product = factors.try_fold(1u64, |product, factor| product.checked_mul(factor?));

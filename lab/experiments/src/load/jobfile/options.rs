@@ -12,21 +12,17 @@ pub(super) struct Refused {
     pub(super) word: &'static str,
     /// Value with which the option changes nothing; empty if there is no such value.
     plain: &'static str,
-    /// Advice to the user about a replacement.
     remedy: &'static str,
 }
 
-/// Returns a refused option that the user must remove.
 const fn without(word: &'static str, plain: &'static str) -> Refused {
     Refused { word, plain, remedy: "remove this option" }
 }
 
-/// Returns a refused option with advice on a replacement.
 const fn instead(word: &'static str, plain: &'static str, remedy: &'static str) -> Refused {
     Refused { word, plain, remedy }
 }
 
-/// Aliases of options.
 const ALIASES: &str = "\
     readwrite=rw blocksize=bs blocksize_range=bsrange io_limit=io_size \
     iodepth_batch=iodepth_batch_submit iodepth_batch_complete=iodepth_batch_complete_min \
@@ -36,7 +32,6 @@ const ALIASES: &str = "\
     steadystate_ramp=steadystate_ramp_time timeout=runtime ratemin=rate_min ratecycle=rate_cycle \
     nr_files=nrfiles fill_fs=fill_device dedup_percentage=dedupe_percentage threads=thread";
 
-/// Options that are ignored with a note.
 pub(super) const NOTHING: &str = "\
     allow_file_create allow_mounted_write block_error_percentiles buffer_compress_chunk \
     buffer_compress_percentage buffer_pattern bwavgtime clat_percentiles clocksource cmdprio \
@@ -64,7 +59,6 @@ pub(super) const NOTHING: &str = "\
     write_iops_log write_lat_log zero_buffers zone_reset_frequency zone_reset_threshold \
     zonecapacity";
 
-/// Options of fio for I/Os that millrace does not do.
 pub(super) const REFUSED: [Refused; 31] = [
     without("atomic", "0"),
     without("blocksize_unaligned", "0"),
@@ -107,21 +101,16 @@ pub(super) const REFUSED: [Refused; 31] = [
     instead("write_barrier", "0", "write fsync=N"),
 ];
 
-/// Returns each alias of an option, with the usual name.
 fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
     ALIASES.split(' ').filter_map(|pair| pair.split_once('='))
 }
 
-/// Returns the usual name of an option.
 pub(super) fn usual(word: &str) -> &str {
     aliases().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
 /// Accepts an option, given by its usual name, that millrace ignores. `meaning` has the options
 /// that millrace supports.
-///
-/// # Errors
-/// If millrace refuses the option with this value, or does not know the option.
 pub(super) fn pass_over(
     word: &str,
     value: &str,

@@ -11,7 +11,6 @@ use rustix::fs::{Advice, fadvise};
 use super::source::Span;
 use super::spec::JobSpec;
 
-/// Region of a file that is read or written through the page cache.
 pub(super) struct CachedRange {
     file: File,
     span: Span,
@@ -20,9 +19,6 @@ pub(super) struct CachedRange {
 impl CachedRange {
     /// Returns the region of a job that uses the page cache and has `invalidate`; `None` for
     /// others.
-    ///
-    /// # Errors
-    /// If the file cannot be opened; the text names it.
     pub(super) fn of(job: &JobSpec, clone: u32, span: Span) -> Result<Option<Self>, String> {
         if job.access.direct || !job.access.invalidate {
             return Ok(None);

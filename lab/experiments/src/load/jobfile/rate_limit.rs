@@ -10,7 +10,6 @@ use millrace_random::SplitMix64;
 
 use super::spec::JobSpec;
 
-/// Rate limits of a job.
 #[derive(Debug, Clone)]
 pub(super) struct RateLimit {
     rates: [Option<Rate>; 3],
@@ -18,18 +17,15 @@ pub(super) struct RateLimit {
     poisson: bool,
 }
 
-/// Rate limit of a direction.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     bytes_per_s: u64,
     begin_ns: u64,
     issued: u64,
-    /// Time at which the next I/O may be issued, in nanoseconds.
     due_ns: u64,
 }
 
 impl RateLimit {
-    /// Creates the rate limits of a job that begins at `now_ns`.
     pub(super) fn new(job: &JobSpec, now_ns: u64, seed: u64) -> RateLimit {
         let rate = |direction: usize| {
             // Like fio, convert `rate_iops` to bytes per second, with I/Os of the smallest size.
@@ -47,7 +43,6 @@ impl RateLimit {
         self.rates[direction].map_or(0, |rate| rate.due_ns)
     }
 
-    /// Counts an I/O of `bytes` bytes that was issued.
     pub(super) fn issued(&mut self, direction: usize, bytes: u32) {
         let Some(rate) = &mut self.rates[direction] else { return };
         rate.issued += u64::from(bytes);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, Stamp, Volume};
 use millrace_drives::memory_bytes;
-use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_machine::{CpuId, Machine, Native};
 use millrace_random::SplitMix64;
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
@@ -27,6 +27,7 @@ use super::value::Amount;
 use super::worker::{Setting, Worker};
 use crate::load::bench::{BenchError, Interrupt, Progress, check_writable};
 use crate::load::drain_barrier::{DrainBarrier, serve_while};
+use crate::load::threads::join_all;
 
 /// Settings of a run of jobs.
 #[derive(Debug, Clone, Default)]
@@ -52,7 +53,6 @@ pub struct JobReport {
     pub(super) tally: Tally,
 }
 
-/// Clone of a job.
 #[derive(Clone)]
 struct Instance {
     job: usize,
@@ -62,7 +62,6 @@ struct Instance {
     group: u32,
 }
 
-/// State that the threads of a phase share.
 struct PhaseState {
     file: JobFile,
     setting: JobSetting,
@@ -73,7 +72,6 @@ struct PhaseState {
     running: Vec<AtomicU32>,
 }
 
-/// Guard that counts a clone as running until it is dropped.
 struct RunningClone<'a>(&'a AtomicU32);
 
 impl Drop for RunningClone<'_> {
@@ -100,7 +98,6 @@ impl PhaseState {
         }
     }
 
-    /// Returns true if the job must wait for a job above it, by `wait_for`.
     fn must_wait(&self, job: usize) -> bool {
         let Some(awaited) = &self.file.jobs[job].crowd.wait_for else { return false };
         let mut above = self.file.jobs[..job].iter().zip(&self.running);
@@ -108,7 +105,6 @@ impl PhaseState {
     }
 }
 
-/// Result that a thread sends when it ends.
 type InstanceResult = (Instance, Result<Tally, BenchError>);
 
 /// Runs the jobs of a file: clone j of job i on `volumes[i][j]`, or on `volumes[i][0]` if all
@@ -153,7 +149,6 @@ pub fn run_jobs(
     Ok((group(file, reports), failed))
 }
 
-/// Returns every clone of every job, with a number and a group for each.
 fn instances(file: &JobFile) -> Vec<Instance> {
     let (mut all, mut group, mut first) = (Vec::new(), 0, 0);
     for (job, spec) in file.jobs.iter().enumerate() {
@@ -172,7 +167,6 @@ fn instances(file: &JobFile) -> Vec<Instance> {
     all
 }
 
-/// Checks that every job fits its volume.
 fn check(file: &JobFile, volumes: &[Vec<Arc<Volume<Native>>>]) -> Result<(), BenchError> {
     check_buffers(file)?;
     let topology = Native::topology();
@@ -220,7 +214,6 @@ fn check(file: &JobFile, volumes: &[Vec<Arc<Volume<Native>>>]) -> Result<(), Ben
     Ok(())
 }
 
-/// Returns the volume of a clone: its own, or the volume of all clones.
 fn volume_of(volumes: &[Arc<Volume<Native>>], clone: u32) -> &Arc<Volume<Native>> {
     &volumes[clone as usize % volumes.len()]
 }
@@ -250,7 +243,6 @@ fn check_buffers(file: &JobFile) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Returns the part of a device of `device` bytes that a clone works on.
 fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     let region = &job.region;
     let used = || job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has);
@@ -298,7 +290,6 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     Ok(Span { begin, size, io_size, device })
 }
 
-/// Runs the jobs of a phase at the same time.
 fn run_phase(
     file: &JobFile,
     phase: &[Instance],
@@ -323,16 +314,11 @@ fn run_phase(
     let threads: Vec<_> = phase.iter().map(spawn).collect();
     drop(sender);
     let mut ended = watch(file, phase, &receiver, progress);
-    let mut whole = true;
-    threads.into_iter().for_each(|thread| whole &= thread.join());
-    if !whole {
-        return Err(BenchError::Panicked);
-    }
+    join_all(threads)?;
     ended.sort_by_key(|(instance, _)| instance.number);
     ended.into_iter().map(|(instance, result)| Ok((instance, result?))).collect()
 }
 
-/// Collects the results of a phase until its last thread has ended, and reports progress.
 fn watch(
     file: &JobFile,
     phase: &[Instance],
@@ -357,7 +343,6 @@ fn watch(
     }
 }
 
-/// Runs one clone, on its own thread.
 fn run_instance(
     shared: &PhaseState,
     instance: &Instance,
@@ -399,7 +384,6 @@ fn run_instance(
     Ok(tally)
 }
 
-/// Returns the delay of `startdelay`: one time, or a time drawn from a range.
 fn delay_ns(job: &JobSpec, clone: u64) -> u64 {
     let (first, last) = job.span.delay_ns;
     first + SplitMix64::new(job.shape.seed.wrapping_add(clone)).below(last - first + 1)

@@ -24,11 +24,9 @@ pub(super) struct Span {
     pub(super) size: u64,
     /// Number of bytes that one pass does, over all directions.
     pub(super) io_size: u64,
-    /// Size of the device in bytes.
     pub(super) device: u64,
 }
 
-/// I/O to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Io {
     pub(super) direction: usize,
@@ -36,7 +34,6 @@ pub(super) struct Io {
     pub(super) bytes: u32,
 }
 
-/// Generator of a job's I/Os.
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     kind: Kind,
@@ -56,10 +53,6 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Creates the generator of clone `clone` of a job.
-    ///
-    /// # Errors
-    /// If the region has no room for one, or more blocks than are remembered.
     pub(super) fn new(job: &JobSpec, span: Span, clone: u64) -> Result<Source, String> {
         let (kind, shape) = (job.kind, job.shape.clone());
         let mut seeds = SplitMix64::new(shape.seed ^ mixed(clone));
@@ -98,7 +91,6 @@ impl Source {
         Ok(Source { kind, shape, span, random, next, places, map, to_random, zone })
     }
 
-    /// Starts a new pass.
     pub(super) fn restart(&mut self) {
         (self.next, self.zone) = ([0; 3], (0, 0));
         if let Some((map, _)) = &mut self.map {
@@ -106,13 +98,11 @@ impl Source {
         }
     }
 
-    /// Returns the size of the smallest I/O.
     pub(super) fn least(&self) -> u32 {
         let used = (0..3).filter(|direction| self.kind.has[*direction]);
         used.map(|direction| self.shape.sizes[direction].least()).min().unwrap_or(1)
     }
 
-    /// Draws a direction, by the percentage of reads.
     pub(super) fn direction(&mut self) -> usize {
         if self.kind.has[READ] && self.kind.has[WRITE] {
             let is_read = self.random[0].below(100) < self.shape.read_percent.into();
@@ -201,7 +191,6 @@ impl Source {
         *next
     }
 
-    /// Returns an offset drawn from the distribution.
     fn anywhere(&mut self, direction: usize) -> Option<(u64, u32)> {
         let sizes = &self.shape.sizes[direction];
         let unit = self.shape.align[direction].unwrap_or(sizes.least());

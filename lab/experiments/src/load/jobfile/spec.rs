@@ -32,7 +32,7 @@ pub struct JobSpec {
     /// Description of the job by its author.
     pub description: Option<String>,
     /// Percentiles in the job's report; `None` means fio's defaults.
-    pub(super) percentiles: Option<Vec<f64>>,
+    pub percentiles: Option<Vec<f64>>,
     /// File or device that all clones of the job share, if the job names one.
     pub filename: Option<String>,
     pub(super) directory: Option<String>,
@@ -44,9 +44,9 @@ pub struct JobSpec {
     pub(super) flow: IssueRules,
     pub(super) span: Span,
     pub(super) crowd: CloneGroup,
-    /// Options of the job's own section, as they were written.
     pub(super) own: Vec<(String, String)>,
-    pub(super) place: Place,
+    /// File and line where the job begins.
+    pub place: Place,
 }
 
 /// Settings of a job's access to its file: direct or through the page cache.
@@ -72,14 +72,12 @@ pub(super) enum Engine {
     Uring,
 }
 
-/// Directions of the job's I/Os (reads, writes, trims), and whether their offsets are random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) has: [bool; 3],
     pub(super) random: bool,
 }
 
-/// Sizes, directions and contents of single I/Os.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct IoShape {
     pub(super) read_percent: u8,
@@ -98,7 +96,6 @@ pub(super) struct IoShape {
     pub(super) verify: Option<Verify>,
 }
 
-/// Sequence of the I/Os' offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sequence {
     /// Number of bytes skipped between two sequential I/Os; negative to go backwards.
@@ -123,7 +120,6 @@ pub(super) struct Zones {
     pub(super) skip: u64,
 }
 
-/// Verification of written blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verify {
     /// True if blocks are read and checked, either after the job wrote them or by a job that only
@@ -131,7 +127,6 @@ pub(super) struct Verify {
     pub(super) read_back: bool,
 }
 
-/// Region of the job's I/Os, and their number.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Region {
     pub(super) size: Option<Amount>,
@@ -146,12 +141,10 @@ pub(super) struct Region {
     pub(super) number_ios: Option<u64>,
 }
 
-/// Rate, depth and pauses at which I/Os are issued.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct IssueRules {
     pub(super) iodepth: u32,
     pub(super) batch: Option<u32>,
-    /// Limits of bytes and I/Os a second for each direction.
     pub(super) rate: [Option<u64>; 3],
     pub(super) rate_iops: [Option<u64>; 3],
     pub(super) poisson: bool,
@@ -173,7 +166,6 @@ pub(super) struct Flow {
     pub(super) sleep_ns: u64,
 }
 
-/// Pauses of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ThinkTime {
     pub(super) time_ns: u64,
@@ -181,7 +173,6 @@ pub(super) struct ThinkTime {
     pub(super) blocks: u64,
 }
 
-/// Start and end of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) runtime_ns: Option<u64>,
@@ -191,7 +182,6 @@ pub(super) struct Span {
     pub(super) loops: u64,
 }
 
-/// Clones of a job, and the jobs beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CloneGroup {
     pub(super) numjobs: u32,
@@ -200,20 +190,17 @@ pub(super) struct CloneGroup {
     pub(super) group_reporting: bool,
     /// CPUs that are assigned to clones in turn; empty means any CPU.
     pub(super) cpus: Vec<u32>,
-    /// Name of the job that must end before this job begins.
     pub(super) wait_for: Option<String>,
 }
 
 impl JobSpec {
     /// Returns the number of clones of the job that run at the same time.
-    #[must_use]
     pub fn numjobs(&self) -> u32 {
         self.crowd.numjobs
     }
 
     /// Returns the file or device of one of the job's clones. As in fio, each clone has a file of
     /// its own if the job names no file.
-    #[must_use]
     pub fn filename_of(&self, clone: u32) -> String {
         let own = || format!("{}.{clone}.0", self.name);
         let name = self.filename.clone().unwrap_or_else(own);
@@ -224,12 +211,10 @@ impl JobSpec {
     }
 
     /// Returns true if the job goes on to the end of its device (`fill_device`).
-    #[must_use]
     pub fn fills_device(&self) -> bool {
         self.region.fill
     }
 
-    /// Returns true if the job's writes carry a pattern by which they can be verified.
     pub(super) fn verifies_writes(&self) -> bool {
         self.shape.verify.is_some() && self.kind.has[1]
     }
@@ -241,7 +226,6 @@ impl JobSpec {
 
     /// Returns the size that the job's file must have in bytes; `None` if the size depends on the
     /// file.
-    #[must_use]
     pub fn file_bytes(&self) -> Option<u64> {
         let bytes = |amount: Option<Amount>| match amount {
             Some(Amount::Bytes(bytes)) => Some(bytes),
@@ -262,14 +246,7 @@ impl JobSpec {
         (end > 0).then_some(end)
     }
 
-    /// Returns the file and line where the job begins.
-    #[must_use]
-    pub fn place(&self) -> &Place {
-        &self.place
-    }
-
     /// Returns true if the job's own thread does each I/O and waits for its end.
-    #[must_use]
     pub fn is_inline(&self) -> bool {
         match self.access.engine {
             Engine::Sync => true,
@@ -284,27 +261,18 @@ impl JobSpec {
         with_data.map(|(sizes, _)| sizes.most()).max().unwrap_or(0)
     }
 
-    /// Returns the percentiles in the job's report.
-    #[must_use]
-    pub fn percentiles(&self) -> Option<&[f64]> {
-        self.percentiles.as_deref()
-    }
-
     /// Returns the advice to the page cache about the job's reads.
-    #[must_use]
     pub fn advice(&self) -> Advice {
         let of_kind = if self.kind.random { Advice::Random } else { Advice::Sequential };
         self.access.advice.unwrap_or(of_kind)
     }
 
     /// Returns true if the job reads.
-    #[must_use]
     pub fn reads_data(&self) -> bool {
         self.kind.has[0]
     }
 
     /// Returns true if the job writes or trims.
-    #[must_use]
     pub fn changes_data(&self) -> bool {
         self.kind.has[1] || self.kind.has[2]
     }

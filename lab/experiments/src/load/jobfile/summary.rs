@@ -1,6 +1,7 @@
 //! `JobLine`: a line of the results table, for one kind of I/O of a job or group.
 //!
 //! `lines` computes this plain data from reports; the command line prints it.
+#![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use super::run::JobReport;
 use super::spec::JobFile;
@@ -9,19 +10,14 @@ use super::tally::Times;
 /// Results of a job, or of a group of jobs, for one kind of operation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobLine {
-    /// Name of the job, or of the first job of a group.
     pub job: String,
     /// Number of jobs whose results are summed in this line.
     pub members: u32,
-    /// Number of the reporting group.
     pub group: u32,
     /// `read`, `write`, `trim` or `sync`.
     pub kind: &'static str,
-    /// Number of completed I/Os.
     pub ios: u64,
-    /// Number of bytes of these I/Os.
     pub bytes: u64,
-    /// Length of the measured interval in nanoseconds.
     pub runtime_ns: u64,
     /// Completion latencies, as fio has them: from submission to completion.
     pub clat: JobTimes,
@@ -33,25 +29,19 @@ pub struct JobLine {
 /// Completion latencies in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JobTimes {
-    /// Mean latency in nanoseconds.
     pub mean: u64,
-    /// Median.
     pub p50: u64,
-    /// 99th percentile.
     pub p99: u64,
-    /// Maximum.
     pub max: u64,
 }
 
 impl JobLine {
     /// Returns the number of I/Os per second.
-    #[must_use]
     pub fn iops(&self) -> f64 {
         self.ios as f64 * 1e9 / self.runtime_ns.max(1) as f64
     }
 
     /// Returns the number of bytes per second.
-    #[must_use]
     pub fn bytes_per_s(&self) -> f64 {
         self.bytes as f64 * 1e9 / self.runtime_ns.max(1) as f64
     }
@@ -59,10 +49,9 @@ impl JobLine {
 
 impl JobReport {
     /// Returns a line for each kind of operation that the job did, or one line without I/Os.
-    #[must_use]
     pub fn lines(&self, file: &JobFile) -> Vec<JobLine> {
         let tally = &self.tally;
-        let percents = file.jobs[self.job].percentiles().unwrap_or_default();
+        let percents = file.jobs[self.job].percentiles.as_deref().unwrap_or_default();
         let line = |kind, (ios, bytes, runtime_ns): (u64, u64, u64), times: &Times| JobLine {
             job: file.jobs[self.job].name.clone(),
             members: self.members,
@@ -97,26 +86,22 @@ impl JobReport {
     }
 
     /// Returns the number of I/Os that failed plus the number of blocks that failed verification.
-    #[must_use]
     pub fn errors(&self) -> u64 {
         self.tally.errors
     }
 
     /// Returns the text of the first error.
-    #[must_use]
     pub fn first_error(&self) -> Option<&str> {
         self.tally.first_error.as_deref()
     }
 
     /// Returns the largest queue depth that met `latency_target` (for several jobs, the smallest of
     /// their results), and whether the search had ended.
-    #[must_use]
     pub fn depth_found(&self) -> Option<(u32, bool)> {
         self.tally.depth_found
     }
 
     /// Returns the number of blocks that passed verification.
-    #[must_use]
     pub fn verified(&self) -> u64 {
         self.tally.verified
     }

@@ -4,9 +4,7 @@
 //! up. Like fio's, the histogram has 64 buckets for each power of two, so percentiles are accurate
 //! to 1/128.
 
-/// Number of histogram buckets for each power of two.
 const OCTAVE: u64 = 64;
-/// Total number of histogram buckets.
 const BUCKETS: usize = 64 * 59;
 
 /// Minimum, maximum, mean and standard deviation of a series of values. Holds exact sums, because a
@@ -17,7 +15,6 @@ pub(super) struct Spread {
     pub(super) min: u64,
     pub(super) max: u64,
     sum: u64,
-    /// Sum of the squares of the values.
     squares: u128,
 }
 
@@ -42,12 +39,10 @@ impl Spread {
         self.squares = self.squares.wrapping_add(other.squares);
     }
 
-    /// Returns the mean; 0 without values.
     pub(super) fn mean(&self) -> f64 {
         self.sum as f64 / self.count.max(1) as f64
     }
 
-    /// Returns the standard deviation of a sample.
     pub(super) fn deviation(&self) -> f64 {
         if self.count < 2 {
             return 0.0;
@@ -61,7 +56,6 @@ impl Spread {
     }
 }
 
-/// Histogram: number of values in each bucket of about the same size.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Buckets(Vec<u64>);
 
@@ -117,7 +111,6 @@ impl Buckets {
     }
 }
 
-/// Latencies and their histogram.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Times {
     pub(super) spread: Spread,
@@ -136,7 +129,6 @@ impl Times {
     }
 }
 
-/// Counts and latencies of one direction.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct DirectionTally {
     pub(super) bytes: u64,
@@ -153,7 +145,6 @@ pub(super) struct DirectionTally {
 }
 
 impl DirectionTally {
-    /// Takes a sample at the end of about half a second.
     pub(super) fn sample(&mut self, length_ns: u64) {
         let (bytes, ios) = (self.bytes - self.since.0, self.ios - self.since.1);
         if bytes > 0 {
@@ -185,7 +176,6 @@ pub(super) type Levels = [u64; 8];
 /// no limit.
 pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 
-/// Counts of a job, or of a group of jobs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Tally {
     pub(super) flows: [DirectionTally; 3],
@@ -208,7 +198,6 @@ pub(super) struct Tally {
     pub(super) depth_found: Option<(u32, bool)>,
 }
 
-/// Resources that a thread used, as the operating system counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Usage {
     pub(crate) user_us: u64,
@@ -219,14 +208,17 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Returns the resources used since `before`.
     pub(super) fn since(self, before: Usage) -> Usage {
+        self.with(before, |now, then| now - then)
+    }
+
+    fn with(self, other: Usage, of: fn(u64, u64) -> u64) -> Usage {
         Usage {
-            user_us: self.user_us - before.user_us,
-            system_us: self.system_us - before.system_us,
-            switches: self.switches - before.switches,
-            major_faults: self.major_faults - before.major_faults,
-            minor_faults: self.minor_faults - before.minor_faults,
+            user_us: of(self.user_us, other.user_us),
+            system_us: of(self.system_us, other.system_us),
+            switches: of(self.switches, other.switches),
+            major_faults: of(self.major_faults, other.major_faults),
+            minor_faults: of(self.minor_faults, other.minor_faults),
         }
     }
 }
@@ -241,7 +233,6 @@ pub(super) fn level(depth: u32) -> usize {
 }
 
 impl Tally {
-    /// Counts a completed I/O with data.
     #[inline]
     pub(super) fn done(&mut self, direction: usize, bytes: u32, (slat, clat): (u64, u64)) {
         let flow = &mut self.flows[direction];
@@ -262,7 +253,6 @@ impl Tally {
         }
     }
 
-    /// Counts a block that was read and checked.
     pub(super) fn check(&mut self, found: Result<(), String>) {
         match found {
             Ok(()) => self.verified += 1,
@@ -275,7 +265,6 @@ impl Tally {
         }
     }
 
-    /// Adds the counts of another job of the group.
     pub(super) fn merge(&mut self, other: &Tally) {
         self.flows.iter_mut().zip(&other.flows).for_each(|(mine, theirs)| mine.merge(theirs));
         self.sync.merge(&other.sync);
@@ -292,13 +281,7 @@ impl Tally {
         classes.zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
         // The fractions of processor time refer to the sum of the jobs' run times.
         self.runtime_ns += other.runtime_ns;
-        self.usage = Usage {
-            user_us: self.usage.user_us + other.usage.user_us,
-            system_us: self.usage.system_us + other.usage.system_us,
-            switches: self.usage.switches + other.usage.switches,
-            major_faults: self.usage.major_faults + other.usage.major_faults,
-            minor_faults: self.usage.minor_faults + other.usage.minor_faults,
-        };
+        self.usage = self.usage.with(other.usage, |mine, theirs| mine + theirs);
         self.errors += other.errors;
         self.verified += other.verified;
         self.depth_found = self.depth_found.into_iter().chain(other.depth_found).min();

@@ -5,12 +5,9 @@
 //! 3.33: with `kb_base=1024` (the default) `k`, `kb` and `ki` are 1024 and `kib` is 1000; with
 //! `kb_base=1000`, `k`, `kb` and `ki` are 1000 and `kib` is 1024. `words` and `draft` call them.
 
-/// Number of bytes, or percentage of the size of a file or device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Amount {
-    /// Number of bytes.
     Bytes(u64),
-    /// Percentage of the whole.
     Percent(f64),
 }
 
@@ -27,7 +24,6 @@ impl Base {
     /// Units of `kb_base=1000`.
     pub(super) const DECIMAL: Base = Base { k: 1000, kib: 1024 };
 
-    /// Parses a whole number with a unit.
     pub(super) fn number(self, text: &str) -> Result<u64, String> {
         let wrong = || format!("{text:?}: write a number such as 16, 4k or 1g");
         let lower = text.trim().to_ascii_lowercase();
@@ -80,7 +76,6 @@ impl Base {
 }
 
 impl Amount {
-    /// Returns the number of bytes of `whole` that the amount stands for.
     pub(super) fn of(self, whole: u64) -> u64 {
         match self {
             Amount::Bytes(bytes) => bytes,
@@ -119,7 +114,6 @@ pub(super) fn time_ns(text: &str, unit_ns: u64) -> Result<u64, String> {
     }
 }
 
-/// Parses a number with a fraction.
 pub(super) fn float(text: &str) -> Result<f64, String> {
     let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
     number.ok_or_else(|| format!("{text:?}: write a number such as 1.2"))
@@ -134,7 +128,6 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Parses a whole number from `least` to `most`.
 pub(super) fn whole(text: &str, least: u64, most: u64) -> Result<u64, String> {
     let number = Base::BINARY.number(text)?;
     match (least..=most).contains(&number) {

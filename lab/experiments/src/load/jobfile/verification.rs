@@ -14,7 +14,6 @@ use crate::load::job::JobResult;
 use crate::load::verify::WrittenBlocks;
 
 impl Worker<'_> {
-    /// Reads back and checks every block that the job wrote.
     pub(super) fn read_back(&mut self, written: &WrittenBlocks) -> Result<(), Error> {
         let bytes = self.setting.job.shape.sizes[WRITE].least();
         let began_ns = Native::now();

@@ -11,7 +11,6 @@ use super::draft::Draft;
 use super::spec::{Engine, Kind, Sequence};
 use super::value::{Base, each, float, switch, time_ns, whole};
 
-/// Value that a word needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     Value,
@@ -19,11 +18,9 @@ pub(super) enum Needs {
     Nothing,
 }
 
-/// Supported option.
 pub(super) struct Word {
     pub(super) name: &'static str,
     pub(super) needs: Needs,
-    /// Reads the value into the draft.
     pub(super) read: fn(&mut Draft, &str) -> Result<(), String>,
 }
 
@@ -125,7 +122,6 @@ pub(super) static WORDS: [Word; 69] = [
     word("wait_for", |d, v| put(&mut d.job.crowd.wait_for, Ok(Some(v.to_owned())))),
 ];
 
-/// Reads `ioengine`; an engine that millrace does not know is ignored with a note.
 fn read_engine(draft: &mut Draft, value: &str) -> Result<(), String> {
     draft.engine = engine(value);
     if draft.engine.is_none() {
@@ -154,7 +150,6 @@ fn read_verify(draft: &mut Draft, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the engine with this name; `None` if the engine has no meaning here.
 fn engine(name: &str) -> Option<Engine> {
     match name {
         "sync" | "psync" | "vsync" | "pvsync" | "pvsync2" => Some(Engine::Sync),
@@ -179,7 +174,6 @@ fn seconds(value: &str) -> Result<u64, String> {
     time_ns(value, 1_000_000_000)
 }
 
-/// Parses a list of CPUs such as `0-3,7`.
 fn cpus(value: &str) -> Result<Vec<u32>, String> {
     let wrong = || format!("{value:?}: write CPUs such as 0-3,7");
     let mut cpus = Vec::new();
@@ -270,7 +264,6 @@ fn verifies(value: &str) -> Result<bool, String> {
     }
 }
 
-/// Sets a value.
 fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     *place = value?;
     Ok(())
@@ -294,12 +287,10 @@ fn some<T>(
     set(values, given.map(|given| given.map(|given| given.map(Some))))
 }
 
-/// Returns `None` for 0.
 fn some_of(number: u64) -> Option<u64> {
     Some(number).filter(|number| *number > 0)
 }
 
-/// Parses one of two words.
 fn one_of<T: Copy>(text: &str, words: &[(&str, T); 2]) -> Result<T, String> {
     let found = words.iter().find(|(word, _)| *word == text);
     let wrong = || format!("{text:?}: write {} or {}", words[0].0, words[1].0);
@@ -314,7 +305,6 @@ fn percent(text: &str) -> Result<u8, String> {
     number(text, 0, 100).map(|percent| percent as u8)
 }
 
-/// Parses the name of a file or directory.
 fn single(text: &str, noun: &str) -> Result<Option<String>, String> {
     match text.contains(':') {
         true => Err(format!("{text:?}: a job has one {noun}; write a job for each")),
@@ -328,7 +318,6 @@ fn latency_percent(text: &str) -> Result<f64, String> {
     if (0.0..=100.0).contains(&share) { Ok(share) } else { Err(wrong()) }
 }
 
-/// Parses `zonemode`; true for zones.
 fn zone_mode(text: &str) -> Result<bool, String> {
     one_of(text, &[("none", false), ("strided", true)]).map_err(|_| {
         format!("{text:?}: zones of devices are not known here; write strided or none")
@@ -342,7 +331,6 @@ fn delay(text: &str) -> Result<(u64, u64), String> {
     Ok((first.min(last), first.max(last)))
 }
 
-/// Returns the CPUs of a mask.
 fn cpus_of(mask: u64) -> Vec<u32> {
     (0..64).filter(|cpu| mask >> cpu & 1 == 1).collect()
 }

@@ -23,7 +23,6 @@ use super::tally::{Tally, Usage, level};
 use crate::load::bench::{Interrupt, thread_usage};
 use crate::load::verify::{self, WrittenBlocks};
 
-/// Length of a bandwidth sample in nanoseconds.
 const SAMPLE_NS: u64 = 500_000_000;
 /// Interval in nanoseconds at which a waiting job checks for an interrupt.
 const LOOK_NS: u64 = 50_000_000;
@@ -32,19 +31,16 @@ fn is_write(io: &Io) -> bool {
     io.direction == WRITE
 }
 
-/// Settings and inputs of one job's thread.
 pub(super) struct Setting<'a> {
     pub(super) job: &'a JobSpec,
     pub(super) span: Span,
     pub(super) cached: Option<CachedRange>,
-    /// Number of the clone among the job's clones.
     pub(super) clone: u64,
     /// Number added to the seed if every run must be different.
     pub(super) salt: u64,
     pub(super) interrupt: &'a Interrupt,
 }
 
-/// State of a running job on its thread.
 pub(super) struct Worker<'a> {
     pub(super) setting: &'a Setting<'a>,
     context: &'a mut IoContext,
@@ -55,16 +51,13 @@ pub(super) struct Worker<'a> {
     /// I/Os that were drawn and not issued yet; the second one is of the mix's other direction.
     pub(super) held: [Option<Io>; 2],
     pub(super) written: Option<WrittenBlocks>,
-    /// Search for the largest queue depth that meets `latency_target`.
     pub(super) search: Option<DepthSearch>,
-    /// Membership in a flow group, which limits the job to its share of the I/Os.
     pub(super) flow: Option<FlowMember<'a>>,
     pub(super) at: Progress,
     pub(super) tally: Tally,
     pub(super) clock: Clock,
 }
 
-/// Times of a job: start, end, and the next samples.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     measured_ns: u64,
@@ -77,7 +70,6 @@ pub(super) struct Clock {
 }
 
 impl<'a> Worker<'a> {
-    /// Creates a worker that begins now.
     pub(super) fn new(
         setting: &'a Setting<'a>,
         source: Source,
@@ -113,12 +105,10 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Makes the worker limit itself to its share of the I/Os of several jobs.
     pub(super) fn with_flow(self, flow: Option<FlowMember<'a>>) -> Worker<'a> {
         Worker { flow, ..self }
     }
 
-    /// Runs the job to its end.
     pub(super) fn run(mut self) -> Result<Tally, Error> {
         self.setting.cached.iter().for_each(CachedRange::forget);
         loop {
@@ -152,7 +142,6 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
-    /// Returns true if I/Os are synchronous calls, each done when it returns.
     fn is_sync(&self) -> bool {
         self.setting.job.access.engine == Engine::Sync
     }
@@ -246,7 +235,6 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Reaps completions; returns false if there are none.
     fn reap(&mut self) -> bool {
         let is_sync = self.is_sync();
         let mut now_ns = 0;
@@ -318,7 +306,6 @@ impl<'a> Worker<'a> {
         handed > 0
     }
 
-    /// Records an error, which ends the job.
     #[cold]
     fn fail(&mut self, status: Status, text: String) {
         self.tally.errors += 1;
@@ -363,7 +350,6 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Does a flush after all I/Os, which is not counted.
     fn end_flush(&mut self) -> Result<(), Error> {
         while !self.submit(None, FlushAccounting::No, Native::now()) {
             self.sleep(0)?;
@@ -377,7 +363,6 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Ends the measured time.
     fn measure_end(&mut self) {
         let now_ns = Native::now();
         let runtime_ns = now_ns - self.clock.measured_ns;

@@ -1,13 +1,11 @@
 //! File systems, partition tables and other formats, recognised by bytes at the start of a disk.
 //!
 //! The marks are only used in messages; a disk without a known mark may hold data, too. Sources:
-//! the formats' specifications, and libblkid's `superblocks/*.c`. Called by overwrite.rs and
-//! servers.rs.
+//! the formats' specifications, and libblkid's `superblocks/*.c`.
 
 /// Number of bytes at the start of a disk in which all marks lie; a multiple of every block size.
 pub(super) const HEAD_BYTES: u64 = 128 << 10;
 
-/// Name, offset and bytes of a mark.
 type Mark = (&'static str, usize, &'static [u8]);
 
 /// Boot records are last in the list, because several file systems begin with a boot record.
@@ -34,7 +32,6 @@ const MARKS: [Mark; 20] = [
     ("a boot record or MBR partition table", 510, b"\x55\xaa"),
 ];
 
-/// Returns the name of the format that begins with these bytes, if it is known.
 pub(super) fn known(head: &[u8]) -> Option<&'static str> {
     let has = |(_, at, mark): &&Mark| head.get(*at..).is_some_and(|rest| rest.starts_with(mark));
     MARKS.iter().find(has).map(|(name, ..)| *name)

@@ -7,9 +7,7 @@
 
 use std::ops::Range;
 
-/// Size of a sample in bytes.
 const PLACE_BYTES: u64 = 1 << 20;
-/// Largest number of samples.
 const PLACES_MAX: u64 = 64;
 
 /// Returns the offset of the first byte other than zero in samples of `unknown`, which are ranges

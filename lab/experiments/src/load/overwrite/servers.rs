@@ -1,9 +1,7 @@
 //! Searches servers' disks for data: block status reports ranges of zeroes, and samples of the
 //! other ranges are read.
 //!
-//! This file sends the queries and reads to NBD and vhost-user-blk servers. overwrite.rs calls it
-//! before a benchmark, with a connection that is closed afterwards; replays call it with the
-//! connection that they then use.
+//! Benchmarks close the connection afterwards; a replay goes on with the same connection.
 
 use std::ops::Range;
 use std::path::Path;
@@ -22,22 +20,12 @@ use crate::load::nbd::{Connection, failed};
 
 /// Largest number of queries to a server about the zeroes of its export.
 const ASKED_MAX: u32 = 4096;
-/// Largest read in bytes.
 const READ_BYTES_MAX: u32 = 1 << 20;
 
-/// Searches the export of an NBD server for data.
-///
-/// # Errors
-/// If the server cannot be reached or breaks the protocol, or a read fails.
 pub(super) fn nbd(uri: &NbdUri) -> Result<DiskContents, BenchError> {
     nbd_contents(&mut Connection::new(uri)?)
 }
 
-/// Searches the disk of a vhost-user-blk server for data.
-///
-/// # Errors
-/// If the server cannot be reached, lacks a required feature or breaks the protocol, or a read
-/// fails.
 pub(super) fn vhost(path: &Path) -> Result<DiskContents, BenchError> {
     let options =
         Options { depth: 1, data_bytes: READ_BYTES_MAX, wait: Wait::Events, ..Options::default() };
@@ -56,9 +44,6 @@ pub(super) fn vhost(path: &Path) -> Result<DiskContents, BenchError> {
 
 /// Searches an export for data. A read-only export counts as empty, because writes cannot destroy
 /// its data.
-///
-/// # Errors
-/// If the connection breaks, or a read fails.
 pub(crate) fn nbd_contents(connection: &mut Connection) -> Result<DiskContents, BenchError> {
     let session = connection.client.session();
     if session.flags.contains(TransmissionFlags::READ_ONLY) {
@@ -74,9 +59,6 @@ pub(crate) fn nbd_contents(connection: &mut Connection) -> Result<DiskContents, 
 }
 
 /// Searches a disk for data, of which no range is known to be zeroes.
-///
-/// # Errors
-/// If the connection breaks, or a read fails.
 pub(crate) fn guest_contents(
     queue: &mut impl Client,
     size_bytes: u64,

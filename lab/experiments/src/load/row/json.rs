@@ -34,7 +34,6 @@ struct RowJson<'a> {
     machine: Option<&'a MachineRow>,
 }
 
-/// Options of the job, as fio's JSON output gives them.
 #[derive(Serialize)]
 struct JobOptions<'a> {
     numjobs: u32,
@@ -46,7 +45,6 @@ struct JobOptions<'a> {
     stamp: &'a str,
 }
 
-/// Totals of the job, and its rates.
 #[derive(Serialize)]
 struct JobTotals {
     total_ios: u64,
@@ -107,7 +105,6 @@ impl Serialize for LatencyNs {
     }
 }
 
-/// Percentiles under fio's names.
 struct Percentiles<'a>(&'a LatencyNs);
 
 impl Serialize for Percentiles<'_> {

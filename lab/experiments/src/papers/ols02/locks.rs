@@ -2,32 +2,27 @@
 //! locks, from a row's statistics.
 //!
 //! The table names a call site in millrace's source after the kernel function that it models.
-//! ols02.rs calls this file.
 
 use millrace_trace::LockLine;
 
 use crate::simulation::ObservedRow;
 
-/// Names of the locks that the table shows.
 const NAMES: [&str; 2] = ["io-request", "request-queue"];
 
 fn locks(seen: &ObservedRow) -> &[LockLine] {
     seen.row.machine.as_ref().and_then(|machine| machine.locks.as_deref()).unwrap_or(&[])
 }
 
-/// Returns the share of CPU time spent spinning on the locks of a name, or on all locks.
 pub(super) fn spin_share(seen: &ObservedRow, name: Option<&str>) -> f64 {
     let sums = locks(seen).iter().filter(|line| line.site.is_none());
     let of = sums.filter(|line| name.is_none_or(|name| line.name == name));
     of.map(|line| line.spin_share).sum()
 }
 
-/// Returns the statistics of `io_request_lock`, over all call sites.
 pub(super) fn old_lock(seen: &ObservedRow) -> Option<&LockLine> {
     locks(seen).iter().find(|line| line.site.is_none() && line.name == "io-request")
 }
 
-/// Returns a row for each lock, and for each call site that took the lock.
 pub(super) fn rows(seen: &ObservedRow) -> Vec<Vec<String>> {
     let lines = locks(seen);
     let percent = |part: f64| format!("{:.1} %", part * 100.0);

@@ -20,7 +20,6 @@ use crate::simulation::{
 const READS: u64 = 128;
 const READ_BYTES: u32 = 131_072;
 
-/// Number of calls for the counted reads with one unit of I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Calls {
     /// Buffer heads submitted, each of which asks for a request.
@@ -29,7 +28,6 @@ pub(super) struct Calls {
     pub(super) merged: u64,
 }
 
-/// Counts the calls with each unit of I/O: 512 bytes, and a page.
 pub(super) fn calls() -> Result<[Calls; 2], BenchError> {
     let count = |unit_bytes| -> Result<Calls, BenchError> {
         let history = Linux24 { unit_bytes: Some(unit_bytes), ..HISTORY };
@@ -80,10 +78,8 @@ fn plan(drive: &str, history: Linux24, (bs_bytes, length): (u32, Length)) -> Sim
     }
 }
 
-/// Measured time of a row of the table.
 const LENGTH_NS: u64 = 300_000_000;
 
-/// Measures the settings on this machine and returns their table.
 pub(super) fn table() -> Result<DataTable, BenchError> {
     let bs_bytes = 65_536;
     let settings = [

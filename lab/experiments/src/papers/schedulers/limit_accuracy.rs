@@ -8,16 +8,13 @@ use millrace_block::GroupLimits;
 use super::Point;
 use crate::papers::Results;
 
-/// Longest time window in which the rate is checked.
 const WINDOW_NS: u64 = 1_000_000_000;
 
-/// Rates that a group with a rate limit was allowed and reached.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LimitAccuracy {
     /// Rate that the group should reach: the limit, or the rate that its threads reach without a
     /// limit if that is lower.
     pub(super) due_iops: f64,
-    /// Rate that the group reached.
     pub(super) iops: f64,
     /// Length of the window that slides over the measured time.
     pub(super) window_ns: u64,
@@ -29,7 +26,6 @@ pub(super) struct LimitAccuracy {
 }
 
 impl LimitAccuracy {
-    /// Returns the accuracy that the threads of a point with this limit reached.
     pub(super) fn of(results: &Results<Point>, point: &Point, iops: u64) -> Option<LimitAccuracy> {
         let (contest, free) = (results.at(point)?, results.at(point.free())?);
         let rows = contest.clients.iter();

@@ -13,12 +13,9 @@ use super::ProgramState;
 use crate::simulation::file_costs::FileCosts;
 use crate::simulation::interface::Host;
 
-/// Sectors per page.
 pub(crate) const PAGE_SECTORS: u64 = 8;
-/// Largest number of sectors per bio.
 const PIECE_SECTORS: u64 = 2048;
 
-/// A thread's access to the volume.
 pub(crate) struct Access<'a, M: Host> {
     shared: &'a ProgramState<M>,
     channel: Channel<M>,
@@ -36,32 +33,26 @@ impl<'a, M: Host> Access<'a, M> {
         Access { shared, channel }
     }
 
-    /// Uses an existing channel of the calling thread to the shared volume.
     pub(crate) fn over(shared: &'a ProgramState<M>, channel: Channel<M>) -> Self {
         Access { shared, channel }
     }
 
-    /// Returns the channel.
     pub(crate) fn channel(&mut self) -> &mut Channel<M> {
         &mut self.channel
     }
 
-    /// Returns the volume.
     pub(crate) fn volume(&self) -> &Volume<M> {
         &self.shared.volume
     }
 
-    /// Returns true if the thread must stop, because the measured window is over.
     pub(crate) fn is_over(&self) -> bool {
         self.shared.window.is_over()
     }
 
-    /// Counts operations of the program.
     pub(crate) fn count(&self, operations: u64) {
         self.shared.window.count::<M>(operations);
     }
 
-    /// Returns the costs of file I/O.
     pub(crate) fn costs(&self) -> &FileCosts {
         &self.shared.costs
     }
@@ -72,12 +63,10 @@ impl<'a, M: Host> Access<'a, M> {
         M::kernel_work(ns);
     }
 
-    /// Reads a range, and waits for it.
     pub(crate) fn read(&mut self, span: Span) {
         self.call(Op::Read, span);
     }
 
-    /// Writes a range, and waits until the write is acknowledged.
     pub(crate) fn write(&mut self, span: Span) {
         self.call(Op::Write, span);
     }
@@ -93,7 +82,6 @@ impl<'a, M: Host> Access<'a, M> {
         self.drain();
     }
 
-    /// Returns the number of I/Os that may be in flight.
     pub(crate) fn depth(&self) -> u32 {
         self.shared.depth
     }
@@ -104,7 +92,6 @@ impl<'a, M: Host> Access<'a, M> {
         M::work(Stage::Interface, ios);
     }
 
-    /// Starts an I/O, after waiting for a free slot if necessary.
     pub(crate) fn submit(&mut self, op: Op, (sector, sectors): Span) {
         let buffer = Buffer::new(sectors as usize * 512);
         let mut bio = match op {
@@ -118,7 +105,6 @@ impl<'a, M: Host> Access<'a, M> {
         }
     }
 
-    /// Waits until all I/Os have completed.
     pub(crate) fn drain(&mut self) {
         self.reap(usize::MAX);
     }

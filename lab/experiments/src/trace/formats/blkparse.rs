@@ -16,7 +16,6 @@ use crate::trace::event_ios::PairedEvents;
 use crate::trace::parser::{Fields, LineKind, LineParser, Problem, decimal, scaled, whole};
 use crate::trace::pending::StreamState;
 
-/// Parser of blkparse's lines.
 #[derive(Default)]
 pub(in crate::trace) struct Blkparse(PairedEvents);
 

@@ -17,12 +17,10 @@ use crate::trace::parser::{DeviceNaming, TraceParser};
 use crate::trace::pending::StreamState;
 use crate::trace::timeline::Timeline;
 
-/// Returns true if a trace that begins with these bytes is one of blktrace.
 pub(in crate::trace) fn is_recording(head: &[u8]) -> bool {
     head.first_chunk::<RECORD_BYTES>().is_some_and(|bytes| Record::decode(bytes).is_ok())
 }
 
-/// Reader of a blktrace recording.
 pub(in crate::trace) struct Blktrace<R> {
     reader: Reader<R>,
     events: PairedEvents,
@@ -30,7 +28,6 @@ pub(in crate::trace) struct Blktrace<R> {
 }
 
 impl Blktrace<InputStream> {
-    /// Creates the reader of a single file or stream.
     pub(in crate::trace) fn boxed(input: InputStream) -> Box<dyn TraceParser> {
         let label = input.label.clone();
         Box::new(Blktrace::new(Reader::from_stream(&label, input)))

@@ -17,10 +17,8 @@ use crate::trace::error::shown;
 use crate::trace::parser::{LineKind, LineParser, Problem, whole};
 use crate::trace::pending::{PENDING_MAX, Pending, StreamState};
 
-/// Largest number of connections whose exports are remembered.
 const CONNECTIONS_MAX: usize = 65_536;
 
-/// Parser state: open requests and connections.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct NbdkitLog {
     pending: Pending,
@@ -94,7 +92,6 @@ impl NbdkitLog {
     }
 }
 
-/// Device name of an export without a name.
 const DEFAULT_EXPORT: &str = "nbd";
 
 /// Returns the value of `name=value` among a line's arguments.
@@ -190,7 +187,6 @@ impl LineParser for NbdkitLog {
     }
 }
 
-/// Returns the operation of a request's name.
 fn operation(verb: &str) -> Option<Op> {
     match verb {
         "Read" => Some(Op::Read),

@@ -16,13 +16,11 @@ use crate::trace::input::{InputStream, TraceRecords};
 use crate::trace::parser::TraceParser;
 use crate::trace::pending::StreamState;
 
-/// Magic of a request.
+/// Magic numbers of requests, of the log's own records, of simple replies, and of chunks of
+/// structured replies.
 const REQUEST: u64 = 0x2560_9513;
-/// Magic of the log's own records.
 const LOG: u64 = 0x2560_9514;
-/// Magic of a simple reply.
 const REPLY: u64 = 0x6744_6698;
-/// Magic of a structured reply chunk.
 const CHUNK: u64 = 0x668e_33ef;
 /// Value of the offset field in the log's own records.
 const LOG_FROM: u64 = 0x4a93_ba39_a54f_31b6;
@@ -31,7 +29,6 @@ const SET_DATALOG: u64 = 1;
 /// Command flag of NBD that asks for FUA.
 const FLAG_FUA: u64 = 1;
 
-/// Returns true if a trace that begins with these bytes is a transaction log.
 pub(in crate::trace) fn is_log(head: &[u8]) -> bool {
     head.len() >= 28 && matches!(number(&head[..4]), REQUEST | LOG)
 }
@@ -40,7 +37,6 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Reader of a transaction log.
 pub(in crate::trace) struct Trlog {
     records: TraceRecords,
     with_data: bool,

@@ -21,7 +21,6 @@ use crate::trace::input::{InputStream, TraceRecords};
 use crate::trace::parser::{Problem, TraceParser, scaled};
 use crate::trace::pending::StreamState;
 
-/// Record size in bytes, by version.
 const RECORD_BYTES: [usize; 2] = [32, 40];
 /// Number of records that detection needs, unless the trace is a single record.
 const RECORDS_TRIED: usize = 2;
@@ -35,7 +34,6 @@ pub(in crate::trace) fn has_version(head: &[u8]) -> bool {
     })
 }
 
-/// Reader of a vscsi trace.
 pub(in crate::trace) struct Vscsi {
     records: TraceRecords,
     version: u8,

@@ -10,7 +10,6 @@ use super::{ArrivalSlot, DeviceCount, PowerBins, TraceProfile};
 
 impl TraceProfile {
     /// Returns the JSON object; `devices` are the device names of the source.
-    #[must_use]
     pub fn json(&self, devices: &[String]) -> Value {
         let [all, read, written] = self.working_set().map(|bytes| bytes.round() as u64);
         json!({
@@ -65,7 +64,6 @@ impl TraceProfile {
     }
 }
 
-/// Converts bins to an object of counts by lower bound.
 fn bins(bins: &PowerBins) -> Value {
     let counted = bins.used().filter(|bin| bins.0[*bin] > 0);
     let pair = |bin: usize| {

@@ -7,9 +7,7 @@ use millrace_block::Op;
 use super::{ArrivalSlot, BINS, DeviceCount, PowerBins, TraceProfile};
 use crate::page::{DataTable, Figure, Page, Panel, Scale, Series, Unit};
 
-/// Number of devices that get a row of their own.
 const DEVICES_SHOWN: usize = 16;
-/// Latency quantiles in the tables.
 const QUANTILES: [(f64, &str); 4] = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9")];
 
 impl TraceProfile {
@@ -22,7 +20,6 @@ impl TraceProfile {
     }
 
     /// Returns the tables as text for a terminal.
-    #[must_use]
     pub fn text(&self, devices: &[String]) -> String {
         Page { tables: self.tables(devices), ..Page::default() }.text()
     }
@@ -136,7 +133,6 @@ impl TraceProfile {
         DataTable::new(("workload", "Workload"), "", ["of all I/Os", "value"], rows)
     }
 
-    /// Builds the table of operations, with latencies where the trace has them.
     fn mix(&self) -> DataTable {
         let mut head = vec!["op", "I/Os", "share", "bytes", "mean size", "FUA"];
         if self.has_latency() {
@@ -205,7 +201,6 @@ fn bins_table(title: (&str, &str), caption: &str, bins: [(&str, &PowerBins); 2])
     DataTable::new(title, caption, ["from", bins[0].0, bins[1].0], rows)
 }
 
-/// Plots counts by powers of two.
 fn histogram(title: &str, lines: &[(&str, &PowerBins); 2]) -> Panel {
     let line = |(name, bins): &(&str, &PowerBins)| {
         let points = bins.used().map(|bin| (bin as f64, bins.0[bin] as f64));
@@ -219,7 +214,6 @@ fn share(part: u64, all: u64) -> String {
     if all == 0 { "-".into() } else { format!("{:.1} %", part as f64 / all as f64 * 100.0) }
 }
 
-/// Formats a number of bytes with a binary prefix.
 fn bytes(bytes: f64) -> String {
     let prefixes = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut scaled = bytes;
@@ -232,7 +226,6 @@ fn bytes(bytes: f64) -> String {
     format!("{scaled:.digits$} {}", prefixes[place])
 }
 
-/// Formats nanoseconds in a suitable unit.
 fn duration(ns: f64) -> String {
     match ns {
         ..1e3 => format!("{ns:.0} ns"),

@@ -10,15 +10,12 @@
 
 use millrace_random::mixed;
 
-/// Bytes per page.
 pub(super) const PAGE_BYTES: u64 = 4_096;
 /// Number of hash bits that select the register.
 const CHOOSING: u32 = 14;
 const REGISTERS: usize = 1 << CHOOSING;
-/// Largest value of a register.
 const RANK_MAX: usize = 65 - CHOOSING as usize;
 
-/// HyperLogLog sketch of the pages touched.
 #[derive(Debug, Clone)]
 pub(super) struct PageSketch {
     ranks: Box<[u8]>,
@@ -31,7 +28,6 @@ impl Default for PageSketch {
 }
 
 impl PageSketch {
-    /// Adds a page of a device.
     pub(super) fn add(&mut self, device: u32, page: u64) {
         let hash = mixed(mixed(u64::from(device)) ^ page);
         let register = (hash >> (64 - CHOOSING)) as usize;
@@ -39,13 +35,11 @@ impl PageSketch {
         self.ranks[register] = self.ranks[register].max(rank);
     }
 
-    /// Returns the union of two sketches.
     pub(super) fn with(&self, other: &PageSketch) -> PageSketch {
         let ranks = self.ranks.iter().zip(&other.ranks).map(|(one, other)| *one.max(other));
         PageSketch { ranks: ranks.collect() }
     }
 
-    /// Estimates the number of distinct pages.
     pub(super) fn count(&self) -> f64 {
         let mut counts = [0_u32; RANK_MAX + 1];
         self.ranks.iter().for_each(|rank| counts[usize::from(*rank)] += 1);

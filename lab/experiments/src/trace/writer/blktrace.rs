@@ -18,7 +18,6 @@ use millrace_runtime::DEVICE_NAME;
 use super::format_writer::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 
-/// Time of the first I/O.
 const START_NS: u64 = 1_000_000_000;
 /// Largest number of completions still to come; completions beyond it are left out.
 const FLYING_MAX: usize = 262_144;
@@ -27,7 +26,6 @@ const RECORD_LEN_MAX: u64 = 1 << 31;
 /// Largest number of records per I/O: 2 TiB, so that a huge length in a hostile trace does not fill
 /// the disk.
 const PARTS_MAX: u64 = 1_024;
-/// Bytes per sector.
 const SECTOR_BYTES: u64 = 512;
 /// Major number of devices that have only a name.
 const MAJOR_NAMED: u32 = 240;
@@ -35,7 +33,6 @@ const MAJOR_NAMED: u32 = 240;
 /// A completion still to come: time, sequence number, sector, bytes, device, categories.
 type PendingCompletion = (u64, u64, u64, u32, u32, u16);
 
-/// Writer of blktrace events.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct BlktraceEvents {
     flying: BinaryHeap<Reverse<PendingCompletion>>,
@@ -65,7 +62,6 @@ impl BlktraceEvents {
         out.write_all(text.as_bytes())
     }
 
-    /// Writes the completions due until a time.
     fn answers(&mut self, out: &mut dyn Write, until_ns: u64) -> io::Result<()> {
         while self.flying.peek().is_some_and(|Reverse(answer)| answer.0 <= until_ns) {
             let Some(Reverse(answer)) = self.flying.pop() else { break };

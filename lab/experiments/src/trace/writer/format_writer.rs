@@ -10,9 +10,7 @@ use millrace_block::Op;
 
 use crate::trace::TraceIo;
 
-/// Writer of one format.
 pub(in crate::trace) trait FormatWriter {
-    /// Writes one I/O; `device` is its device's name.
     fn io(
         &mut self,
         out: &mut dyn Write,
@@ -25,10 +23,8 @@ pub(in crate::trace) trait FormatWriter {
     fn finish(&mut self, out: &mut dyn Write, dropped_events: u64) -> io::Result<()>;
 }
 
-/// Counts of data that the format cannot represent.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct OmittedFields {
-    /// I/Os left out, by operation.
     pub(super) ios: [u64; millrace_block::OPS],
     pub(super) zeroes: u64,
     pub(super) fua: u64,

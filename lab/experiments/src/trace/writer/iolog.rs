@@ -17,7 +17,6 @@ use super::format_writer::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 use crate::trace::columns::ColumnTable;
 
-/// Writer of fio's log.
 pub(in crate::trace) struct IologLines {
     head: &'static str,
     is_timed: bool,
@@ -27,7 +26,6 @@ pub(in crate::trace) struct IologLines {
 }
 
 impl IologLines {
-    /// Creates a writer of the version that has these columns.
     pub(in crate::trace) fn new(table: &ColumnTable) -> IologLines {
         let (head, is_timed) = (table.head.unwrap_or_default(), table.has_time());
         IologLines { head, is_timed, files: BTreeMap::new(), last_us: 0, begun: false }

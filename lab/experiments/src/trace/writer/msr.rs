@@ -15,7 +15,6 @@ use crate::trace::formats::tables::TICK_NS;
 /// The beginning of 1970 as a Windows filetime, in units of 100 ns since 1601: 134,774 days.
 const START: u64 = 134_774 * 86_400 * 10_000_000;
 
-/// Writer of MSR Cambridge rows.
 #[derive(Debug)]
 pub(in crate::trace) struct MsrRows;
 

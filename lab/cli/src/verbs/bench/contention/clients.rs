@@ -46,7 +46,6 @@ pub fn read(texts: &[String]) -> Result<(Vec<GroupConfig>, Vec<Client>)> {
 /// A group, and the keys that were given for it, with their values.
 type GroupKeys<'a> = (GroupConfig, Vec<(&'a str, &'a str)>);
 
-/// Adds the clients of one `--client` text, and any groups that are new.
 fn add<'a>(
     text: &'a str,
     groups: &mut Vec<GroupKeys<'a>>,
@@ -158,7 +157,6 @@ fn join<'a>(
     Ok(GroupId(at as u16 + 1))
 }
 
-/// Changes one setting of a group.
 fn apply(config: &mut GroupConfig, key: &str, value: &str) -> Result<(), String> {
     let limits = &mut config.limits;
     match key {

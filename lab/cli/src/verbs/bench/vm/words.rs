@@ -4,7 +4,7 @@
 
 use clap::Args;
 use millrace_console::words::duration_ns;
-use millrace_drives::nearest;
+use millrace_drives::{Words, nearest};
 use millrace_experiments::vm::{Effect, Mode, VmSetting};
 
 use crate::verbs::bench::row_flags::rows_only;
@@ -29,7 +29,6 @@ pub struct VmArgs {
     pub vm: Vec<VmSetting>,
 }
 
-/// Parses the words of one `--vm`.
 fn setting(text: &str) -> Result<VmSetting, String> {
     let mut words = text.split(',');
     let word = words.next().unwrap_or_default();
