@@ -113,7 +113,7 @@ pub struct AnySource {
 }
 
 impl AnySource {
-    /// Merges readers of one format. A reader's times may step back by fewer I/Os than the format's
+    /// Merges readers of one format. A reader's times may step back by as many I/Os as the format's
     /// disorder (fewer if there are many readers), and by less than `span_ns`.
     pub(super) fn new(streams: Vec<TraceStream>, format: Format, span_ns: u64) -> AnySource {
         let most = (WAITING_MAX / streams.len().max(1)).clamp(1, WINDOW_MAX);
