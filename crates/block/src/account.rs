@@ -2,10 +2,11 @@
 //!
 //! A `DiskStats` belongs to one thread and one hardware queue, so it has one writer and shares no
 //! cache line with others. The drive keeps all of them in a ledger and sums them on request. I/Os
-//! of a batch with equal times are recorded by one addition. Most I/Os go straight from the plug to
-//! the driver: their G equals Q and their I equals D, so three histograms describe them; I/Os that
-//! waited in a queue have four more. Kernel counterpart: `part_stat_*` per CPU; stages are named as
-//! in btt.
+//! of a batch with equal times are recorded by one addition. Times are named as in btt: Q
+//! submitted, G got a request, I inserted into a queue, D dispatched, C completed. Most I/Os go
+//! straight from the plug to the driver: their G equals Q and their I equals D, so three histograms
+//! describe them. I/Os that waited in a queue have four more. Kernel counterpart: `part_stat_*` per
+//! CPU.
 
 pub(crate) mod at_drive;
 pub(crate) mod decisions;
@@ -36,14 +37,14 @@ struct OpStats<M: Machine> {
     sectors: M::Counter,
     errors: M::Counter,
     merges: M::Counter,
-    /// Times from Q to D of I/Os that waited in no queue.
+    /// Times from submission (Q) to dispatch (D) of I/Os that waited in no queue.
     straight: Histogram<M>,
     /// Times before dispatch of I/Os that waited in a queue.
     waited: WaitStats<M>,
-    /// Times from D to C: the time in the drive.
+    /// Times from dispatch (D) to completion (C), spent in the drive.
     service: Histogram<M>,
-    /// Times from Q to C. The sum is not stored, because it is the sum of the other histograms'
-    /// sums.
+    /// Times from submission (Q) to completion (C). Their sum is not stored: it equals the sums of
+    /// the other histograms added up.
     total: Histogram<M>,
 }
 
@@ -68,12 +69,13 @@ pub struct DiskStats<M: Machine> {
 pub(crate) struct IoOwner {
     pub(crate) account_key: AccountKey,
     pub(crate) stage: BioStage,
-    /// True if the thread that counts also submitted the I/O.
+    /// True if the thread that counts the I/O also submitted it.
     pub(crate) own: bool,
 }
 
 impl IoOwner {
-    /// Describes `bio`; `bio_set` belongs to the calling thread.
+    /// Returns the owner of `bio`. `bio_set` is the calling thread's own set: a bio of this set was
+    /// submitted by the calling thread.
     #[inline(always)]
     pub(crate) fn of<M: Machine>(bio: &BioSlot<M>, bio_set: *const BioSet<M>) -> IoOwner {
         IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: bio.bio_set == bio_set }
@@ -90,7 +92,8 @@ impl IoOwner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IoTimes {
     pub(crate) q_ns: u64,
-    /// Times of G and I, if the I/O waited in a queue.
+    /// Times at which the I/O got its request (G) and was inserted into a queue (I), if it waited
+    /// in one.
     pub(crate) waits: Option<(u64, u64)>,
     pub(crate) d_ns: u64,
     pub(crate) c_ns: u64,
@@ -113,7 +116,8 @@ impl EqualIos {
         (0, 0, 0),
     );
 
-    /// Creates an empty run of I/Os with this operation, this owner and these times (Q, D, C).
+    /// Creates an empty run of I/Os with this operation, this owner and these times of submission,
+    /// dispatch and completion.
     #[inline(always)]
     pub(crate) const fn like(
         op: Op,
@@ -123,8 +127,8 @@ impl EqualIos {
         EqualIos { op, whose, times: IoTimes { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
     }
 
-    /// Returns true if `bio` belongs to this run except for its time of completion. The bio is this
-    /// thread's own and waited in no queue.
+    /// Returns true if `bio` can join this run, completion time not compared. The caller has made
+    /// sure that this thread submitted `bio` and that `bio` waited in no queue.
     #[inline(always)]
     pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &BioSlot<M>, d_ns: u64) -> bool {
         self.op == op
@@ -134,7 +138,7 @@ impl EqualIos {
             && self.whose.stage == bio.stage
     }
 
-    /// Returns true if the run's I/Os are this thread's own and waited in no queue.
+    /// Returns true if this thread submitted the run's I/Os and they waited in no queue.
     pub(crate) fn is_straight(&self) -> bool {
         self.whose.own && self.times.waits.is_none()
     }
@@ -180,8 +184,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Prepares to count the bios of one request: continues `run` if the request has the same
-    /// times, else records the run and starts another.
+    /// Prepares to count the bios of one request. Continues `run` if the request has the same
+    /// operation and times; otherwise records the run and starts another.
     #[inline(always)]
     pub(crate) fn begin(
         &self,
@@ -233,7 +237,7 @@ impl<M: Machine> DiskStats<M> {
         self.record_end(stats, run, q2d_ns, tenants);
     }
 
-    /// Records the stages from D on, which all I/Os have.
+    /// Records the service time (D to C) and the total time (Q to C), which every I/O has.
     #[inline(always)]
     fn record_end(
         &self,
@@ -254,8 +258,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Records I/Os that waited in a queue. A bio merged into another's request shares that
-    /// request's times, clipped to its own submission.
+    /// Records I/Os that waited in a queue. A bio merged into another bio's request gets the times
+    /// of that request, but none earlier than its own submission.
     #[inline(never)]
     fn record_waited(&self, run: &EqualIos, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
         let (stats, IoTimes { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
@@ -269,7 +273,8 @@ impl<M: Machine> DiskStats<M> {
         self.record_end(stats, run, q2d_ns, tenants);
     }
 
-    /// Records one completed bio of this thread that waited in no queue, with its times D and C.
+    /// Records one completed bio that this thread submitted and that waited in no queue. The two
+    /// times are those of dispatch and completion.
     #[inline(always)]
     pub(crate) fn record_one(
         &self,
@@ -286,8 +291,7 @@ impl<M: Machine> DiskStats<M> {
     /// Counts an I/O that was aborted in a queue before it was dispatched.
     #[cold]
     pub(crate) fn count_aborted(&self, bio: &BioSlot<M>, now_ns: u64) {
-        // The thread that receives the I/O counts it for the tenant, so it does not count as this
-        // thread's own here.
+        // The submitting thread counts the aborted I/O for the tenant, so `own` is false here.
         let whose = IoOwner { own: false, account_key: bio.bio.account_key, stage: bio.stage };
         let mut one = EqualIos::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
         one.add(1, bio.bio.nr_sectors.into());
@@ -347,8 +351,8 @@ impl<M: Machine> OpStats<M> {
         sum.errors += self.errors.get();
         sum.merges += self.merges.get();
         if self.total.is_empty() {
-            // Most accounts never see most operations, and adding up seven empty histograms takes
-            // long.
+            // Most accounts have no I/O of most operations, and adding up seven empty histograms
+            // takes long.
             return;
         }
         let (straight, waited) = (self.straight.snapshot(), &self.waited);

@@ -1,8 +1,8 @@
 //! `Bio`: one I/O as a program or server submits it: operation, sectors and memory.
 //!
 //! A bio owns or pins its memory until its completion returns it. Programs and servers make it,
-//! `Channel::submit` consumes it, and a `Completion` returns it. It is small: 48 bytes, and no
-//! allocation for a single segment (\[OLS\]: the 2.5 bio, one structure for vectored I/O).
+//! `Channel::submit` consumes it, and a `Completion` returns it. A bio takes 48 bytes, and a single
+//! segment needs no allocation (\[OLS\]: the bio of Linux 2.5, one structure for vectored I/O).
 //! Invariant: the segments of a bio with data add up to `nr_sectors` * 512 bytes. Kernel
 //! counterpart: `struct bio`.
 #![allow(unsafe_code)]
@@ -132,7 +132,8 @@ enum MemoryOwner {
     Buffers,
 }
 
-/// The group and tenant that an I/O is accounted to. Aligned so that it compares as one number.
+/// The group and tenant that an I/O is accounted to. Aligned so that two keys compare as one
+/// number.
 #[derive(Debug, Clone, Copy, Eq, PartialOrd, Ord)]
 #[repr(C, align(4))]
 pub(crate) struct AccountKey {
@@ -329,8 +330,8 @@ impl Bio {
         self
     }
 
-    /// Sets the group whose share and limits the I/O counts towards. The default group applies if
-    /// none is set or the group was never opened.
+    /// Sets the group whose share and limits apply to the I/O. Without this call, or if the group
+    /// was never opened, the default group's apply.
     #[must_use]
     pub fn with_group(mut self, group: GroupId) -> Bio {
         self.account_key.group = group;
@@ -374,7 +375,7 @@ impl Bio {
         self.user_data
     }
 
-    /// Returns the group whose share and limits the I/O counts towards.
+    /// Returns the group whose share and limits apply to the I/O.
     #[inline]
     #[must_use]
     pub fn group(&self) -> GroupId {
@@ -428,7 +429,7 @@ impl Bio {
         hollow
     }
 
-    /// Creates a bio for a part of this one, over the same memory, which the part does not own.
+    /// Creates a bio for a part of this one, over the same memory. This bio still owns the memory.
     pub(crate) fn part(&self, op: Op, nr_sectors: SectorCount) -> Bio {
         let mut part = Bio::new(op, self.sector, nr_sectors);
         part.data = self.data;
@@ -444,7 +445,7 @@ impl Bio {
         BioData { start: self.data, nr_segments: self.nr_segments }
     }
 
-    /// Takes the buffer out of a completed bio made by `read` or `write`; `None` for other bios.
+    /// Takes the buffer out of a bio made by `read` or `write`; `None` for other bios.
     #[must_use]
     pub fn into_buffer(self) -> Option<Buffer> {
         let bio = ManuallyDrop::new(self);
@@ -459,8 +460,8 @@ impl Bio {
         }
     }
 
-    /// Takes the buffers out of a completed bio made by `readv` or `writev`, or by `read` or
-    /// `write`.
+    /// Takes the buffers out of a bio made by `readv`, `writev`, `read` or `write`; empty for other
+    /// bios.
     #[must_use]
     pub fn into_buffers(self) -> Vec<Buffer> {
         let mut bio = ManuallyDrop::new(self);

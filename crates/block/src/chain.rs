@@ -1,8 +1,8 @@
 //! Bios in flight: the slots that hold them, the lists and chains that link slots, and the
 //! completion list that returns bios to their channel.
 //!
-//! Uses `bio` only; knows no queue and no drive. A chain is one bio, or several adjacent bios that
-//! were merged and become one request.
+//! A chain is one bio, or several adjacent bios that were merged and become one request. This layer
+//! imports only `bio`; it knows no queue and no drive.
 
 pub(crate) mod bio_set;
 pub(crate) mod merge;

@@ -1,10 +1,11 @@
 //! `Channel`: a thread's interface to a volume: submit, flush, poll, wait.
 //!
-//! Owned by its thread (not `Sync`, and it does not move once in use). Owns the slots, the plugs
-//! and the submit context; shares only the queues and its `BioSet` with other threads. Used like
-//! io_uring: submit with user data, reap completions. Back pressure: a full channel returns the
-//! bio. On drop it drains for a while, then leaks memory that a drive may still write. Kernel
-//! counterpart: a task with its plug, and its io_uring.
+//! A channel belongs to one thread: it is not `Sync`, and does not move once in use. It owns the
+//! slots, the plugs and the submit context, and shares only the queues and its `BioSet` with other
+//! threads. Use is as with io_uring: submit with user data, reap completions. A full channel
+//! returns the bio (back pressure). A dropped channel waits a while for its I/O in flight, then
+//! leaks memory that a drive may still write. Kernel counterpart: a task with its plug, and its
+//! io_uring.
 #![allow(unsafe_code)]
 
 pub(crate) mod baseline;
@@ -50,11 +51,11 @@ use crate::trace::UnplugReason;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// Nanoseconds after which a channel retries refused bios, or polls a queue that any thread may
-/// run.
+/// Nanoseconds until a channel's next poll while it holds refused bios, or waits for bios in a
+/// queue that any thread may run.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds between two checks of whether a scheduler has changed the length of the longest
-/// request.
+/// Nanoseconds between two checks of whether a scheduler has changed the longest request that it
+/// accepts.
 const FOLLOW_PIECES_NS: u64 = 100_000_000;
 
 /// Settings of a channel.
@@ -63,7 +64,7 @@ pub struct ChannelConfig<M: Machine> {
     pub depth: u32,
     /// Points at which the clock is read.
     pub stamp: Stamp,
-    /// The I/O thread that the channel runs on, if that owns queues.
+    /// The I/O thread that the channel runs on; `None` if its thread owns no hardware queues.
     pub thread: Option<IoThread<M>>,
 }
 
@@ -76,23 +77,23 @@ impl<M: Machine> Default for ChannelConfig<M> {
 /// A thread's interface to a volume.
 pub struct Channel<M: Machine> {
     pub(crate) sub: Submission<M>,
-    /// Bios to be submitted again at the end of a poll; empty between polls.
+    /// Bios that are submitted again at the end of a poll; empty between polls.
     pub(crate) again: BioList<M>,
-    /// Counts polls that had completions at hand.
+    /// Counts polls at which the channel already had completions; see `POLLS_PER_LOOK`.
     pub(crate) polls: u32,
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,
     /// Boxed so that slots can point to it; leaked if a drive may still write memory of its bios.
     bio_set: ManuallyDrop<Box<BioSet<M>>>,
     turn: Option<ThreadTurn<M>>,
-    /// Nanoseconds that a drop waits for I/O in flight.
+    /// Nanoseconds for which a dropped channel waits for I/O in flight.
     drain_ns: u64,
-    /// True if a driver, scheduler or sink has panicked in a call of this channel: the I/O of that
-    /// call is lost, and drop calls none of them again.
+    /// True if a driver, scheduler or trace sink has panicked in a call of this channel. The I/O of
+    /// that call is lost, and the dropped channel calls none of them again.
     is_broken: bool,
 }
 
-/// Guard of a call that may reach drivers, schedulers and sinks, which may panic.
+/// Guard of a call that may reach drivers, schedulers and trace sinks, which may panic.
 pub(crate) struct Driving<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
 
 impl<M: Machine> Driving<'_, M> {
@@ -126,8 +127,8 @@ impl<M: Machine> Channel<M> {
     /// Opens a channel of the calling thread to a volume.
     ///
     /// # Errors
-    /// `NotSupported` if the calling thread is no I/O thread and a drive's queues belong to I/O
-    /// threads (as a file's do) of which none exists, so that no thread would serve submitted bios.
+    /// `NotSupported` if no thread would serve submitted bios: the queues of a drive belong to I/O
+    /// threads (as a file's do), the calling thread is none, and none of them exists.
     ///
     /// # Panics
     /// If the depth is not 1 to 65,536.
@@ -206,8 +207,8 @@ impl<M: Machine> Channel<M> {
         self.sub.in_flight()
     }
 
-    /// Accepts a bio into the plug. It starts at the next `flush`, `poll` or `wait`, or when the
-    /// plug is full.
+    /// Accepts a bio into the plug, the channel's list of bios that are not started. The bio starts
+    /// at the next `flush`, `poll` or `wait`, or when the plug is full.
     ///
     /// # Errors
     /// Returns the bio if the channel is full or the bio can never be served.
@@ -236,22 +237,24 @@ impl<M: Machine> Channel<M> {
         Ok(())
     }
 
-    /// Returns true if the channel is full for a group because too many of its bios wait for
-    /// limits; other groups may have room. Completions of the group make room again.
+    /// Returns true if the channel accepts no bio of a group because too many bios of the group
+    /// wait for limits. Other groups may have room. As waiting bios of the group go on, the group
+    /// gets room again.
     #[must_use]
     pub fn is_throttled(&self, group: GroupId) -> bool {
         self.sub.throttle.is_full(group)
     }
 
-    /// Returns true if a limit of the group or its parent applies to an operation, so that its bios
-    /// may have to wait here. Submitters may reserve less memory for such a group.
+    /// Returns true if a limit of the group or its parent applies to an operation, so that such
+    /// bios may have to wait in the channel. Submitters may reserve less memory for such a group.
     #[inline]
     pub fn is_limited(&mut self, group: GroupId, op: Op) -> bool {
         self.sub.throttle.is_limited(group, op)
     }
 
-    /// Adds waiting time to the group's [`Volume::held`]: the time that I/Os of the group waited
-    /// outside this channel because it was full for them. Only the channel's owner knows this time.
+    /// Adds `ns` nanoseconds to the group's [`Volume::held`]: the time that I/Os of the group
+    /// waited outside this channel because the channel was full for them. Only the channel's owner
+    /// knows this time.
     #[cold]
     pub fn count_back_pressure(&mut self, group: GroupId, ns: u64) {
         self.sub.throttle.count_hold(group, WaitReason::BackPressure, ns);
@@ -262,20 +265,21 @@ impl<M: Machine> Channel<M> {
         self.sub.throttle.waiting()
     }
 
-    /// Ends waiting bios for which `is_meant` returns true with the status `Aborted`, without
-    /// charging them to their groups.
+    /// Ends bios that wait for limits, and for which `is_meant` returns true, with the status
+    /// `Aborted`. Their cost is not counted against their groups' limits.
     pub fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         self.sub.abort_held(is_meant);
     }
 
-    /// Submits waiting bios for which `is_meant` returns true, for a submitter that cannot wait
-    /// long. Their groups pay for them, so later bios wait longer.
+    /// Submits bios that wait for limits, and for which `is_meant` returns true, at once: for a
+    /// submitter that cannot wait long. Their cost still counts against their groups' limits, so
+    /// later bios wait longer.
     pub fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         self.driving(|channel| channel.sub.release_held(is_meant));
     }
 
-    /// Submits all waiting bios and ignores limits from now on, for a program that stops and
-    /// completes the I/O in flight.
+    /// Submits all bios that wait for limits, and ignores limits from now on: for a program that
+    /// stops and completes its I/O in flight.
     pub fn lift_limits(&mut self) {
         self.driving(|channel| channel.sub.lift_limits());
     }
@@ -289,9 +293,9 @@ impl<M: Machine> Channel<M> {
         driving.end();
     }
 
-    /// Calls a function that may reach drivers, schedulers and sinks, with a guard against their
-    /// panics. Functions called for each I/O use the guard directly, because the compiler does not
-    /// inline such large closures.
+    /// Calls a function that may reach drivers, schedulers and trace sinks, with a guard against
+    /// their panics. Functions called for each I/O use the guard directly, because the compiler
+    /// does not inline such large closures.
     pub(crate) fn driving<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
         let driving = Driving(self);
         let result = call(driving.0);
@@ -299,8 +303,8 @@ impl<M: Machine> Channel<M> {
         result
     }
 
-    /// Submits a bio, waiting while the channel is full or under back pressure; bios that complete
-    /// meanwhile go to `take`. For threads that own no queues.
+    /// Submits a bio, waiting while the channel is full or under back pressure. Bios that complete
+    /// meanwhile go to `take`. For threads that own no hardware queues.
     ///
     /// # Errors
     /// Returns the bio if it can never be served.
@@ -334,7 +338,8 @@ impl<M: Machine> Channel<M> {
         let mut got = self.poll(&mut take);
         let mut handed = got;
         while handed < min && self.in_flight() > 0 {
-            // Bios that have just completed may have freed tags for bios that found none.
+            // The bios that have just completed may have freed tags, so plugged bios that found no
+            // tag are tried again before the thread sleeps.
             let has_room =
                 self.sub.batch.plugged > 0 && (got > 0 || self.sub.batch.plugged != plugged);
             if !has_room {
@@ -357,7 +362,8 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Returns the latest time of the next poll, if there is one. Call it just before sleeping.
+    /// Returns the time by which the channel must be polled again; `None` if only the doorbell
+    /// needs to wake the thread. Call it just before sleeping.
     pub fn sleep_until(&mut self) -> Option<u64> {
         let wake_ns = match self.sub.throttle.held {
             0 => self.sub.run.wake_ns(),
@@ -366,9 +372,9 @@ impl<M: Machine> Channel<M> {
                 .flatten()
                 .min(),
         };
-        // Bios that a frozen disk refused or that found no request are tried again soon. Any
-        // polling thread can find completions of queues that any thread may run, and the other
-        // threads may have ended.
+        // Bios that a frozen disk refused or that found no request are tried again soon. So are
+        // queues that any thread may run: each polling thread finds their completions, but the
+        // other threads may have ended.
         let shared =
             |m: &VolumeMember<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
         if self.sub.batch.plugged > 0 || self.sub.members.iter().any(shared) {
@@ -392,8 +398,8 @@ impl<M: Machine> Channel<M> {
         .map(|ns| ns.max(1))
     }
 
-    /// Returns true if there is work; checked once more after the doorbell is armed, before
-    /// sleeping.
+    /// Returns true if there is work for this channel. Check it once more after the doorbell is
+    /// armed, before sleeping.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.bio_set().has_delivered()
@@ -402,14 +408,15 @@ impl<M: Machine> Channel<M> {
             || self.sub.members.iter().any(|m| m.has_work(self.sub.run.owner))
     }
 
-    /// Sets how long a drop waits for I/O in flight before it leaks the memory; default 5 s.
+    /// Sets for how long a dropped channel waits for I/O in flight before it leaks the memory;
+    /// default 5 s.
     pub fn set_drain_ns(&mut self, drain_ns: u64) {
         self.drain_ns = drain_ns;
     }
 
-    /// Hands I/O in flight to `take` as it completes, for at most as long as a drop would wait
-    /// ([`Channel::set_drain_ns`]). Returns true if nothing is in flight any more. Lifts the limits
-    /// of groups.
+    /// Waits for the I/O in flight and hands it to `take`, for at most the time of
+    /// [`Channel::set_drain_ns`]. Ignores limits of groups from now on. Returns true if nothing is
+    /// in flight any more.
     pub fn drain(&mut self, mut take: impl FnMut(Completion)) -> bool {
         let mut deadline = Deadline::<M>::after_ns(self.drain_ns);
         self.lift_limits();
@@ -428,9 +435,9 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Fails requests that have timed out, frees memory that no drive writes any more, and adopts a
-    /// changed longest request. Call it after every sleep, and now and then while there is always
-    /// work: a long time between two calls counts as a pause of the process, in which no request
-    /// can time out. Cheap if called again soon.
+    /// changed longest request. Call it after every sleep, and from time to time while the thread
+    /// never sleeps. A long time between two calls counts as a pause of the process, in which no
+    /// request can time out. A repeated call is cheap.
     pub fn tick(&mut self) {
         let now_ns = M::now();
         if now_ns < self.next_timeout_check_ns {
@@ -470,7 +477,7 @@ impl<M: Machine> Drop for Channel<M> {
             true => self.sub.run.deliver(),
             false => _ = self.drain(|_| ()),
         }
-        // The count must be taken before the free slots are forgotten.
+        // Forgetting the free slots empties their list, so the I/O in flight is counted before.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());

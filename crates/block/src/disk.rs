@@ -1,7 +1,7 @@
 //! `Disk`: a drive in the block layer: its limits, queues, tags, driver and accounting.
 //!
-//! Made once from a driver and a `DiskConfig`, and shared by all channels. dispatch.rs and
-//! complete.rs have the path of an I/O through it; baseline.rs has other designs for comparison.
+//! A disk is made from a driver and a `DiskConfig`, and shared by all channels. The path of an I/O
+//! through it is in dispatch.rs and complete.rs; baseline.rs has other designs for comparison.
 //! Kernel counterpart: `gendisk` and `request_queue`.
 
 pub mod baseline;
@@ -59,18 +59,18 @@ use queues::{DiskQueues, LazyQueues, QueueShape, make_queues};
 
 pub use config::DiskConfig;
 
-/// Flushes of a drive: at most one is in flight, and later ones join the next.
+/// Flushes of a drive. At most one is in flight; later ones wait and are merged into the next.
 pub(crate) struct FlushState<M: Machine> {
     pub(crate) issued: bool,
     pub(crate) pending: BioList<M>,
-    /// Hardware queue of the first pending flush, which that flush's submitter polls.
+    /// Hardware queue of the first pending flush: the submitter of that flush polls this queue.
     pub(crate) pending_hctx: u16,
-    /// Counts moves of pending flushes; odd while flushes are on their way to a software queue.
+    /// Number of starts and ends of moves of pending flushes to a software queue.
     pub(crate) moves: u64,
 }
 
 impl<M: Machine> FlushState<M> {
-    /// Returns the number of moves of pending flushes, or `None` while there is any flush.
+    /// Returns `moves`, or `None` while a flush is in flight, pending or moving.
     pub(crate) fn moves_while_idle(&self) -> Option<u64> {
         let idle = !self.issued && self.pending.is_empty() && self.moves.is_multiple_of(2);
         idle.then_some(self.moves)
@@ -91,7 +91,7 @@ pub(crate) struct DiskAccounts<M: Machine> {
 
 struct RareAccounts<M: Machine> {
     failures: FailureLog,
-    /// Wait accounts of groups in the scheduler. A new scheduler takes them over.
+    /// Wait accounts of groups in the scheduler. A new scheduler takes over these accounts.
     holds: Option<Arc<DriveWaits<M>>>,
 }
 
@@ -125,7 +125,7 @@ impl<M: Machine> DiskAccounts<M> {
         self.rare.lock().failures.note(failure);
     }
 
-    /// Returns true if no thread has or ever had an account.
+    /// Returns true if no thread has ever opened an account.
     pub(crate) fn is_unused(&self) -> bool {
         self.ledger.lock().opened() == 0
     }
@@ -136,40 +136,40 @@ impl<M: Machine> DiskAccounts<M> {
     }
 }
 
-/// Value of [`LiveSizes::piece_sectors`] if only the drive's limits apply.
+/// Value of [`LiveSizes::piece_sectors`] while no scheduler limits the length of requests.
 pub(crate) const UNBOUNDED: u64 = u64::MAX;
 
 pub(crate) struct LiveSizes<M: Machine> {
-    /// Size in sectors. resize.rs only ever raises it; the I/O path does not read it.
+    /// Size in sectors. Only resize.rs changes it, only upwards. The I/O path does not read it.
     pub(crate) capacity: M::Word,
-    /// Longest read or write, in sectors, that the scheduler accepts. Channels keep to it.
+    /// Longest read or write, in sectors, that the scheduler accepts. Channels split longer ones.
     pub(crate) piece_sectors: Arc<M::Word>,
 }
 
 /// Returns the drive's limits, with the longest read or write also limited by its scheduler.
 pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
     let (limits, block) = (disk.limits, u64::from(disk.limits.logical_sectors()));
-    // Relaxed: a plain size. A thread that reads an old value only sends a longer request.
+    // Relaxed: publishes no other data. A thread that reads an old size only sends longer requests.
     let piece = disk.sizes.piece_sectors.load(Order::Relaxed) / block * block;
     let most = piece.max(block).min(limits.max_sectors.into()) as u32;
     QueueLimits { max_sectors: most, ..limits }
 }
 
-/// Returns true if the disk's scheduler has reads and writes split that the drive would accept
-/// whole.
+/// Returns true if the disk's scheduler accepts only shorter reads and writes than the drive, so
+/// that some are split that the drive would accept whole.
 #[must_use]
 pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
     request_limits(disk).max_sectors < disk.limits.max_sectors
 }
 
-/// The route that a serving thread's own batch takes to the driver.
+/// The way that a serving thread's own batch takes to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SubmitPath {
     /// Through a software queue, together with other threads' bios.
     Queues,
-    /// Past the software queue, if no other hardware queue takes from that one, or there is none.
+    /// Past the software queue, where `queues.rs` allows it or there is no software queue.
     Bypass,
-    /// Past the software queue, and through the fast path of direct.rs; not while traced.
+    /// Past the software queue, and through the fast path of direct.rs; never with a trace sink.
     Direct,
 }
 
@@ -180,12 +180,12 @@ pub struct Disk<M: Machine> {
     pub(crate) sizes: LiveSizes<M>,
     pub(crate) driver: Box<dyn Driver<M>>,
     pub(crate) kind: QueueKind,
-    /// Flags that the driver sees: FUA only if it supports FUA, never PREFLUSH.
+    /// Flags that requests may carry to the driver: FUA if the driver supports it, never PREFLUSH.
     pub(crate) flags_taken: OpFlags,
     pub(crate) queues: LazyQueues<M>,
-    /// Nanoseconds that a submitter waits for a queue's serving thread.
+    /// Nanoseconds for which a submitter waits for a queue that another thread serves.
     pub(crate) enter_wait_ns: u64,
-    /// The design that the disk follows instead of the multi-queue one, if any.
+    /// Design that the disk follows instead of the multi-queue one, if any.
     pub(crate) baseline: Option<Baseline<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
@@ -200,7 +200,7 @@ pub fn driver_counts<M: Machine>(disk: &Disk<M>) -> Vec<(&'static str, u64)> {
     disk.driver.counts()
 }
 
-/// Tells a disk's driver that the next flush is the last one; see [`Driver::prepare_stop`].
+/// Announces to a disk's driver that the next flush is the last one; see [`Driver::prepare_stop`].
 pub fn prepare_stop<M: Machine>(disk: &Disk<M>) {
     disk.driver.prepare_stop();
 }
@@ -231,7 +231,7 @@ impl<M: Machine> Disk<M> {
         }
         let threads = match hw.kind {
             QueueKind::OwnerOnly => config.io_threads.max(1),
-            // A thread that can be interrupted anywhere would delay threads that share its queue.
+            // An interrupted thread would delay others that share its queue, so each gets its own.
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 config.io_threads.saturating_add(u16::from(config.worker.is_some()))
             }
@@ -243,7 +243,7 @@ impl<M: Machine> Disk<M> {
         let worker = queues::worker_queue(&config, hw, &topology, shared);
         let shape = QueueShape { hw, shared: (ctxs, shared), worker };
         let queues = match hw.kind {
-            // Simulated machines make all queues before a measurement begins.
+            // On simulated machines all queues are made here, before a measurement begins.
             QueueKind::OwnerOnly if baseline.is_none() && M::THREADS_MOVE => {
                 LazyQueues::later(shape)
             }
@@ -284,7 +284,7 @@ impl<M: Machine> Disk<M> {
         }))
     }
 
-    /// Enables statistics of the serve locks. Called after lock statistics were turned on.
+    /// Enables statistics of the serve locks. Call it after lock statistics were turned on.
     pub fn meter_locks(&self) {
         let queues = self.queues.get();
         queues.iter().flat_map(|queues| &queues.hctxs).for_each(|hctx| hctx.serve.meter());
@@ -312,7 +312,7 @@ impl<M: Machine> Disk<M> {
     /// [`Volume::resize`](crate::Volume::resize).
     #[must_use]
     pub fn capacity(&self) -> Sector {
-        // Acquire pairs with `raise` in resize.rs, as the volume's does.
+        // Acquire pairs with the Release of `raise` in resize.rs.
         self.sizes.capacity.load(Order::Acquire)
     }
 
@@ -351,8 +351,8 @@ impl<M: Machine> Disk<M> {
         (ctxs, lanes.map_or(hctxs, Lanes::queues))
     }
 
-    /// Returns the number of tags in use now; for a tag set shared with other drives, by all of
-    /// them.
+    /// Returns the number of tags in use now. If the drive shares its tags with other drives, their
+    /// tags are included.
     #[must_use]
     pub fn tags_in_use(&self) -> u32 {
         let Some(DiskQueues { hctxs, .. }) = self.queues.get() else { return 0 };
@@ -375,7 +375,7 @@ impl<M: Machine> Disk<M> {
         self.driver.reads_as_zeroes(sector, nr_sectors)
     }
 
-    /// Returns all counters, summed over threads and queues.
+    /// Returns all counters of the disk, summed over threads and hardware queues.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
         let mut sum = StatsSnapshot::default();
@@ -383,9 +383,9 @@ impl<M: Machine> Disk<M> {
         sum
     }
 
-    /// Returns all counters by hardware queue, for each queue that a thread uses. Submissions and
-    /// merges count at the submitter's own queue, dispatches and completions at the queue that they
-    /// went through.
+    /// Returns all counters of each hardware queue that a thread uses, with the queue's number.
+    /// Submissions and merges are counted at the submitter's own queue, dispatches and completions
+    /// at the queue that the request went through.
     #[must_use]
     pub fn queue_stats(&self) -> Vec<(u16, StatsSnapshot)> {
         self.accounts.ledger.lock().sums().into_iter().collect()
@@ -406,12 +406,13 @@ impl<M: Machine> Disk<M> {
         self.driver.take_news()
     }
 
-    /// Opens queue `hctx` for the calling I/O thread, if it exists and is not a worker's.
+    /// Opens queue `hctx` for the calling I/O thread. Does nothing if there is no such queue, or
+    /// the queue is that of a worker.
     ///
     /// # Errors
     /// If the driver cannot open the queue.
     pub fn bring_up(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
-        // The disk's last queue belongs to the worker, even if the I/O thread has its number.
+        // The disk's last queue is the worker's, even if it has the number of the I/O thread.
         match usize::from(hctx) < self.owned_queues() {
             true => self.own(hctx, thread),
             false => Ok(()),
@@ -437,8 +438,8 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Closes the queues that the calling I/O thread owns (with the same identity and doorbell), so
-    /// that their resources are freed on this thread. Call it with nothing in flight in them. Bios
-    /// that other threads inserted and that were not served yet end with `Aborted`.
+    /// that their resources are freed on this thread. Nothing may be in flight in these queues.
+    /// Bios that other threads inserted and that still wait end with `Aborted`.
     pub fn bring_down(&self, thread: &IoThread<M>) {
         if self.queues.get().is_none() {
             return;
@@ -475,7 +476,7 @@ impl<M: Machine> Disk<M> {
             }
             let chain = self.queues.hctxs()[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
-                // The flush was never issued, so the flushes that joined it are returned with it.
+                // This flush was never issued. Flushes that were to follow it are returned, too.
                 let mut flush = self.flush.lock();
                 flush.issued = false;
                 left.append(&mut flush.pending);
@@ -487,16 +488,17 @@ impl<M: Machine> Disk<M> {
         left
     }
 
-    /// Returns the number of hardware queues other than the worker's own.
+    /// Returns the number of hardware queues, not counting one that only a worker may own.
     pub(crate) fn owned_queues(&self) -> usize {
         let workers = self.kind == QueueKind::OwnerOnly && self.worker_state.is_some();
         let count = self.queues.get().map(|queues| queues.hctxs.len());
         count.unwrap_or_else(|| self.queues.shape.counts().1) - usize::from(workers)
     }
 
-    /// Assigns queues and opens an account for a channel of the calling thread. `thread` is its
-    /// number if it is an I/O thread. On machines whose threads stay on their CPU, queues that any
-    /// thread may run are assigned by CPU; otherwise a new thread gets an unused queue, if any.
+    /// Assigns queues to a channel of the calling thread and opens an account for it. `thread` is
+    /// the thread's number if it is an I/O thread. On machines whose threads stay on their CPU,
+    /// queues that any thread may run are assigned by CPU. Elsewhere, a new thread gets an unused
+    /// queue, if any.
     pub(crate) fn join(&self, thread: Option<u16>) -> (QueueRoute, Arc<DiskStats<M>>) {
         make_queues(self);
         let cpu = M::cpu();
@@ -512,7 +514,7 @@ impl<M: Machine> Disk<M> {
                 let lanes = baseline::lanes(self.baseline.as_ref());
                 let count = lanes.map_or(self.queues.ctxs().len(), Lanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
-                // The users of all queues are counted once: there may be thousands of threads.
+                // All accounts are counted in one pass, because there may be thousands of threads.
                 let mut open = alloc::vec![0; self.queues.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
                 let users = |route: &QueueRoute| {
@@ -534,11 +536,11 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     }
     let ctx = disk.config.software_queues.index(place, node, disk.queues.ctxs().len());
     let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
-        // A thread submits to the queue that it owns, or to one that another thread owns; its CPU
-        // does not matter.
+        // A thread submits to its own queue or, if there are fewer queues than threads, to another
+        // thread's. The CPU does not matter.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
-        // The submitter's position selects the hardware queue that takes its bios from the one
-        // software queue.
+        // All submitters share the one software queue; their positions spread them over the
+        // hardware queues.
         (Spread::One, hardware) => hardware.index(place, node, disk.queues.hctxs().len()),
         (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
         _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),
@@ -547,7 +549,7 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
 }
 
 impl<M: Machine> Drop for Disk<M> {
-    /// Forgets bios that are still in the queues. Their bio sets were leaked because of them.
+    /// Forgets bios that are still in the queues. Their bio sets were leaked for that reason.
     fn drop(&mut self) {
         let Some(queues) = self.queues.get() else { return };
         queues.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());
@@ -562,7 +564,7 @@ impl<M: Machine> Drop for Disk<M> {
     }
 }
 
-/// Returns the drive's validated limits, or an error if its queues make no sense.
+/// Returns the drive's validated limits, or an error if a number of queues or tags is 0.
 fn checked_limits<M: Machine>(
     driver: &dyn Driver<M>,
     config: &DiskConfig<M>,

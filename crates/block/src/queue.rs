@@ -3,9 +3,9 @@
 //! Bios wait in a `SoftwareQueue`, first in first out, under a lock taken once for each batch. In a
 //! `HardwareQueue` they become requests and go to the driver, under the queue's serve lock. There
 //! is one queue of either kind per core, per NUMA node or for the whole machine; the driver limits
-//! the number of hardware queues. A `Disk` owns both; dispatch.rs uses them. Lock order: serve
-//! lock, then a software queue's lock; flush lock last. Source: \[MQ\] design points 1-3. Kernel
-//! counterpart: `blk_mq_ctx`, `blk_mq_hw_ctx`.
+//! the number of hardware queues. A `Disk` owns both kinds of queue; dispatch.rs uses them. Lock
+//! order: serve lock, then a software queue's lock; flush lock last. Source: \[MQ\] design points
+//! 1-3. Kernel counterpart: `blk_mq_ctx`, `blk_mq_hw_ctx`.
 
 pub(crate) mod controller;
 pub(crate) mod driver;
@@ -35,12 +35,12 @@ use crate::queue::scheduler::Scheduling;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
-/// Delay, in nanoseconds, before a thread checks again a queue that another thread was serving. The
-/// other thread may have left without taking this thread's work. It may also have rung the doorbell
-/// too early, before this thread slept.
+/// Delay, in nanoseconds, before a thread polls a queue again that another thread was serving. The
+/// other thread may have left without taking this thread's work, or may have rung the doorbell
+/// before this thread slept.
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
-/// Distribution of queues over a machine.
+/// Distribution of queues over the CPUs of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Spread {
     /// One queue for each core.
@@ -53,8 +53,8 @@ pub enum Spread {
 }
 
 impl Spread {
-    /// Returns the number of queues on this machine. `threads` is the number of I/O threads if
-    /// those own queues.
+    /// Returns the number of queues on this machine. `threads` is the number of I/O threads, or 0
+    /// if queues do not belong to threads.
     #[must_use]
     pub fn count(self, topology: &Topology, threads: u16) -> usize {
         match self {
@@ -93,11 +93,11 @@ pub(crate) struct SoftwareQueue<M: Machine> {
 /// The state that a software queue's lock protects.
 pub(crate) struct CtxState<M: Machine> {
     /// One list for each hardware queue, by its number. If each software queue feeds a single
-    /// hardware queue there is one list, plus one for the drive's worker if it has one. A bio goes
-    /// through the hardware queue that its submitter polls, or through the worker's.
+    /// hardware queue there is only one list, plus one for the drive's worker if it has one. A bio
+    /// is in the list of the hardware queue that its submitter polls, or in the worker's.
     lists: Box<[BioList<M>]>,
-    /// Hardware queue of the drive's worker, whose bios are in the last list; `None` if the drive
-    /// has no worker.
+    /// Hardware queue of the drive's worker, if the last list holds the bios for it; `None` if no
+    /// list is kept apart for a worker.
     worker: Option<u16>,
     /// True while the queue accepts no new bios.
     pub(crate) frozen: bool,
@@ -105,7 +105,8 @@ pub(crate) struct CtxState<M: Machine> {
 
 impl<M: Machine> SoftwareQueue<M> {
     /// Creates a queue for `feeds` hardware queues; `feeds` is 1 if each software queue feeds a
-    /// single hardware queue. In that case the hardware queue of a `worker` gets a list of its own.
+    /// single hardware queue. In that case the bios for the hardware queue of a `worker` get a list
+    /// of their own.
     pub(crate) fn new(feeds: usize, worker: Option<u16>) -> Self {
         let worker = worker.filter(|_| feeds == 1);
         let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
@@ -132,18 +133,18 @@ impl<M: Machine> CtxState<M> {
         &mut self.lists[at]
     }
 
-    /// Returns true if no bio waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.lists.iter().all(BioList::is_empty)
     }
 
-    /// Forgets all waiting bios, because they belong to sets that were leaked.
+    /// Forgets all waiting bios, because their bio sets were leaked.
     pub(crate) fn leak(&mut self) {
         self.lists.iter_mut().for_each(BioList::leak);
     }
 }
 
-/// Value of `owner` while the future owner opens the queue; no thread has this identity.
+/// Value of `owner` while a thread that becomes the owner opens the queue. No thread has this
+/// identity.
 const RESERVED: u64 = u64::MAX;
 
 /// A queue through which requests are handed to the driver.
@@ -156,15 +157,14 @@ pub(crate) struct HardwareQueue<M: Machine> {
     pub(crate) serve: ServeLock<M, HctxState<M>>,
     /// Bitmap of the software queues that have bios for this queue.
     pending: PendingQueues<M>,
-    /// Identity of the I/O thread that owns the queue; 0 if it has no owner yet or any thread may
-    /// run it.
+    /// Identity of the I/O thread that owns the queue; 0 if no thread owns it.
     owner: M::Word,
     /// 1 while the queue is on its tag set's list of waiters.
     waiting: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
     pub(crate) tags: Arc<TagSet<M>>,
-    /// Maximum number of requests in flight, flushes not counted, if the tag set has more tags than
-    /// the driver accepts; else `u32::MAX`.
+    /// Largest number of requests in flight, flushes not counted, if the tag set has more tags than
+    /// the driver accepts requests; `u32::MAX` otherwise.
     pub(crate) depth_max: u32,
 }
 
@@ -172,25 +172,27 @@ pub(crate) struct HardwareQueue<M: Machine> {
 pub(crate) struct HctxState<M: Machine> {
     /// The driver's queue; `None` until the owner has opened it.
     pub(crate) queue: Option<Box<dyn DriverQueue<M>>>,
-    /// Chains taken from software queues that have no tag yet.
+    /// Chains taken from software queues that wait for dispatch, in order. With a scheduler, only
+    /// flushes.
     pub(crate) staged: BioList<M>,
-    /// Scheduler of the staged chains, if the drive has one.
+    /// The scheduler of the queue's other chains, if the drive has one.
     pub(crate) scheduling: Option<Box<Scheduling<M>>>,
     /// Filled requests that the driver returned as busy; they are dispatched first.
     pub(crate) requeued: VecDeque<RequestRef<M>>,
     /// The requests that the driver has.
     pub(crate) in_flight: InFlight,
     pub(crate) quiesced: bool,
-    /// True while the queue accepts no new bios, for the stack that has no software queue.
+    /// True while the queue accepts no new bios, for designs without software queues.
     pub(crate) frozen: bool,
-    /// Number of chains taken so far from the software queues' lists for the worker.
+    /// Number of chains taken so far from the software queues' lists for the worker. Only in the
+    /// worker's queue.
     pub(crate) taken: u64,
     /// True if chains from the worker's lists may still wait in this queue.
     pub(crate) holds_handed: bool,
-    /// Number of times that waiting work moved from here back to a software queue.
+    /// Number of times that waiting chains moved from this queue back to a software queue.
     pub(crate) moves: u64,
-    /// Time at which the serving thread inserted its own batch; the batch's requests are dispatched
-    /// with the same time.
+    /// Time at which the serving thread inserted its own batch. The batch's requests get this time
+    /// as their time of dispatch, too.
     pub(crate) inserted_ns: u64,
 }
 
@@ -214,7 +216,7 @@ impl<M: Machine> HctxState<M> {
         left
     }
 
-    /// Returns the chain that gets the next tag.
+    /// Returns the chain that gets the next free tag.
     pub(crate) fn first_waiting(&self) -> Option<&BioSlot<M>> {
         let picked = || self.scheduling.as_ref().and_then(|scheduling| scheduling.picked());
         self.staged.first().or_else(picked)
@@ -258,8 +260,9 @@ impl<M: Machine> HardwareQueue<M> {
         }
     }
 
-    /// Turns the queue into one of several lanes of a hardware queue. The lane belongs to one
-    /// thread, is fed by software queue `ctx`, and has its bit in the bitmap that the lanes share.
+    /// Turns the queue into one of several lanes of a hardware queue. A lane is served by one
+    /// thread and fed by software queue `ctx`. Its bit in the bitmap `pending`, which the lanes
+    /// share, says that the software queue has bios.
     pub(crate) fn lane(self, ctx: usize, pending: PendingQueues<M>) -> Self {
         HardwareQueue { own_ctx: ctx as u16, pending, ..self }
     }
@@ -276,16 +279,16 @@ impl<M: Machine> HardwareQueue<M> {
         self.kind == QueueKind::AnyThread || self.is_owned_by(owner)
     }
 
-    /// Returns true if the thread may run the queue, and the queue has pending work that no thread
-    /// is about to take. Returns false while another thread serves the queue: where threads can be
-    /// interrupted anywhere, spinning would take the CPU from the serving thread. The thread should
-    /// sleep briefly instead ([`HardwareQueue::is_being_served`]).
+    /// Returns true if the thread may run the queue and the queue has pending work. Returns false
+    /// while another thread serves the queue: where threads can be interrupted anywhere, spinning
+    /// would take the CPU from the serving thread. The caller should sleep briefly instead
+    /// ([`HardwareQueue::is_being_served`]).
     pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
         self.may_serve(owner) && self.has_pending() && !self.is_being_served()
     }
 
-    /// Returns true if another thread serves this queue and has not taken its pending work. The
-    /// serving thread may leave without that work. False on simulated machines and for queues that
+    /// Returns true if another thread serves this queue and has not taken its pending work; that
+    /// thread may leave without this work. Always false on simulated machines and for queues that
     /// only their owner runs.
     pub(crate) fn is_being_served(&self) -> bool {
         M::THREADS_MOVE
@@ -294,12 +297,13 @@ impl<M: Machine> HardwareQueue<M> {
             && self.serve.is_held()
     }
 
-    /// Returns true if the driver's queue of a disk over a volume has work for its owner.
+    /// Returns true if the driver of a disk over a volume has work in this queue, which the thread
+    /// `owner` owns.
     pub(crate) fn driver_has_work(&self, owner: u64) -> bool {
         if !self.is_owned_by(owner) {
             return false;
         }
-        // If another thread inspects the queue at this moment, the answer is true, so the owner
+        // If another thread holds the lock at this moment, the answer is true, so that the owner
         // polls again instead of sleeping.
         let mut has_work = true;
         if let Some(serve) = self.serve.try_enter() {
@@ -317,7 +321,7 @@ impl<M: Machine> HardwareQueue<M> {
         self.is_owned_by(owner) && self.tags.in_use() > 0
     }
 
-    /// Returns true if some thread serves the queue.
+    /// Returns true if some thread may run the queue.
     pub(crate) fn is_served(&self) -> bool {
         self.kind == QueueKind::AnyThread || self.has_owner()
     }
@@ -328,13 +332,13 @@ impl<M: Machine> HardwareQueue<M> {
         let mut serve = self.serve.enter();
         change(&mut serve);
         if self.leave(serve) {
-            // The other thread's work is marked as pending, and the owner checks for marks before
+            // The work of that thread is marked as pending, and the owner checks the marks before
             // it sleeps.
             self.ring();
         }
     }
 
-    /// Releases the serve lock even if other threads left flags. Returns true if there were any.
+    /// Releases the serve lock even if other threads left flags. Returns true if there were flags.
     pub(crate) fn leave(&self, serving: ServeGuard<'_, M, HctxState<M>>) -> bool {
         let mut flagged = false;
         let mut inside = Some(serving);
@@ -352,12 +356,12 @@ impl<M: Machine> HardwareQueue<M> {
         empty
     }
 
-    /// Marks the queue as pending without new work, so that it is served once more.
+    /// Marks the queue as pending although it has no new work, so that it is served once more.
     pub(crate) fn mark_own(&self) {
         self.mark_pending(self.own_ctx.into());
     }
 
-    /// Marks that software queue `ctx` has bios for this queue. Called after the insertion.
+    /// Marks that software queue `ctx` has bios for this queue. Called after their insertion.
     pub(crate) fn mark_pending(&self, ctx: usize) {
         self.pending.mark(ctx);
     }
@@ -375,9 +379,9 @@ impl<M: Machine> HardwareQueue<M> {
     }
 
     /// Reserves the queue for the calling thread, which is about to become its owner. Returns false
-    /// if it has an owner or is reserved.
+    /// if the queue has an owner or is reserved already.
     pub(crate) fn reserve(&self) -> bool {
-        // Relaxed: nothing has been written yet that this would publish; `set_owner` publishes.
+        // Relaxed: no data is published here; `set_owner` publishes.
         self.owner.compare_exchange(0, RESERVED, Order::Relaxed, Order::Relaxed).is_ok()
     }
 
@@ -398,7 +402,6 @@ impl<M: Machine> HardwareQueue<M> {
         true
     }
 
-    /// Makes a thread the queue's owner, with the doorbell that wakes it.
     pub(crate) fn set_owner(&self, owner: u64, bell: Arc<Doorbell<M>>) {
         *self.bell.lock() = Some(bell);
         // Release pairs with the Acquire in `is_owned_by`.
@@ -418,12 +421,11 @@ impl<M: Machine> HardwareQueue<M> {
         self.owner.load(Order::Acquire) != 0
     }
 
-    /// Sets the doorbell of a queue without an owner: that of its worker, or `None`.
+    /// Sets the doorbell of a queue that no thread owns: that of the drive's worker, or `None`.
     pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
         *self.bell.lock() = bell;
     }
 
-    /// Removes the owner.
     pub(crate) fn clear_owner(&self) {
         *self.bell.lock() = None;
         // Release pairs with the Acquire in `is_owned_by`.
@@ -440,7 +442,7 @@ impl<M: Machine> HardwareQueue<M> {
         self.waiting.store(0, Order::SeqCst);
     }
 
-    /// Wakes the owner, if the queue has one.
+    /// Wakes the thread whose doorbell the queue has, if any.
     pub(crate) fn ring(&self) {
         if let Some(bell) = &*self.bell.lock() {
             bell.ring();
@@ -482,7 +484,7 @@ mod tests {
         assert_eq!(lists(3, None, 3), [0, 1, 2]);
         assert_eq!(lists(3, Some(1), 3), [0, 1, 2]);
         assert_eq!(lists(1, None, 3), [0, 0, 0]);
-        // In that case a worker has a list of its own as well.
+        // With a worker, there is a second list.
         assert_eq!(lists(1, Some(2), 4), [0, 0, 1, 0]);
     }
 

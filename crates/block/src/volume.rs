@@ -1,10 +1,10 @@
 //! `Volume`: several disks combined, striped or concatenated.
 //!
 //! A volume is made of disks with validated limits; channels use it to map and split bios. A range
-//! of a volume is one contiguous range on each drive, whatever its length: RAID-0 maps consecutive
-//! chunks round robin, so the chunks of a range are adjacent on each drive. A split therefore makes
-//! one part for each drive (more parts only if the drive's own limits are lower), and a large
-//! discard stays one request for each drive. Source: \[FALCON\] (volume, stripe). Kernel
+//! of a volume is at most one contiguous range on each drive, whatever its length: RAID-0 maps
+//! consecutive chunks round robin, so the chunks of a range are adjacent on each drive. A split
+//! therefore makes one part for each drive (more only if the drive's own limits require it), and a
+//! large discard stays one request for each drive. Source: \[FALCON\] (volume, stripe). Kernel
 //! counterpart: md's raid0 and linear, `queue_limits_stack`.
 
 pub(crate) mod linear;
@@ -41,9 +41,10 @@ use crate::volume::resize::VolumeSize;
 use crate::volume::serving::{Serving, ServingChoice, ServingConfig};
 use crate::volume::stripe::Stripe;
 
-/// Largest number of runs of equal state that one query for extents examines, to limit its time.
+/// Largest number of extents that one query for extents looks up, to limit its time.
 const EXTENT_STEPS: u32 = 4096;
-/// Largest number of slots for parts in a channel; the slots take a megabyte.
+/// Upper bound on a channel's slots for parts that follow from its depth; 8,192 slots take a
+/// megabyte.
 const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
@@ -81,14 +82,14 @@ pub struct Volume<M: Machine> {
     disks: Vec<Arc<Disk<M>>>,
     layout: Layout,
     serving: ServingConfig,
-    /// The present serving mode as bits, plus [`TRACED`].
+    /// The present serving mode as bits, with the bit [`TRACED`] added.
     mode: M::Word,
     /// State of the `auto` mode, shared by all channels.
     pub(crate) choice: M::Lock<ServingChoice>,
     pub(crate) size: VolumeSize<M>,
     limits: QueueLimits,
     map: LayoutMap,
-    /// The volume below, if this volume's only disk is a cache over another volume.
+    /// The volume below, if this volume's only disk is a cache over that volume.
     below: Option<Arc<Volume<M>>>,
     pub(crate) tenants: Arc<TenantLedger<M>>,
 }
@@ -107,7 +108,7 @@ enum LayoutMap {
     Stripe(Stripe),
 }
 
-/// Bit of the mode that is set while a trace is recorded.
+/// Bit of `mode` that is set while a trace is recorded.
 const TRACED: u64 = 1 << 8;
 
 /// Returns the sectors of a volume over drives of these sizes; 0 if they are too small.
@@ -115,7 +116,8 @@ pub(crate) fn capacity_of(layout: Layout, sizes: &[Sector], limits: &QueueLimits
     layout.capacity(sizes, limits.logical_sectors())
 }
 
-/// Rounds a size down to whole blocks of the coarsest drive, so that none gets a misaligned I/O.
+/// Rounds a size down to whole blocks of the volume, the largest blocks of its drives. So no drive
+/// gets a misaligned I/O.
 pub(crate) fn whole_blocks(size: Sector, limits: &QueueLimits) -> Sector {
     let block = u64::from(limits.logical_sectors());
     size / block * block
@@ -130,8 +132,8 @@ impl Arena {
 }
 
 impl Unwritten {
-    /// Returns how much unwritten data the disks of a volume hold that are caches over other
-    /// volumes.
+    /// Returns how much unwritten data the caches of a volume hold: those of its disks that are
+    /// over another volume.
     #[must_use]
     pub fn of<M: Machine>(volume: &Volume<M>) -> Unwritten {
         volume.disks.iter().fold(Unwritten::default(), |sum, disk| {
@@ -242,16 +244,16 @@ impl<M: Machine> Volume<M> {
     /// Creates a volume over a single disk.
     ///
     /// # Errors
-    /// Fails as [`Volume::new`] does. A disk that was opened without an error causes none.
+    /// As [`Volume::new`]. A disk that was opened without an error causes none.
     pub fn single(disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
         Volume::new(String::from(disk.name()), Layout::Linear, alloc::vec![disk])
     }
 
-    /// Creates a volume over a single disk that is itself over another volume, as a cache is. It
-    /// gets that volume's name.
+    /// Creates a volume over a single disk that is itself over the volume `below`, as a cache is.
+    /// The new volume gets the name of `below`.
     ///
     /// # Errors
-    /// None that a made disk can cause.
+    /// As [`Volume::new`]. A disk that was opened without an error causes none.
     pub fn over(below: Arc<Volume<M>>, disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
         let made = Volume::new(below.name(), Layout::Linear, alloc::vec![disk])?;
         let mut volume = Arc::into_inner(made).expect("nobody else has the volume just made");
@@ -259,13 +261,14 @@ impl<M: Machine> Volume<M> {
         Ok(Arc::new(volume))
     }
 
-    /// Returns the volume below, if its disk is over one.
+    /// Returns the volume below, if this volume's disk is over one.
     #[must_use]
     pub fn below(&self) -> Option<&Arc<Volume<M>>> {
         self.below.as_ref()
     }
 
-    /// Returns the disks of the lowest volume: its own, or those of the volume below.
+    /// Returns the disks of the lowest volume: those of the volume below, if there is one, else
+    /// this volume's own.
     #[must_use]
     pub fn drives(&self) -> &[Arc<Disk<M>>] {
         self.below.as_ref().map_or(&self.disks, |below| below.drives())
@@ -343,7 +346,7 @@ impl<M: Machine> Volume<M> {
         true
     }
 
-    /// Returns the serving settings as they were given.
+    /// Returns the serving settings that the volume was created with.
     #[must_use]
     pub fn serving_config(&self) -> &ServingConfig {
         self.below.as_ref().map_or(&self.serving, |below| below.serving_config())
@@ -361,7 +364,8 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().for_each(|disk| disk.freeze());
         let drained = self.disks.iter().all(|disk| disk.wait_drained(deadline_ns));
         if drained {
-            // Relaxed: channels check at each batch, and both modes serve it correctly.
+            // Relaxed: channels read the mode at each batch, and a batch is served correctly in
+            // either mode.
             self.mode.fetch_and(TRACED, Order::Relaxed);
             self.mode.fetch_or(serving as u64, Order::Relaxed);
         }
@@ -370,21 +374,21 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Returns the completed I/O of each tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)),
-    /// summed over channels, as submitters saw it: before splitting.
+    /// summed over channels. I/Os are counted as submitted, before splitting.
     #[must_use]
     pub fn tenants(&self) -> Vec<(u16, TenantSnapshot)> {
         self.tenants.sums(|account_key| account_key.tenant).into_iter().collect()
     }
 
-    /// Returns the completed I/O of each group ([`Bio::with_group`](crate::Bio::with_group)), as
-    /// [`Volume::tenants`].
+    /// Returns the completed I/O of each group ([`Bio::with_group`](crate::Bio::with_group)),
+    /// counted as in [`Volume::tenants`].
     #[must_use]
     pub fn group_stats(&self) -> Vec<(GroupId, TenantSnapshot)> {
         self.tenants.sums(|account_key| account_key.group).into_iter().collect()
     }
 
-    /// Returns the wait times of each group by reason. For I/Os that still wait, the time up to now
-    /// is included. A split I/O's parts are counted at their drives.
+    /// Returns the wait times of each group by reason. Waits that have not ended are included up to
+    /// now. At the drives, each part of a split I/O is counted.
     #[must_use]
     pub fn held(&self) -> Vec<(GroupId, WaitSnapshot)> {
         let mut sums = self.tenants.held();
@@ -396,7 +400,7 @@ impl<M: Machine> Volume<M> {
 
     /// Returns, for each drive in order, how long requests of groups with a latency target were at
     /// the drive: from the time at which the drive's scheduler named them until their completion.
-    /// Only `fair` and `latency` count it.
+    /// Only the schedulers `fair` and `latency` count this time.
     #[must_use]
     pub fn service_by_group(&self) -> Vec<BTreeMap<GroupId, Snapshot>> {
         self.disks.iter().map(|disk| disk.accounts.service()).collect()
@@ -422,9 +426,9 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().map(|disk| disk.waiting()).sum()
     }
 
-    /// Returns how many slots for parts a channel of this depth should have: one on each drive for
-    /// each bio or, where bios are split by chunks, 16 for each bio (64 KiB in 4 KiB chunks);
-    /// within bounds.
+    /// Returns how many slots for parts a channel of this depth gets, within bounds: one on each
+    /// drive for each bio or, where bios are split by chunks, 16 for each bio (64 KiB in 4 KiB
+    /// chunks).
     pub(crate) fn parts_for(&self, depth: u32) -> usize {
         let drives = self.disks.len() as u32;
         let each = match self.serving.serving {
@@ -435,14 +439,15 @@ impl<M: Machine> Volume<M> {
         (drives * 4).max(depth).max(64).max(most) as usize
     }
 
-    /// Returns the volume's limits: the strictest of its drives', with the stripe as the optimal
-    /// I/O size. Longer bios are split.
+    /// Returns the volume's limits: for each limit the strictest of its drives', and the stripe as
+    /// the optimal I/O size. Longer bios are split.
     #[must_use]
     pub fn limits(&self) -> &QueueLimits {
         &self.limits
     }
 
-    /// Returns the drive and its sector, if the whole range lies on one drive in one piece.
+    /// Returns the drive and the sector on that drive, if the whole range lies on one drive in one
+    /// piece.
     #[inline(always)]
     pub(crate) fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
         if self.disks.len() == 1 {
@@ -476,13 +481,13 @@ impl<M: Machine> Volume<M> {
         }
     }
 
-    /// Returns the first drive that a range touches, and the number of drives from there on, round
-    /// robin.
+    /// Returns the first drive that a range touches, and the number of drives that it touches. The
+    /// drives follow each other round robin.
     pub(crate) fn span(&self, sector: Sector, nr: SectorCount) -> (u16, u16) {
         self.placement().span(sector, sector + u64::from(nr.max(1)) - 1)
     }
 
-    /// Precomputes the range data that [`Volume::part_of`] needs.
+    /// Computes the data about a range that [`Volume::part_of`] needs, once for all drives.
     pub(crate) fn range(&self, sector: Sector, nr: SectorCount) -> VolumeRange {
         self.placement().range(sector, sector + u64::from(nr))
     }
@@ -502,13 +507,13 @@ impl<M: Machine> Volume<M> {
         }
     }
 
-    /// Returns the allocation state of a range, as at most `most` extents. They cover the range or
-    /// its first part. May block.
+    /// Returns the allocation state of a range as at most `most` extents. The extents cover the
+    /// range, or a first part of it. May block.
     #[must_use]
     pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
         let end = (sector + nr_sectors).min(self.capacity());
         let (mut at, mut list, mut steps) = (sector, Vec::<Extent>::new(), 0);
-        // The last answer of each drive: its first sector, and the extents.
+        // For each drive, its last answer: the first sector, and the extents from there on.
         let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];
         while at < end && steps < EXTENT_STEPS {
             steps += 1;
@@ -533,8 +538,8 @@ impl<M: Machine> Volume<M> {
 
     /// Returns true if a read of a range inside the volume is known to give zeroes, because each
     /// drive knows this of its part of the range. Asks each drive once, and stops at the first
-    /// `false`. No sector is read, so writes in flight may count or not, as with any concurrent
-    /// read.
+    /// `false`. No sector is read. Writes in flight may or may not be taken into account, as with
+    /// any concurrent read.
     #[must_use]
     pub fn reads_as_zeroes(&self, sector: Sector, nr_sectors: SectorCount) -> bool {
         self.disks.iter().zip(0..).all(|(disk, member)| {
@@ -543,14 +548,16 @@ impl<M: Machine> Volume<M> {
         })
     }
 
-    /// Returns drive, sector and length of the longest run on one drive that starts at a sector.
+    /// Returns the longest run from sector `at` to at most `end` that lies on one drive, as drive,
+    /// sector on that drive, and length.
     pub(crate) fn run_at(&self, at: Sector, end: Sector) -> (u16, Sector, u64) {
         let (member, place) = self.locate(at, 1).expect("one sector lies on one drive");
         (member, place, self.placement().run_from(at).min(end - at))
     }
 }
 
-/// Returns the extent at `place`, from a drive's last answer or from a new one.
+/// Returns the extent at sector `place` of a drive, from the drive's last answer or from a new
+/// query.
 fn lookup(
     known: &mut (Sector, Vec<Extent>),
     place: Sector,

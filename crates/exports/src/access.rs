@@ -30,14 +30,15 @@ impl SocketAccess {
         SocketAccess { mode, ..SocketAccess::default() }
     }
 
-    /// Returns true if the mode, owner or group is set, which a socket inherited from the service
-    /// manager cannot have.
+    /// Returns true if mode, owner or group is set. Only a Unix socket with a path can have these
+    /// settings.
     #[must_use]
     pub fn is_of_a_file(&self) -> bool {
         self.mode.is_some() || self.owner.is_some() || self.group.is_some()
     }
 
-    /// Returns true if mode, owner and group are equal. The users that may connect can differ.
+    /// Returns true if mode, owner and group are equal in both settings. The users that may connect
+    /// can differ.
     pub(crate) fn has_same_file(&self, other: &SocketAccess) -> bool {
         (self.mode, self.owner, self.group) == (other.mode, other.owner, other.group)
     }

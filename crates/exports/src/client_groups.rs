@@ -3,7 +3,7 @@
 //! With a group for each client, [`PerClientGroups`] creates child groups of the export's group on
 //! demand and reuses those of clients that have left. The limits and the latency target of the
 //! export's group then apply to each client; its weight and priority apply to all clients together.
-//! Lock order: the seats, then the table of groups.
+//! Lock order: the lock of a `PerClientGroups`, then the table of groups.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -156,8 +156,9 @@ impl PerClientGroups {
         };
         let group = state.seats[at].0;
         if free.is_some() {
-            // Resets settings that an operator changed for the group's previous client alone. The
-            // call cannot fail, because the export's group has the same settings.
+            // A reused group may have settings that an operator changed for its previous client
+            // alone, so all settings are reset. The call cannot fail, because the export's group
+            // has the same settings.
             let _ = self.groups.set(group, self.of_client(&state, String::new()));
         }
         state.seats[at].1 += 1;
@@ -172,7 +173,8 @@ impl PerClientGroups {
         Some(state.seats.len() - 1)
     }
 
-    /// Returns true if `group` is the group of a client that has left and is not in use again.
+    /// Returns true if the client of the child group `group` has left, and no new client uses the
+    /// group.
     #[must_use]
     pub fn is_left(&self, group: GroupId) -> bool {
         lock(&self.state).seats.iter().any(|(seat, clients)| *seat == group && *clients == 0)

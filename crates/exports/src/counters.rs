@@ -43,7 +43,7 @@ pub trait CounterTable<const N: usize>: Copy + Default {
         }
     }
 
-    /// Returns the increase of the counters since `before`, with the gauges as they are.
+    /// Returns the increase of each counter since `before`. Gauges keep their current value.
     #[must_use]
     fn since(mut self, before: Self) -> Self {
         let old = Self::ROWS.iter().zip(before.values());

@@ -16,11 +16,11 @@ const OTHERS: u32 = 256;
 /// Maximum number of descriptors for which the table is grown. The table then takes 512 KiB of
 /// kernel memory.
 const MOST: u32 = 1 << 16;
-/// Number of free descriptors below which a shortage is reported: those of one message of a
+/// Number of free descriptors below which a shortage is reported: enough for one message of a
 /// frontend, and a margin.
 const MESSAGE: u64 = 40;
-/// Number of descriptors that NBD clients leave free, at most an eighth of the limit: for the
-/// control socket and the metrics page, whose answers also read files.
+/// Number of descriptors kept free from NBD connections, at most an eighth of the limit. The
+/// control socket and the metrics page need them, also to read files.
 const KEPT_FREE: u64 = 32;
 /// Maximum number of descriptors in one message of a frontend: one for each of 8 memory regions.
 const IN_ONE_MESSAGE: usize = 8;
@@ -47,14 +47,15 @@ fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Returns true if an NBD connection may keep the descriptor `fd`. The kernel hands out the lowest
-/// free number, so a number near the limit means that almost all are in use.
+/// Returns true if an NBD connection may keep the descriptor `fd`, false if the connection must be
+/// closed because too few descriptors are free. The kernel hands out the lowest free number, so a
+/// number near the limit means that almost all are in use.
 pub(crate) fn may_keep(fd: RawFd) -> bool {
     limit().is_none_or(|limit| (fd as u64) < limit - KEPT_FREE.min(limit / 8))
 }
 
-/// Returns true if as many descriptors are free as a frontend ever sends in one message. The kernel
-/// drops descriptors that do not fit.
+/// Returns true if enough descriptors are free for the largest message that a frontend may send.
+/// The kernel drops descriptors that do not fit.
 pub(crate) fn fit_one_message(any: impl AsFd) -> bool {
     let copies: Result<Vec<_>, _> =
         (0..IN_ONE_MESSAGE).map(|_| rustix::io::fcntl_dupfd_cloexec(&any, 0)).collect();

@@ -74,8 +74,9 @@ pub(crate) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
     (!cpus.is_empty()).then(|| CpuId(cpus[index % cpus.len()]))
 }
 
-/// Senders of an I/O thread: for the result of its start, with an optional note for the operator;
-/// for its final report; and one that is dropped when the thread ends.
+/// Senders of an I/O thread. The first sends the result of its start, with an optional note for the
+/// operator. The second sends its final report. The third sends nothing: its drop shows that the
+/// thread has ended.
 type Reporter<R> = (Sender<Result<Option<String>, Error>>, Sender<R>, Sender<()>);
 
 pub(crate) struct IoThreads<R> {
@@ -86,8 +87,9 @@ pub(crate) struct IoThreads<R> {
 }
 
 impl<R: Send + 'static> IoThreads<R> {
-    /// Starts a thread at each place and returns when all serve or one has failed to start. Returns
-    /// the threads, and their notes or the first error. After an error the other threads run on.
+    /// Starts a thread for each element of `places`, and returns when all serve or one has failed
+    /// to start. Returns the threads, and their notes for the operator or the first error. After an
+    /// error the other threads run on.
     pub(crate) fn start<S, F>(
         failed: &FailedFlag,
         places: impl Iterator<Item = (ThreadPlace, F)>,
@@ -188,7 +190,7 @@ where
 pub(crate) mod tests {
     use super::*;
 
-    /// A service for tests, which ends immediately in the way that its name says.
+    /// Services for tests. Each ends immediately, in the way that its variant says.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Played {
         Serves,

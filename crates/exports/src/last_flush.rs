@@ -25,9 +25,9 @@ impl LastFlush {
         LastFlush { progress, due_ns: Some(0) }
     }
 
-    /// Submits the flush if that is due, and polls the channel. Returns the outcome once it is
-    /// known, with the reason of a failure as text. `given_ns` is the time left in any case. Must
-    /// be called every turn.
+    /// Submits the flush when it is due, and polls the channel. Returns the outcome once it is
+    /// known, with the reason of a failure as text. The flush has `given_ns` left even if the
+    /// drives make no progress. Must be called every turn.
     pub(crate) fn turn(
         &mut self,
         channel: &mut Channel<Native>,

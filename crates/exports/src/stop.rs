@@ -45,8 +45,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts to watch a volume that is about to be flushed for the last time, and informs its
-    /// drives that it is.
+    /// Starts to watch a volume before its final flush, and informs its drives that the flush is
+    /// the last.
     pub(crate) fn of(volume: &Volume<Native>) -> Progress {
         volume.drives().iter().for_each(|disk| prepare_stop(disk));
         Progress::watched(volume)
@@ -61,9 +61,9 @@ impl Progress {
         Progress { least, before, completed, last: None, looked_ns: now_ns, limit }
     }
 
-    /// Returns true if the time for the flush has expired: `given_ns`, which is left in any case,
-    /// is 0, and `more_ns` have passed since progress last extended the deadline. Call this every
-    /// turn.
+    /// Returns true if the time for the flush has expired: `given_ns`, the time left even without
+    /// progress, is 0, and `more_ns` have passed since progress last extended the deadline. Call
+    /// this every turn.
     pub(crate) fn is_over(&mut self, volume: &Volume<Native>, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {

@@ -425,7 +425,6 @@ impl RunningExport {
         true
     }
 
-    /// Starts the control thread.
     fn start_control(&mut self, export: &VhostExport, endpoint: Endpoint) -> Result<(), Error> {
         let (common, thread_states) = (Arc::clone(&self.common), Arc::clone(&self.thread_states));
         let (link, log) = (Arc::clone(&self.link), self.common.log.clone());

@@ -1,8 +1,8 @@
 //! Constants of virtio, for both sides of a ring: the device in this crate and the drivers that
 //! test it.
 //!
-//! The names are those of the specification. `vhost`, which is the device, uses them, and the
-//! clients of `millrace-clients`, which act as drivers.
+//! The names are those of the specification. The device (`vhost`) uses them, and so do the drivers
+//! in `millrace-clients`.
 //!
 //! Source: virtio 1.2, sections 2.7 (rings) and 5.2 (the block device).
 #![allow(missing_docs)] // A number's name is its document.

@@ -48,7 +48,8 @@ pub enum ProtocolError {
     #[error("there is no export {name:?}; {}", exports(known))]
     NoExport {
         name: String,
-        /// Names of the server's exports, if it lists them. Of a long list, only the first ones.
+        /// Names of exports that the server lists, at most the first ones of a long list. Empty if
+        /// the server does not list them.
         known: Vec<String>,
     },
     #[error("the server replied to option {found}, but option {expected} was sent")]

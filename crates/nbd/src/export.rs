@@ -11,7 +11,8 @@
 use crate::error::ProtocolError;
 use crate::wire::STRING_BYTES_MAX;
 
-/// Transmission flags: 16 bits that tell a client the features of an export. Bit 0 is always set.
+/// Transmission flags: 16 bits that announce the features of an export to a client. Bit 0 is always
+/// set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TransmissionFlags(u16);
 
@@ -136,7 +137,7 @@ impl ExportInfo {
     }
 }
 
-/// Object that an option needs from the catalog: one export, or the names of all exports.
+/// Object that a negotiation option asks the catalog for: one export, or the names of all exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted<'a> {
     /// The option asks for the export of this name.
@@ -176,14 +177,14 @@ pub trait Catalog {
     }
 
     /// Returns true if the negotiation has to wait because the catalog is still looking for
-    /// `wanted`. The caller then asks again; the catalog must have an answer eventually.
+    /// `wanted`. The caller then asks again later; the catalog must have an answer eventually.
     fn is_pending(&self, wanted: Wanted<'_>) -> bool {
         let _ = wanted;
         false
     }
 
-    /// Returns the reason why the client may not use an export that exists but that `find` did not
-    /// return.
+    /// Returns the reason why the client may not use the export `name` although it exists. `None`
+    /// if there is no such reason.
     fn why_refused(&self, name: &str) -> Option<String> {
         let _ = name;
         None
@@ -233,7 +234,7 @@ pub struct Session {
     pub style: ReplyStyle,
     /// ID of `base:allocation`, if the client selected it for this export.
     pub base_allocation: Option<u32>,
-    /// True if the client wants no zeroes after `OPT_EXPORT_NAME`.
+    /// True if the client asked the server to omit the zeroes after the `OPT_EXPORT_NAME` reply.
     pub no_zeroes: bool,
     /// True if the client requested block sizes. Otherwise it may use any offset.
     pub block_sizes: bool,

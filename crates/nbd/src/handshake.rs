@@ -84,7 +84,7 @@ pub enum TlsMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TlsState {
     Plain(TlsMode),
-    /// The server has told the client to start TLS, which has not completed.
+    /// The server has agreed to start TLS, and the TLS handshake has not completed.
     Upgrading,
     Active,
 }
@@ -124,10 +124,10 @@ pub struct Handshake {
     style: ReplyStyle,
     /// Export for which `base:allocation` is selected.
     context_export: Option<usize>,
-    /// Index of the export at which the answer to a list continues.
+    /// Index of the export with which the answer to `OPT_LIST` continues.
     list_from: usize,
-    /// Largest number of exports that a list has had so far, and the limit of answer bytes for that
-    /// number, because a client may query each of them.
+    /// Length of the longest list of exports so far, and the limit of answer bytes for that length.
+    /// The limit grows with the list, because a client may query each export.
     listed: (usize, usize),
     options: u32,
     answer_bytes: usize,
@@ -551,7 +551,7 @@ impl Handshake {
         data: &[u8],
         reply: &mut OptionReply<'_>,
     ) -> Result<(), Refusal> {
-        // A new selection replaces the previous one, even if the new one fails.
+        // A new selection of contexts replaces the previous one, even if the new one fails.
         self.context_export = None;
         let (index, request) = self.contexts(catalog, data)?;
         if request.exact {

@@ -124,7 +124,7 @@ impl Reply {
         out.len()
     }
 
-    /// Encodes an error chunk, the last of its reply.
+    /// Encodes an error chunk that ends its reply.
     pub fn error(&self, buffer: &mut ReplyBuffer, errno: Errno, message: &str) -> usize {
         let message = cut(message);
         let len =
@@ -157,7 +157,7 @@ impl Reply {
     }
 }
 
-/// Returns the longest prefix of `message` that fits, ending between two characters.
+/// Returns the longest prefix of `message` that fits, without splitting a character.
 fn cut(message: &str) -> &str {
     let fits = |&at: &usize| message.is_char_boundary(at);
     let end = (0..=MESSAGE_BYTES_MAX.min(message.len())).rev().find(fits).unwrap_or(0);

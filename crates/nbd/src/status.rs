@@ -21,8 +21,8 @@ use crate::wire::{
 
 /// Maximum number of descriptors in one chunk.
 pub const DESCRIPTORS_MAX: usize = 1 << 20;
-/// Maximum total length of 32-bit descriptors in bytes: the largest 32-bit multiple of the largest
-/// block size.
+/// Maximum total length, in bytes, of the extents in a reply with 32-bit descriptors: the largest
+/// 32-bit multiple of the largest block size.
 const COMPACT_BYTES_MAX: u64 = 0xffff_0000;
 
 /// A range of bytes in one allocation state.
@@ -63,7 +63,7 @@ impl DescriptorWidth {
     }
 }
 
-/// Reason why no status chunk can be encoded.
+/// Reason why a block status cannot be encoded as a chunk.
 #[allow(missing_docs)] // The messages describe the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]

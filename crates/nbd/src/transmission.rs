@@ -290,10 +290,7 @@ fn check_range(request: &Request, rules: &RequestLimits) -> CheckResult {
 }
 
 /// Encodes the header of `request`. Returns its length in bytes: 28, or 32 if it is extended. The
-/// payload of a write follows it; the payload flag of an extended header is set here.
-///
-/// # Panics
-/// If the length does not fit 32 bits and headers are not extended.
+/// payload of a write follows the header. The payload flag of an extended header is set here.
 pub fn encode_request(
     request: &Request,
     style: ReplyStyle,

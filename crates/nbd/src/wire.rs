@@ -19,11 +19,11 @@ pub const PORT_DEFAULT: u16 = 10809;
 
 /// Handshake flag: the server supports fixed newstyle.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
-/// Handshake flag: the server can leave out the zeroes after `OPT_EXPORT_NAME`.
+/// Handshake flag: the server can omit the zeroes after `OPT_EXPORT_NAME`.
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 /// Client flag: the client supports fixed newstyle.
 pub const FLAG_C_FIXED_NEWSTYLE: u32 = 1 << 0;
-/// Client flag: the client wants no zeroes after `OPT_EXPORT_NAME`.
+/// Client flag: the client asks to omit the zeroes after `OPT_EXPORT_NAME`.
 pub const FLAG_C_NO_ZEROES: u32 = 1 << 1;
 
 /// Option: choose an export and start transmission; errors cannot be reported.
@@ -60,7 +60,7 @@ pub const REP_ERR_EXT_HEADER_REQD: u32 = REP_ERROR_BIT + 10;
 
 /// Information: size and transmission flags.
 pub const INFO_EXPORT: u16 = 0;
-/// Information: the name the server uses for the export.
+/// Information: the canonical name of the export.
 pub const INFO_NAME: u16 = 1;
 pub const INFO_DESCRIPTION: u16 = 2;
 /// Information: smallest, preferred and largest request size.
@@ -82,11 +82,11 @@ pub const CMD_FLAG_FUA: u16 = 1 << 0;
 pub const CMD_FLAG_NO_HOLE: u16 = 1 << 1;
 /// Command flag: answer a read with one data chunk.
 pub const CMD_FLAG_DF: u16 = 1 << 2;
-/// Command flag: one extent is enough in the reply.
+/// Command flag: the client wants only one extent in the reply.
 pub const CMD_FLAG_REQ_ONE: u16 = 1 << 3;
 /// Command flag: fail if zeroing would be slow.
 pub const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
-/// Command flag of extended headers: a payload follows, and the length is its length.
+/// Command flag of extended headers: a payload follows, and the length field is its length.
 pub const CMD_FLAG_PAYLOAD_LEN: u16 = 1 << 5;
 
 /// Chunk flag: the last chunk of its reply.
@@ -118,7 +118,7 @@ pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
 /// Number of reserved bytes after the answer to `OPT_EXPORT_NAME`.
 pub const EXPORT_NAME_ZEROES: usize = 124;
 pub const REQUEST_BYTES: usize = 28;
-/// Length of an extended request header in bytes, the longer of the two.
+/// Length in bytes of an extended request header, which is longer than the other kind.
 pub const EXTENDED_REQUEST_BYTES: usize = 32;
 pub const STRUCTURED_REPLY_BYTES: usize = 20;
 pub const EXTENDED_REPLY_BYTES: usize = 32;

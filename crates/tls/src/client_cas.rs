@@ -39,7 +39,7 @@ pub(crate) struct ClientCa {
 pub(crate) struct ClientCas {
     cas: Arc<[ClientCa]>,
     provider: Arc<CryptoProvider>,
-    /// Verifier that accepts all CAs, regardless of their dates.
+    /// Verifier that trusts all CAs of the file, even expired ones.
     all: Arc<dyn ClientCertVerifier>,
 }
 
@@ -60,8 +60,9 @@ fn name_of(der: &[u8]) -> String {
 }
 
 impl ClientCa {
-    /// Returns the CA's dates. Returns `None` if the file has another CA with the same key that
-    /// expires later, because the expiry of this one then affects no client.
+    /// Returns the CA's dates. Returns `None` if the file has another certificate of this CA with
+    /// the same key that expires later, because the expiry of this certificate then affects no
+    /// client.
     pub(crate) fn last_lifetime(&self, all: &[ClientCa]) -> Option<&Lifetime> {
         let own = self.lifetime.as_ref()?;
         let is_successor = |one: &ClientCa| {

@@ -95,9 +95,10 @@ impl ServerConfig {
     /// Reloads the files if they changed since they were last checked; if not, this costs a few
     /// system calls. Existing sessions keep their configuration, and new sessions do not wait. A
     /// file system that does not answer blocks the caller.
+    ///
     /// # Errors
-    /// `File` if the files changed and cannot be used. It is returned once for each change; the
-    /// previous configuration stays in use.
+    /// `File` if the files changed and cannot be used. The error is returned once for each change;
+    /// the previous configuration stays in use.
     pub fn refresh(&self) -> Result<Refreshed, Error> {
         let Some(files) = &self.files else { return Ok(Refreshed::Same) };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,8 +118,8 @@ impl ServerConfig {
         self.in_use().lifetime.clone()
     }
 
-    /// Returns the dates of all certificates that new sessions use. Leaves out a CA if the file has
-    /// another certificate of it that expires later.
+    /// Returns the dates of all certificates that new sessions use. A CA is left out if the file
+    /// has a later-expiring certificate of the same CA.
     #[must_use]
     pub fn lifetimes(&self) -> Vec<CertificateLifetime> {
         let of_file = |name: String, file: Option<&PathBuf>| match file {
@@ -167,10 +168,11 @@ impl ClientConfig {
         ClientConfig::make(files, &contents(&files.ca)?)
     }
 
-    /// Creates a client without a certificate of its own, which trusts the CAs in a PEM text.
+    /// Creates the configuration of a client that has no certificate of its own and trusts the CAs
+    /// in a PEM text.
     ///
     /// # Errors
-    /// `File` with the name "CA" of the text.
+    /// `File` if the text cannot be used; the error calls it "CA".
     pub fn from_pem(ca: &[u8]) -> Result<ClientConfig, Error> {
         ClientConfig::make(&ClientFiles { ca: "CA".into(), identity: None }, ca)
     }
@@ -222,8 +224,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// Prefers ciphers with 128-bit keys over those with 256-bit keys: encryption takes a quarter less
-/// time, and 2^128 keys cannot be searched either. Most clients offer the longer keys first.
+/// Prefers ciphers with 128-bit keys, which take a quarter less time than those with 256-bit keys
+/// and cannot be broken by search either. Most clients offer the longer keys first.
 fn with_cheap_ciphers_first() -> CryptoProvider {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     let is_aes_128 = |name: &str| name.contains("AES_128_GCM");
@@ -369,7 +371,7 @@ fn certificates(
         let text = "contains no certificate (a block BEGIN CERTIFICATE)";
         return Err(Error::file(path, text));
     };
-    // Some of several CAs may have expired; one usable CA is enough.
+    // If the file has several CAs, some may have expired; one usable CA is enough.
     let own = || unusable(first, purpose);
     let authorities = || {
         let usable = found.iter().any(|one| unusable(one, purpose).is_none());

@@ -6,7 +6,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A file cannot be read, or its contents cannot be used.
+    /// A certificate or key file cannot be read, or its contents cannot be used.
     File,
     /// The peer's certificate is expired, from an unknown CA, for another name, or otherwise
     /// invalid.
@@ -17,7 +17,7 @@ pub enum ErrorKind {
     Protocol,
     /// The two sides have no version or cipher in common.
     Versions,
-    /// The peer ended the session with an alert, because it does not accept the local side.
+    /// The peer rejected the local side, and ended the session with an alert.
     Refused,
     /// An internal failure of the local side.
     Internal,

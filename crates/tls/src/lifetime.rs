@@ -8,15 +8,15 @@ use std::time::{Duration, SystemTime};
 
 /// Maximum time before the expiry at which a warning is due.
 const WARN_BEFORE: Duration = Duration::from_secs(7 * DAY_S);
-/// Divisor of the total validity: a warning is due in its last third, so that certificates that are
-/// renewed every day cause no warnings.
+/// Fraction of the total validity, as a divisor: a warning is due in the last third at the
+/// earliest, so that certificates that are renewed every day cause no warnings.
 const WARN_PART: u32 = 3;
 const DAY_S: u64 = 24 * 60 * 60;
 
 /// Validity period of the certificate in a chain that expires first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Start of the validity, as time since the Unix epoch. `end` is its end in the same form.
+    /// Start of the validity, as time since the Unix epoch. `end` has the same form.
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
     /// End of the validity as a readable date.

@@ -2,8 +2,8 @@
 //!
 //! `certificate.rs` creates it; the server compares the names, and logs show them.
 
-/// Names in a certificate: a peer's, to be compared with an access list, or those of the local
-/// certificate.
+/// Names in a certificate: those of a peer, which are compared with an access list, or those of the
+/// local certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerNames {
     /// Common name of the subject.

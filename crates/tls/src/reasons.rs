@@ -17,7 +17,8 @@ impl Error {
         Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
     }
 
-    /// Converts an error of rustls. `first` contains the first bytes that the peer sent.
+    /// Converts an error of rustls. `first` contains the first bytes that the peer sent, by which a
+    /// peer without TLS is recognised.
     pub(crate) fn of_session(error: &rustls::Error, first: &[u8]) -> Error {
         use rustls::Error as Tls;
         let certificate = |text: String| Error::new(ErrorKind::Certificate, text);

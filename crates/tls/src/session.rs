@@ -148,7 +148,7 @@ impl Session {
     /// The error that ended the session, on every call.
     pub fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let mut filled = self.take_plain(into);
-        // A handshake continues even if no plaintext is wanted.
+        // A handshake continues even if the caller wants no plaintext.
         while !self.progress.established || (filled == 0 && !into.is_empty()) {
             match self.turn(&mut into[filled..], WriteAction::Nothing)?.0 {
                 TurnOutcome::Plain(bytes) => filled += bytes,
@@ -255,8 +255,8 @@ impl Session {
         self.progress.peer_closed
     }
 
-    /// Returns true if decrypted plaintext is left for which no caller had room. In that case there
-    /// is no room for ciphertext.
+    /// Returns true if decrypted plaintext is left for which no caller had room. No ciphertext can
+    /// be received until that plaintext is read.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.plain_start < self.plain.len()
@@ -294,8 +294,8 @@ impl Session {
         bytes
     }
 
-    /// Runs one step of the engine. Returns its outcome, and the number of bytes written for
-    /// `want`.
+    /// Runs one step of the engine. Returns the outcome, and the number of bytes written by the
+    /// action `want`.
     fn turn(
         &mut self,
         into: &mut [u8],

@@ -29,7 +29,8 @@ pub enum CheckKind {
     Qualitative,
     /// Numbers of the paper that our numbers must be close to.
     Quantitative,
-    /// Numbers of the paper of which only the ranking must match: the same one must be the larger.
+    /// Numbers whose order must match the paper's: the number that is larger there must be larger
+    /// here. Their sizes may differ.
     #[serde(rename = "order only")]
     OrderOnly,
 }

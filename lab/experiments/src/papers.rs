@@ -214,8 +214,8 @@ pub(crate) fn run_points<T: Send>(
     run_rows(names.len(), run, |_| lock(&told).0 += 1)
 }
 
-/// Returns the parts of which every point was run, and these points with their results, as if only
-/// these parts had been wanted.
+/// Returns the parts whose points were all run, and the results of those points. Results of
+/// incomplete parts are dropped.
 pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
     parts: &[P],
     points_of: impl Fn(P) -> Vec<Q>,

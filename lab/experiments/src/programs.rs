@@ -28,7 +28,7 @@ const FREE_CPUS: [u32; 3] = [9, 10, 11];
 /// including those of workers, since the paper's machine has 24 hyper-threads and reserves none for
 /// workers.
 const ALL_CPUS: RangeInclusive<u32> = 1..=11;
-/// Number of pieces of one system call that are in flight at a time.
+/// Most I/Os in flight of one thread: pieces of a single read or write call.
 const CALLS: u32 = 4;
 
 /// Program to run.

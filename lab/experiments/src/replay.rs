@@ -82,7 +82,7 @@ pub struct ReplayProgress {
     pub ios: u64,
     /// Time since the replay began, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Arrival time in the trace of the last I/O that was taken from the trace, in nanoseconds.
+    /// Progress in the trace's own time: arrival of the last I/O read, in nanoseconds.
     pub trace_ns: u64,
 }
 

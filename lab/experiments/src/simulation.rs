@@ -65,9 +65,9 @@ pub enum Irq {
     Core0,
     /// The first CPU of the hardware queue's socket takes the interrupts and forwards them.
     Steered,
-    /// The thread that polls a queue is charged one interrupt for each poll that finds completions.
-    /// A thread that was busy before the poll finds several completions and is charged once, where
-    /// a drive without interrupt coalescing would raise one interrupt for each.
+    /// Each poll that finds completions costs the polling thread the time of one interrupt. A poll
+    /// that finds several, because the thread was busy before, costs no more, although a drive
+    /// without interrupt coalescing would have raised one interrupt for each.
     Poller,
 }
 
@@ -140,7 +140,7 @@ pub struct SimPlan {
     pub workload: Workload,
     /// Length of the measurement.
     pub length: Length,
-    /// Steps of an I/O at which timestamps are taken.
+    /// Granularity of the timestamps: one for each batch or for each I/O.
     pub stamp: Stamp,
     /// Submission interface of the jobs.
     pub interface: InterfaceKind,

@@ -89,7 +89,7 @@ pub(crate) struct VmPlan {
     /// Effects of the host that the simulation leaves out, to measure each of them.
     pub(crate) without: Vec<Effect>,
     pub(crate) workload: Workload,
-    /// Drive of the guest, and whether it interrupts.
+    /// Drive of the guest; `interrupts` says whether the drive raises interrupts.
     pub(crate) drive: Spec,
     pub(crate) interrupts: bool,
     pub(crate) length: Length,

@@ -6,8 +6,8 @@
 //! their CPUs (world.rs). Accesses to cache lines cost by distance (line.rs, fabric.rs), locks by
 //! the number of spinning CPUs (lock.rs), sleeping and waking by the threads involved (thread.rs),
 //! and work by its stage; all constants come from a `Model`. Outside a running simulation nothing
-//! is charged: objects may be created, read and dropped there. An object belongs to one simulation
-//! at a time. Source: \[MQ\] for the costs to model.
+//! takes virtual time: objects may be created, read and dropped there. An object belongs to one
+//! simulation at a time. Source: \[MQ\] for the costs to model.
 
 #![doc = include_str!("../README.md")]
 
@@ -122,7 +122,7 @@ unsafe impl Machine for Simulated {
     }
 }
 
-/// Maximum time of one charge: two hours, in nanoseconds.
+/// Maximum time that one call adds to a clock: two hours, in nanoseconds.
 const CHARGE_NS_MAX: u64 = 2 * 3_600 * 1_000_000_000;
 
 impl Simulated {
@@ -144,7 +144,7 @@ impl Simulated {
         pass(|world| scheduler::stop_all(&mut world.scheduler, ns.min(CHARGE_NS_MAX) * PS_PER_NS));
     }
 
-    /// Charges the caller's CPU for a system call that does nothing.
+    /// Spends the time of a system call that does nothing on the caller's CPU.
     pub fn system_call() {
         pass(|world| world.scheduler.stretched(world.scheduler.prices.system_call));
     }
@@ -160,7 +160,7 @@ impl Simulated {
     }
 
     /// Protects the caller from preemption from now on, as a held lock does, even while it spins.
-    /// [`Simulated::release_cpu`] must be called as often to end the protection.
+    /// The protection ends after as many calls of [`Simulated::release_cpu`].
     pub fn keep_cpu() {
         private(|world| world.scheduler.me().locks += 1);
     }
@@ -170,7 +170,7 @@ impl Simulated {
         private(|world| world.scheduler.me().locks -= 1);
     }
 
-    /// Sends an interrupt to another CPU and charges both CPUs for it.
+    /// Sends an interrupt to another CPU; both CPUs spend time on it.
     ///
     /// # Panics
     /// If the machine has no such CPU.

@@ -218,7 +218,7 @@ pub struct ThreadCosts {
     pub system_call: Cost,
     /// Cost of switching a CPU to a thread other than the one that it ran last.
     pub context_switch: Cost,
-    /// Cost of waking a thread, charged to the waking thread.
+    /// Cost of waking a thread, which the waking thread spends.
     pub wake: Cost,
     /// Delay from the wake-up to the first instruction of the woken thread, if its CPU is idle.
     pub wake_latency: Cost,
@@ -267,8 +267,8 @@ pub struct WorkCosts {
     /// stands for the data that this lock protected in the modelled kernel, where the program's own
     /// value is smaller.
     pub request_queue: Lines,
-    /// Maximum relative deviation of a charge, drawn from the seed, so that CPUs do not move in
-    /// lockstep.
+    /// Maximum relative deviation of the cost of work. Deviations are drawn from the seed, so that
+    /// CPUs do not move in lockstep.
     pub jitter: Share,
 }
 

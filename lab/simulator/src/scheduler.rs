@@ -176,7 +176,7 @@ impl Scheduler {
         self.pool.thread_mut(self.thread)
     }
 
-    /// Charges the running thread for entering and leaving the kernel.
+    /// Spends the running thread's time for entering and leaving the kernel.
     pub(super) fn charge_system_call(&mut self) {
         self.now_ps += self.stretched(self.prices.system_call);
     }
@@ -428,8 +428,8 @@ impl Scheduler {
     }
 }
 
-/// Stops all CPUs for `for_ps` from now on. Returns the time that must be charged to the running
-/// CPU.
+/// Stops all CPUs for `for_ps` from now on. Returns the time that the caller must add to the
+/// running CPU's clock.
 pub(super) fn stop_all(scheduler: &mut Scheduler, for_ps: u64) -> u64 {
     let until_ps = scheduler.now_ps + for_ps;
     for cpu in (0..scheduler.cpus.len()).filter(|cpu| *cpu != scheduler.cpu) {

@@ -114,8 +114,9 @@ pub(super) fn at_turn(cell: &'static RefCell<World>) -> RefMut<'static, World> {
     cell.borrow_mut()
 }
 
-/// Advances the running CPU's clock by a price that no other CPU can observe. Even a CPU that works
-/// for long without accessing shared state lets others run at the end of its time slice.
+/// Advances the running CPU's clock by the time of work that no other CPU can observe, in
+/// picoseconds. Even a CPU that works for long without accessing shared state lets others run at
+/// the end of its time slice.
 #[inline]
 pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
     let Some(cell) = current() else { return };
@@ -190,7 +191,7 @@ impl World {
         self.failure = Some(SimError::Panic { thread, at_ns, message });
     }
 
-    /// Charges the running CPU for a read of `lines` adjacent cache lines, which move between
+    /// Spends the running CPU's time for a read of `lines` adjacent cache lines, which move between
     /// caches as one.
     #[inline]
     pub(super) fn read_line(&mut self, line: &LineState, lines: u64) {
@@ -198,8 +199,8 @@ impl World {
         self.scheduler.now_ps = self.caches.read(line, access);
     }
 
-    /// Charges the running CPU for a write to `lines` adjacent cache lines, which move between
-    /// caches as one.
+    /// Spends the running CPU's time for a write to `lines` adjacent cache lines, which move
+    /// between caches as one.
     #[inline]
     pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: WriteKind) {
         let access = self.begin_access(line, lines);

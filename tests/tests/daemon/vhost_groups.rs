@@ -104,13 +104,16 @@ fn limit_holds_for_a_disk_whose_rings_are_bounded() {
             done += found;
             found as f64 / start.elapsed().as_secs_f64()
         });
+        let counted_until = Instant::now();
         let (ticks, took_s) = (daemon.cpu_ticks() - before, start.elapsed().as_secs_f64());
         assert!((ticks as f64) < 20.0 * took_s, "{backend}: {ticks} ticks of 10 ms in {took_s} s");
         let report = Control::connect(&daemon).ok("stats");
         let taken = counted(&report, "slow", "requests");
         let threads = report["guests"].as_array().unwrap().len() as u64 / 2;
-        // Each queue has one in hand for which there was no room, and some were answered since.
-        let most = done + threads * BOUND + 2 + 20;
+        // Each queue has one in hand for which there was no room, and some were answered since, at
+        // the group's limit: on a busy machine the report comes late.
+        let since = (500.0 * counted_until.elapsed().as_secs_f64()) as u64 + 20;
+        let most = done + threads * BOUND + 2 + since;
         assert!(taken <= most, "{backend}: {taken} taken off the rings, of {done} answered");
         assert!(taken >= done, "{backend}: {taken} taken, {done} answered");
         // The rest of a thousand waited for two seconds.

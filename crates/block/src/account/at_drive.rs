@@ -1,8 +1,8 @@
 //! Time that requests of groups with latency targets spend at a drive, by group.
 //!
-//! Shows whether a missed target could have been met at all: the scheduler controls only the time
-//! before the drive has the request. The scheduler `latency` counts this time for groups with a
-//! target, in one account for each group and hardware queue (kept by held.rs);
+//! The statistics show whether a missed target could have been met at all: a scheduler controls
+//! only the time before the drive has the request. The scheduler `latency` counts this time for
+//! groups with a target, in one account for each group and hardware queue (kept by held.rs);
 //! `Volume::service_by_group` reads it. Kernel counterpart: none.
 
 use alloc::sync::Arc;
@@ -40,7 +40,7 @@ impl<M: Machine> QueueServiceTimes<M> {
         QueueServiceTimes(Vec::new())
     }
 
-    /// Counts a request of `group`. `open` registers a new account with a ledger.
+    /// Counts a request of `group`. If the group has no account yet, `open` registers a new one.
     pub(crate) fn count(
         &mut self,
         group: GroupId,

@@ -13,19 +13,19 @@ use millrace_machine::{Lock, Machine};
 use crate::account::hold::WaitReason;
 use crate::bio::group_id::GroupId;
 
-/// Largest number of messages kept until they are written; further ones are lost.
+/// Largest number of messages kept until they are written to the trace; further ones are dropped.
 const DECISIONS_MAX: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SchedulerMessage {
-    /// The group starts to wait for this reason. The number is the limit of requests at the drive
-    /// that applies to the group, `u32::MAX` for no limit.
+    /// The group's I/Os start to wait for this reason. The number is the limit of requests at the
+    /// drive that applies to the group, `u32::MAX` for no limit.
     Held(GroupId, WaitReason, u32),
-    /// The number of reads and the number of writes that the queue may have at the drive; equal
-    /// numbers limit both together.
+    /// The queue may have this many reads and this many writes at the drive; two equal numbers
+    /// limit reads and writes together.
     Depth([u32; 2]),
-    /// The queue dispatches nothing for this many nanoseconds, because the reason holds the group
-    /// back.
+    /// The queue dispatches nothing for this many nanoseconds, because of this reason for this
+    /// group to wait.
     Rests(GroupId, WaitReason, u64),
 }
 
@@ -37,7 +37,7 @@ impl<M: Machine> SchedulerMessages<M> {
         SchedulerMessages(M::Lock::new("decisions", Vec::new()))
     }
 
-    /// Adds a message, or drops it if there are too many.
+    /// Adds a message, or drops it if `DECISIONS_MAX` messages are already kept.
     pub(crate) fn leave(&self, decision: SchedulerMessage) {
         let mut decisions = self.0.lock();
         if decisions.len() < DECISIONS_MAX {

@@ -50,12 +50,12 @@ disk_counters! {
     Queued queued "I/Os handed to the drive's queues.",
     Parts parts "I/Os queued that are parts of split I/Os.",
     Requests requests "Requests handed to the driver, after merging.",
-    /// Readers sum it from `batches`: threads count batches by size only.
+    /// The sum of `batches`: threads count batches by size only.
     Dispatches dispatches "Batches of requests handed to the driver.",
     Requeues requeues "Requests that the driver returned as busy.",
     Timeouts timeouts "Requests that were not completed within the timeout.",
-    /// Counted when a hardware queue starts to wait for a tag. With a driver that holds as many
-    /// requests as its drive accepts, or a tag set shared by all drives, each failed attempt
-    /// counts.
+    /// Normally counted once, when a hardware queue starts to wait for a tag. While the driver has
+    /// as many requests as it accepts, and in the designs `sq` and `per-volume`, each failed
+    /// attempt counts.
     TagWaits tag_waits "Times that a hardware queue found no free tag.",
 }

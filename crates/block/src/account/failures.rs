@@ -1,9 +1,9 @@
 //! `FailureLog`: the last failed I/Os of a drive, and their total number.
 //!
 //! An operator needs the operation, the sectors and the reason, not only a count. The drive's
-//! `Disk` owns the log behind a lock of its own, taken once for each failed bio and by readers; it
-//! is the last in the lock order. complete.rs calls it where a bio ends with an error; drive
-//! monitors read it. Kernel counterpart: `blk_print_req_error`.
+//! `Disk` owns the log behind a lock of its own, taken once for each failed bio and by readers.
+//! This lock is the last in the lock order. complete.rs calls it where a bio ends with an error;
+//! drive monitors read it. Kernel counterpart: `blk_print_req_error`.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -42,7 +42,7 @@ pub struct Failures {
     pub flush_trouble: Option<String>,
 }
 
-/// Ring of the last failed I/Os, with their total number.
+/// Ring of the last failed I/Os, with the number of all failed I/Os.
 #[derive(Debug, Default)]
 pub(crate) struct FailureLog {
     count: u64,
@@ -51,7 +51,7 @@ pub(crate) struct FailureLog {
 
 impl FailureLog {
     pub(crate) fn note(&mut self, failure: Failure) {
-        // The remainder is below KEPT.
+        // The remainder is below `KEPT`, so the index is in bounds.
         self.ring[(self.count % KEPT as u64) as usize] = Some(failure);
         self.count += 1;
     }

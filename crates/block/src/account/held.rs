@@ -1,11 +1,11 @@
 //! Accounting of the time that a group's I/Os wait before they reach a drive, by reason.
 //!
-//! A channel counts waits for limits, and waits for room that its owner reports. A scheduler's
-//! queue counts waits in the scheduler; the layer counts for schedulers that do not do so. If an
-//! I/O still waits, its waiting time up to now is included (waits.rs). There is one account for
-//! each group and writing thread, made on first use; a volume keeps the accounts of its channels
-//! (tenants.rs), and each drive those of its schedulers. The times show why I/O is slow. Kernel
-//! counterpart: io.cost's `cost.wait` and `cost.indebt` in `io.stat`.
+//! A channel counts waits for limits, and waits for room that its owner reports. A scheduler counts
+//! waits in the scheduler; for schedulers that do not, the block layer does. Waits that have not
+//! ended are included up to now (waits.rs). There is one account for each group and writing thread,
+//! made on first use; a volume keeps the accounts of its channels (tenants.rs), and each drive
+//! those of its schedulers. The times show why I/O is slow. Kernel counterpart: io.cost's
+//! `cost.wait` and `cost.indebt` in `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -30,8 +30,8 @@ pub struct WaitSnapshot {
     pub ns: [u64; WaitReason::ALL.len()],
     /// Number of I/Os that wait now.
     pub waiting: u64,
-    /// Nanoseconds that the I/Os in `waiting` have waited so far, summed. Each I/O in a FIFO counts
-    /// with the waiting time of the first one.
+    /// Nanoseconds that the I/Os in `waiting` have waited so far, summed. Where I/Os wait in a
+    /// FIFO, each counts with the waiting time of the first one.
     pub waiting_ns: u64,
 }
 
@@ -44,8 +44,8 @@ impl WaitSnapshot {
     }
 }
 
-/// Wait accounts, and the largest sums reported so far. The reason of a current wait may still
-/// change, but reported sums must never decrease.
+/// The wait accounts of a volume or drive, and for each group the largest sums reported so far. The
+/// reason of a wait in progress may still change, but a reported sum must never decrease.
 pub(crate) struct WaitLedger<M: Machine> {
     accounts: Ledger<GroupWaitStats<M>>,
     told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
@@ -72,12 +72,12 @@ impl<M: Machine> WaitLedger<M> {
     }
 }
 
-/// The reason for waits at a hardware queue or channel that have no reason of their own, as a
+/// The reason for waits that have no reason of their own at a hardware queue or channel, as a
 /// position in [`WaitReason::ALL`].
 type StopWord<M> = Arc<<M as Machine>::Word>;
 
 fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
-    // Relaxed: the counting thread has the queue's serve lock; other readers need only a recent
+    // Relaxed: the counting thread has the queue's serve lock, and other readers need only a recent
     // value.
     WaitReason::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
 }
@@ -87,7 +87,7 @@ pub(crate) struct GroupWaitStats<M: Machine> {
     /// Waits by reason. The last entry is for I/Os that wait because the whole queue is stopped,
     /// for the reason in `stop`.
     by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
-    /// Ages of the I/Os that wait now.
+    /// Waiting times so far of the I/Os that wait now.
     ages: WaitCounter<M>,
     stop: Option<StopWord<M>>,
 }
@@ -110,7 +110,7 @@ impl<M: Machine> GroupWaitStats<M> {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Replaces the report `said` by `next` from time `at_ns` on.
+    /// Replaces the previous report `said` by `next`, which applies from time `at_ns` on.
     pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
@@ -127,8 +127,8 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// Moves the time that I/Os waited because the queue was stopped, up to `at_ns`, to the current
-    /// reason of the stop.
+    /// Adds the time that I/Os waited until `at_ns` because the queue was stopped to the reason for
+    /// which the queue is stopped now.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));
@@ -138,7 +138,7 @@ impl<M: Machine> GroupWaitStats<M> {
         }
     }
 
-    /// Ends all waits of this account, because its writer goes away.
+    /// Ends all waits of this account. Called when the thread that writes the account goes away.
     fn end(&self) {
         if self.ages.at(0).0 == 0 {
             return;
@@ -178,8 +178,8 @@ pub(crate) struct DriveWaits<M: Machine> {
     ledger: M::Lock<WaitLedger<M>>,
     /// Time that requests of groups with latency targets were at the drive.
     service: M::Lock<Ledger<GroupServiceTimes<M>>>,
-    /// For each hardware queue: the reason why the layer stopped asking the scheduler, as a
-    /// position in [`WaitReason::ALL`], and the time in microseconds until which the scheduler
+    /// For each hardware queue, one word: the reason why the layer stopped asking the scheduler, as
+    /// a position in [`WaitReason::ALL`], and the time in microseconds until which the scheduler
     /// reports its decisions.
     stops: Box<[StopWord<M>]>,
     decisions: Box<[SchedulerMessages<M>]>,
@@ -189,8 +189,8 @@ pub(crate) struct DriveWaits<M: Machine> {
 const HOLD_BITS: u32 = 4;
 const HOLD_MASK: u64 = (1 << HOLD_BITS) - 1;
 const _: () = assert!(WaitReason::ALL.len() <= 1 << HOLD_BITS);
-/// Microseconds for which a scheduler keeps reporting its decisions after a recording thread asked:
-/// threads that do not record may dispatch in between.
+/// Microseconds for which a scheduler keeps reporting its decisions after a recording thread asked
+/// for them. Threads that do not record may dispatch in between.
 const WATCHED_US: u64 = 100_000;
 
 impl<M: Machine> DriveWaits<M> {
@@ -229,16 +229,16 @@ impl<M: Machine> DriveWaits<M> {
         self.stopped_and_watched(hctx, 0).0
     }
 
-    /// Returns the reason as `stopped_by` does, and whether a trace of the scheduler's decisions is
-    /// being recorded at `now_ns`.
+    /// Returns the reason as `stopped_by` does, and whether the scheduler must report its decisions
+    /// at `now_ns`, for a trace.
     pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (WaitReason, bool) {
         // Relaxed: written and read under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
         (WaitReason::ALL[(word & HOLD_MASK) as usize], word >> HOLD_BITS > now_ns / 1_000)
     }
 
-    /// Asks the scheduler of queue `hctx` to report its decisions from now on. Messages left over
-    /// from an earlier recording are dropped.
+    /// Asks the scheduler of queue `hctx` to report its decisions for the next 100 ms. Messages
+    /// left over from an earlier recording are dropped.
     pub(crate) fn watch(&self, hctx: usize, now_ns: u64) {
         if !self.stopped_and_watched(hctx, now_ns).1 {
             drop(self.decisions[hctx].take());
@@ -276,7 +276,8 @@ impl<M: Machine> WaitAccounts<M> {
         self.at_drives.count(group, service_ns, |account| drive.service.lock().open(account));
     }
 
-    /// Returns the account of `group`. `open` registers a new one with a ledger.
+    /// Returns the account of `group`. If there is none yet, `open` registers a new one with a
+    /// ledger.
     pub(crate) fn of(
         &mut self,
         group: GroupId,
@@ -292,7 +293,8 @@ impl<M: Machine> WaitAccounts<M> {
 }
 
 impl<M: Machine> Drop for WaitAccounts<M> {
-    /// Ends the current waits, because a ledger keeps an account's totals after its writer is gone.
+    /// Ends the waits in progress, because the ledger keeps these accounts after the writing thread
+    /// is gone.
     fn drop(&mut self) {
         self.accounts.iter().flatten().for_each(|account| account.end());
     }

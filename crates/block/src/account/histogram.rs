@@ -20,7 +20,8 @@ pub fn bucket_of(value_ns: u64) -> usize {
     // The bits of a float hold the exponent and the highest bits of the value side by side. A value
     // too long to be exact as a float is far above the last bucket.
     let place = ((value_ns as i64 as f64).to_bits() >> 49).wrapping_sub((1023 + 2) * 8);
-    // A single comparison finds values in all buckets but the first eight and the last.
+    // One comparison selects the common case: values in any bucket but the first eight and the
+    // last.
     match place.wrapping_sub(8) < BUCKETS as u64 - 9 {
         true => place as usize,
         false => bucket_at_an_end(value_ns).into(),
@@ -67,8 +68,8 @@ impl<M: Machine> Histogram<M> {
         self.sum.add(value_ns.wrapping_mul(times));
     }
 
-    /// Counts `times` I/Os without adding their times to the sum, for a caller that keeps the sum
-    /// itself.
+    /// Counts `times` I/Os without adding their time to the sum, which the caller keeps by other
+    /// means.
     #[inline(always)]
     pub(crate) fn tally(&self, bucket: usize, value_ns: u64, times: u64) {
         self.counts[bucket].add(times);
@@ -76,7 +77,7 @@ impl<M: Machine> Histogram<M> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        // Any value above 0 has raised the maximum; a value of 0 is in the first bucket.
+        // Every value above 0 raises the maximum, and a value of 0 is counted in the first bucket.
         self.max.get() == 0 && self.counts[0].get() == 0
     }
 
@@ -94,7 +95,8 @@ impl<M: Machine> Histogram<M> {
 /// The contents of a histogram at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Empty if nothing was counted, which saves memory: most histograms of a disk are unused.
+    /// Counts by bucket. Empty if no value was recorded: this saves memory, because most histograms
+    /// of a disk are unused.
     counts: Vec<u64>,
     sum_ns: u64,
     max_ns: u64,
@@ -136,7 +138,7 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(value_ns);
     }
 
-    /// Returns the same counts with a sum that the caller has computed itself.
+    /// Returns the same counts with another sum, for histograms filled by [`Histogram::tally`].
     #[must_use]
     pub(crate) fn with_sum(self, sum_ns: u64) -> Snapshot {
         Snapshot { sum_ns, ..self }
@@ -185,13 +187,13 @@ impl Snapshot {
         self.max_ns
     }
 
-    /// Returns the quantile at `fraction` (0 to 1) in nanoseconds: the middle of its bucket, capped
-    /// at the largest value; 0 if nothing was counted.
+    /// Returns the quantile at `fraction` (0 to 1) in nanoseconds; 0 if nothing was counted. The
+    /// result is the middle of the quantile's bucket, but at most the largest value.
     #[must_use]
     pub fn quantile_ns(&self, fraction: f64) -> u64 {
         let count = self.count();
         if count == 0 {
-            // `max_ns` may be from an earlier time: see `since`.
+            // The maximum may be older than these counts: see `since`.
             return 0;
         }
         let rank = ((count as f64 * fraction) as u64).min(count.saturating_sub(1));

@@ -20,8 +20,8 @@ pub enum WaitReason {
     DriveBusy,
     /// Earlier I/Os of the same group go first, or the scheduler dispatches in sector order.
     Order,
-    /// The layer accepts no more I/O, of this group or of any, so the submitter keeps it back. This
-    /// time passes before submission, and no other statistic includes it.
+    /// The channel accepts no more I/O, of this group or of any, so the submitter keeps the I/O
+    /// back. This time passes before submission, and no other statistic includes it.
     BackPressure,
     /// I/Os of a higher priority go first.
     Priority,

@@ -1,7 +1,7 @@
 //! `Ledger`: the accounts that several threads keep about the same subject.
 //!
-//! One thread writes each account without a lock; the ledger knows all accounts and sums them by
-//! key. The account of a thread that has ended is folded into the sum of closed accounts, so
+//! One thread writes each account without a lock. The ledger lists all accounts and sums them by
+//! key. When a thread has ended, its account is added to a sum of closed accounts and freed, so
 //! threads that come and go take no memory. Disks (account.rs) and volumes (tenants.rs) own ledgers
 //! behind a lock, which is taken when a thread opens an account and when sums are read.
 
@@ -41,7 +41,7 @@ impl<T: LedgerEntry> Ledger<T> {
         entry
     }
 
-    /// Folds the accounts of ended threads into the sums of closed accounts.
+    /// Adds the accounts of ended threads to the sums of closed accounts, and frees them.
     fn close_left(&mut self) {
         let closed = &mut self.closed;
         self.open.retain_mut(|entry| {
@@ -57,7 +57,7 @@ impl<T: LedgerEntry> Ledger<T> {
 
     /// Returns the keys of all accounts whose threads still exist.
     pub(crate) fn keys_in_use(&self) -> impl Iterator<Item = T::Key> {
-        // Relaxed view: a thread that ends at this moment may or may not be included.
+        // The answer is approximate: a thread that ends at this moment may or may not be included.
         let in_use = self.open.iter().filter(|entry| Arc::strong_count(entry) > 1);
         in_use.map(|entry| entry.key())
     }

@@ -1,8 +1,9 @@
 //! Snapshots of the layer's counters: sums over threads, by drive and hardware queue.
 //!
-//! Plain values, made from the accounts (account.rs, tenants.rs) on request. Sums only grow, so the
-//! difference of two snapshots covers the time in between. They are read while I/O goes on, so
-//! different counters may be from slightly different moments. Names of stages are those of btt.
+//! A snapshot is a plain value, made from the accounts (account.rs, tenants.rs) on request. Sums
+//! only grow, so the difference of two snapshots covers the time in between. Snapshots are taken
+//! while I/O goes on, so different counters may be from slightly different moments. Names of stages
+//! are those of btt.
 
 use alloc::vec::Vec;
 use core::array;
@@ -25,17 +26,17 @@ pub struct OpSnapshot {
     pub errors: u64,
     /// Bios merged into another bio's request.
     pub merges: u64,
-    /// Q to G: from submission until the bio has a request slot.
+    /// Q to G: from submission until the bio gets its request.
     pub q2g: Snapshot,
-    /// G to I: in the plug.
+    /// G to I: from getting the request to insertion into a queue.
     pub g2i: Snapshot,
-    /// I to D: in a software queue or waiting for a tag; 0 for an I/O that bypassed the queue.
+    /// I to D: from insertion to dispatch; 0 for an I/O that bypassed the queue.
     pub i2d: Snapshot,
-    /// Q to D: the whole time in the block layer.
+    /// Q to D: from submission to dispatch, the whole time in the block layer.
     pub queue: Snapshot,
-    /// D to C: the time in the drive.
+    /// D to C: from dispatch to completion, the time in the drive.
     pub service: Snapshot,
-    /// Q to C: the whole time of the I/O.
+    /// Q to C: from submission to completion, the whole time of the I/O.
     pub total: Snapshot,
 }
 
@@ -46,7 +47,7 @@ pub struct StatsSnapshot {
     pub ops: Vec<OpSnapshot>,
     /// Values indexed by `DiskCounter`; each counter also has a method of its name.
     pub counts: [u64; DiskCounter::ALL.len()],
-    /// Batches handed to the driver, by powers of two of their sizes.
+    /// Number of batches handed to the driver, by size class (see [`BATCH_SIZES`]).
     pub batches: [u64; BATCH_SIZES],
 }
 
@@ -115,13 +116,13 @@ impl StatsSnapshot {
         self.ops.iter().map(|op| op.ios).sum()
     }
 
-    /// Returns the number of I/Os accepted and not completed; approximate while I/O goes on.
+    /// Returns the number of I/Os submitted and not completed. Approximate while I/O goes on.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.queued().saturating_sub(self.ios())
     }
 
-    /// Returns the histogram of Q to C of all operations together.
+    /// Returns the histogram of total times (submission to completion) of all operations together.
     #[must_use]
     pub fn total(&self) -> Snapshot {
         let mut sum = Snapshot::default();

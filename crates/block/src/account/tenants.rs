@@ -1,10 +1,10 @@
 //! Accounting by tenant: the I/Os that a volume completed for each tenant, as the tenant saw them.
 //!
-//! The submitting channel counts each bio once, from Q until it is handed back: a whole bio with
-//! the batch in which it completes (account.rs) or when another thread delivers it; a split bio
-//! when its last part is done. Each tenant has one account for each channel, made on the tenant's
-//! first I/O. The volume keeps the ledger; all tenants together are the volume's total. Kernel
-//! counterpart: blk-cgroup's `io.stat`.
+//! The submitting channel counts each bio once, with the time from submission until the bio is
+//! handed back. A whole bio is counted with the batch in which it completes (account.rs), or when
+//! another thread delivers it; a split bio when its last part is done. Each tenant has one account
+//! for each channel, made on the tenant's first I/O. The volume keeps the ledger; all tenants
+//! together are the volume's total. Kernel counterpart: blk-cgroup's `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub struct TenantOpSnapshot {
     pub sectors: u64,
     /// Bios that failed.
     pub errors: u64,
-    /// Time from Q until the bio was handed back.
+    /// Time from submission until the bio was handed back.
     pub total: Snapshot,
 }
 
@@ -122,8 +122,8 @@ pub(crate) struct TenantLedger<M: Machine>(M::Lock<VolumeAccounts<M>>);
 
 struct VolumeAccounts<M: Machine> {
     tenants: Ledger<TenantStats<M>>,
-    /// Waiting times before the plug. Allocated when an I/O first waits, and boxed so that the lock
-    /// and its value fit into one cache line.
+    /// Times that I/Os waited before the plug. Allocated when an I/O first waits. Boxed so that the
+    /// lock and its value fit into one cache line.
     held: Option<Box<WaitLedger<M>>>,
 }
 
@@ -133,8 +133,8 @@ impl<M: Machine> TenantLedger<M> {
         TenantLedger(M::Lock::new("tenants", accounts))
     }
 
-    /// Adds a thread's statistics of a group's waiting times to the volume, and returns the shared
-    /// statistics for the thread to update.
+    /// Registers one thread's account of a group's waiting times with the volume. The thread writes
+    /// to the returned account.
     pub(crate) fn open_held(&self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
         self.0.lock().held.get_or_insert_with(|| Box::new(WaitLedger::new())).open(account)
     }
@@ -143,7 +143,8 @@ impl<M: Machine> TenantLedger<M> {
         self.0.lock().held.as_mut().map_or_else(BTreeMap::new, |held| held.held())
     }
 
-    /// Returns sums by a key made from group and tenant, such as the group alone.
+    /// Returns the accounts summed by a key that is computed from group and tenant, such as the
+    /// group alone.
     pub(crate) fn sums<K: Ord>(&self, key: fn(AccountKey) -> K) -> BTreeMap<K, TenantSnapshot> {
         let mut sums = BTreeMap::<K, TenantSnapshot>::new();
         for (account_key, sum) in self.0.lock().tenants.sums() {
@@ -186,7 +187,7 @@ impl<M: Machine> Tenants<M> {
         Tenants { ledger, accounts: Vec::new(), last: 0, run }
     }
 
-    /// Counts bios that all took `total_ns`, whose histogram bucket is `bucket`.
+    /// Counts bios that took `total_ns` each, a time whose histogram bucket is `bucket`.
     #[inline(always)]
     pub(crate) fn count(
         &mut self,
@@ -202,7 +203,7 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Does the work of [`Tenants::count`] if the tenant differs from the last one.
+    /// Does the work of [`Tenants::count`] if the tenant is not that of the previous call.
     #[inline(never)]
     fn count_elsewhere(
         &mut self,
@@ -215,8 +216,8 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Adds a bio that completes now to the current run of equal ones. [`Tenants::end_run`] adds
-    /// the run to the account.
+    /// Counts a bio that completes now in the current run of equal bios. [`Tenants::end_run`] adds
+    /// the run to the tenant's account.
     #[inline]
     pub(crate) fn count_one(&mut self, slot: &BioSlot<M>, now_ns: u64) {
         let key = (slot.bio.account_key, slot.bio.op, slot.q_ns, now_ns);
@@ -251,8 +252,8 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Returns a tenant's account and remembers it as the most recently used one. Returns `None` if
-    /// there is no ledger.
+    /// Returns a tenant's account, which becomes the account that the next call checks first.
+    /// `None` if there is no ledger.
     fn find(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
         let ledger = self.ledger.as_ref()?;
         let found = self.accounts.binary_search_by_key(&account_key, |account| account.account_key);

@@ -30,9 +30,9 @@ fn tenant_of(tenant: u16) -> AccountKey {
 /// An update of the ledger, applied both to it and to the model.
 #[derive(Debug, Clone)]
 enum Told {
-    /// A request ended: its operation, G and I, D, C, and its bios.
+    /// A request ended: operation, times of G and I if it waited, times of D and C, and its bios.
     Request(Op, Option<(u64, u64)>, u64, u64, Vec<One>),
-    /// A single bio of this thread ended, with D and C.
+    /// A single bio that this thread submitted ended, dispatched and completed at these times.
     Single(Op, One, u64, u64),
     /// A bio was aborted while it waited in a queue.
     Aborted(Op, One, u64),
@@ -145,8 +145,8 @@ impl Model {
         let (q_ns, sectors) = (one.q_ns, u64::from(one.sectors));
         // The clocks of two CPUs may differ slightly; a negative time counts as 0.
         let (queue, service) = (d_ns.saturating_sub(q_ns), c_ns.saturating_sub(d_ns));
-        // A bio that skipped the queues got its request at once and went to the driver from the
-        // plug.
+        // A bio that bypassed the queues got its request at submission and went to the driver
+        // straight from the plug.
         let (g, i) = waits.map_or((0, queue), |(g_ns, i_ns)| {
             let i = i_ns.saturating_sub(q_ns).min(queue);
             (g_ns.saturating_sub(q_ns).min(i), i)

@@ -1,10 +1,10 @@
 //! `WaitCounter`: a count of waiting I/Os and a sum of waiting times, packed into one word.
 //!
-//! One thread writes it without a lock, and any thread reads it at any time. Both values are in one
-//! word, so a reader always sees a consistent pair. The sum is end times minus start times, and a
-//! reader adds the present for each I/O that still waits: `ended + waiting * now - sum of starts`.
-//! When the sum gets large, a part of the sum moves to a second word. Used by held.rs. Kernel
-//! counterpart: none.
+//! One thread writes the counter without a lock, and any thread reads it at any time. Both values
+//! are in one word, so a reader always sees a consistent pair. The stored sum is the end times of
+//! all ended waits minus the start times of all waits. A reader adds the present time for each I/O
+//! that still waits: `ends + waiting * now - starts`. When the sum gets large, a part of it moves
+//! to a second word. Used by held.rs. Kernel counterpart: none.
 
 use millrace_machine::{Counter, Machine};
 
@@ -13,12 +13,12 @@ use crate::account::hold::WaitReason;
 /// Width of the sum in bits; the upper 16 bits are the count.
 const SUM_BITS: u32 = 48;
 const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
-/// log2 of the sum's unit, 1,024 ns. In this unit the sum overflows after 4 years of waiting time
-/// over all I/Os, such as a week in which 256 I/Os always wait. At half of that it moves to the
-/// second word.
+/// log2 of the sum's unit, 1,024 ns. In this unit 48 bits overflow after 4 years of waiting time
+/// over all I/Os, such as a week in which 256 I/Os always wait. Long before that (`FULL`) the sum
+/// moves to the second word.
 const UNIT_BITS: u32 = 10;
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Largest count in one report of a writer, so that the counts of several reports fit into 16 bits.
+/// Largest count in one report, so that the sum of several reports' counts fits into 16 bits.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
 pub(crate) fn units(ns: u64) -> u64 {
@@ -37,8 +37,8 @@ impl<M: Machine> WaitCounter<M> {
         WaitCounter { now: M::Counter::new(), over: M::Counter::new() }
     }
 
-    /// Adds `more` to the number of waiting I/Os (it may be negative) and `sum` to the sum, in
-    /// units.
+    /// Adds `more`, which may be negative, to the number of waiting I/Os, and `sum` (in units of
+    /// 1,024 ns) to the sum.
     pub(crate) fn change(&self, more: i64, sum: u64) {
         let old = self.now.get();
         let count = (old >> SUM_BITS).wrapping_add_signed(more);
@@ -54,8 +54,8 @@ impl<M: Machine> WaitCounter<M> {
         }
     }
 
-    /// Moves the sum at time `now` (in units) to the second word if it is large. The writer calls
-    /// this now and then.
+    /// Moves the sum at time `now` (in units) to the second word if the sum is large. The writer
+    /// calls this at every report.
     pub(crate) fn spill(&self, now: u64) {
         let (_, sum) = read(self.now.get(), now);
         if sum >= FULL {
@@ -64,8 +64,9 @@ impl<M: Machine> WaitCounter<M> {
         }
     }
 
-    /// Returns the number of waiting I/Os and the sum in nanoseconds at time `now` (in units). The
-    /// sum may be too small for a moment while it moves to the second word.
+    /// Returns the number of waiting I/Os, and the sum of their waiting times in nanoseconds, at
+    /// time `now` (in units). The sum may be too small for a moment while a part of it moves to the
+    /// second word.
     pub(crate) fn at(&self, now: u64) -> (u64, u64) {
         loop {
             let over = self.over.get();
@@ -86,8 +87,8 @@ fn read(word: u64, now: u64) -> (u64, u64) {
     (count, if is_negative { 0 } else { sum })
 }
 
-/// The waiting I/Os that a writer last reported for one of its lists, kept so that the next report
-/// can replace this one.
+/// The waiting I/Os that a writer last reported for one of its lists. Kept so that the next report
+/// can be applied as a difference.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReportedWaits {
     /// Reason of the wait; `None` if the I/Os wait because the hardware queue is stopped.
@@ -102,7 +103,7 @@ impl ReportedWaits {
         self.waiting
     }
 
-    /// Reports `waiting` I/Os, whose waits began at `since_ns` on average.
+    /// Creates a report of `waiting` I/Os, whose waits began at `since_ns` on average.
     pub(crate) fn all(hold: Option<WaitReason>, waiting: u32, since_ns: u64) -> ReportedWaits {
         let waiting = waiting.min(WAITING_MAX);
         ReportedWaits { hold, waiting, since: u64::from(waiting).wrapping_mul(units(since_ns)) }
@@ -124,7 +125,7 @@ impl ReportedWaits {
         ReportedWaits { waiting: self.waiting.saturating_sub(1), since, ..self }
     }
 
-    /// Returns how many more I/Os wait than in `old`, and by how much the sum of their ages grows.
+    /// Returns how many more I/Os wait than in `old`, and the growth of the sum of waiting times.
     pub(crate) fn ages_since(self, old: ReportedWaits) -> (i64, u64) {
         (i64::from(self.waiting) - i64::from(old.waiting), old.since.wrapping_sub(self.since))
     }

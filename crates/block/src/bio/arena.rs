@@ -1,10 +1,9 @@
 //! `Arena`: one block of memory, such as a cache's, that many I/Os to drives read and write.
 //!
-//! Shared by its owner and by the drives that it was lent to
-//! ([`Driver::lend`](crate::Driver::lend)). The owner decides which part is in use by which I/O.
-//! The memory keeps its address until the last reference is dropped. The operating system provides
-//! it zeroed, page by page at first use, in huge pages where it can. Only raw copies and drives
-//! access it, never Rust references.
+//! The owner lends the block to drives ([`Driver::lend`](crate::Driver::lend)) and decides which
+//! I/O uses which part. The memory keeps its address until the last reference is dropped. The
+//! operating system provides it zeroed, page by page at first use, in huge pages where it can. Only
+//! raw copies and drives access it, never Rust references.
 #![allow(unsafe_code)]
 
 use alloc::alloc::Layout;

@@ -31,9 +31,9 @@ pub struct Error {
     errno: Option<i32>,
 }
 
-/// No such file or directory, as Linux numbers it.
+/// Linux errno of "no such file or directory".
 const ENOENT: i32 = 2;
-/// Operation not permitted, and permission denied.
+/// Linux errnos of "operation not permitted" and "permission denied".
 const DENIED: [i32; 2] = [1, 13];
 
 impl Error {
@@ -61,7 +61,7 @@ impl Error {
         self.kind
     }
 
-    /// Returns the Linux errno of the refusal, if the operating system gave one.
+    /// Returns the Linux errno that the operating system gave, if any.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         self.errno

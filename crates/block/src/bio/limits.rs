@@ -3,8 +3,8 @@
 //!
 //! Drivers fill it in, `validate` checks it, volumes stack the limits of their drives, and the
 //! splitter and the servers' replies to clients read it. Names are those of the kernel's `struct
-//! queue_limits`; units are in the names. In a validated value every field can be used as it is: 0
-//! means "no limit" or "not supported" only where the field says so.
+//! queue_limits`; units are in the names. After validation, every field can be used as it is: 0
+//! means "no limit" or "not supported" only where the field's comment says so.
 
 use alloc::format;
 
@@ -28,9 +28,9 @@ pub struct QueueLimits {
     pub io_opt: u32,
     /// Longest read or write that the device accepts, in sectors.
     pub max_sectors: u32,
-    /// Longest read or write that merging builds, in sectors. Up to this length one request is
-    /// cheaper for the device than its parts; beyond it, separate requests in flight are faster. A
-    /// value of `max_sectors` or more leaves `max_sectors` as the only limit.
+    /// Longest read or write that merging builds, in sectors. The device handles one request of up
+    /// to this length faster than its parts, and separate requests faster than one longer request.
+    /// A value of `max_sectors` or more leaves `max_sectors` as the only limit.
     pub merge_sectors: u32,
     /// Largest number of memory segments in one request.
     pub max_segments: u16,
@@ -56,12 +56,12 @@ pub struct QueueLimits {
 /// Boolean properties of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
-    /// The device has a volatile cache: it may lose completed writes that no flush followed.
+    /// The device has a volatile cache: a completed write may be lost if no flush followed.
     pub volatile_cache: bool,
-    /// The volatile cache is memory of this process: a crash of the process loses writes that no
-    /// flush followed.
+    /// The volatile cache is memory of this process: a crash of the process loses completed writes
+    /// that no flush followed.
     pub process_cache: bool,
-    /// The device executes FUA writes itself; otherwise the layer flushes after the write.
+    /// The device executes FUA writes itself. Otherwise the block layer flushes after the write.
     pub fua: bool,
     /// The device never touches payload: reads leave memory unchanged.
     pub no_payload: bool,
@@ -168,7 +168,7 @@ impl QueueLimits {
     }
 }
 
-/// The two limits that cut memory segments (length and boundary), in a form that is cheap to apply.
+/// The limits on length and boundary of a memory segment, in a form that is cheap to apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentRule {
     max_bytes: u32,

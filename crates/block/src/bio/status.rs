@@ -1,8 +1,8 @@
 //! `Status`: the outcome of one I/O, with a single table that maps it to an errno and a text.
 //!
-//! Drivers and the layer's own checks produce it; requests and bios carry it back to the submitter.
-//! Set-up errors have another type (`Error`), and so does flow control (`Dispatch`). Kernel
-//! counterpart: `blk_status_t` and `blk_errors` in block/blk-core.c.
+//! Drivers and the block layer's own checks produce a status; requests and bios carry it back to
+//! the submitter. Set-up errors have another type (`Error`), and so does flow control (`Dispatch`).
+//! Kernel counterpart: `blk_status_t` and `blk_errors` in block/blk-core.c.
 
 /// The outcome of one I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,7 +29,7 @@ pub enum Status {
     NoResource,
     /// The drive is gone and accepts no I/O.
     Offline,
-    /// The layer gave the I/O up because it is shutting down.
+    /// The block layer gave the I/O up because it is shutting down.
     Aborted,
 }
 

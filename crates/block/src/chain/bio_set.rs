@@ -2,9 +2,9 @@
 //!
 //! Owned by a `Channel`, or by a `Worker` as a set without slots. Other threads reach it through
 //! `BioSlot::bio_set`: they push completed bios onto a lock-free list (many producers, one consumer
-//! that takes all) and ring the channel's doorbell. Invariant: the set is freed only when no slot
-//! is in use and no drive may still write memory of its bios; else it is leaked. Lock order: none.
-//! Kernel counterpart: `llist_head` of the completion softirq.
+//! that takes all bios at once) and ring the channel's doorbell. Invariant: the set is freed only
+//! when no slot is in use and no drive may still write memory of its bios; otherwise the set is
+//! leaked. Lock order: none. Kernel counterpart: `llist_head` of the completion softirq.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -35,7 +35,7 @@ impl<M: Machine> BioSet<M> {
         })
     }
 
-    /// Creates the handles of slots `range`; called once for each slot.
+    /// Creates the handles of slots `range`. Must be called only once for each slot.
     pub(crate) fn handles(&self, range: core::ops::Range<usize>) -> BioList<M> {
         let mut list = BioList::new();
         for line in &self.slots[range] {
@@ -46,14 +46,14 @@ impl<M: Machine> BioSet<M> {
         list
     }
 
-    /// Delivers a list of completed bios to the set that the bios point to.
+    /// Delivers a list of completed bios to `bio_set`, the set that their slots belong to.
     pub(crate) fn deliver_to(bio_set: *const BioSet<M>, list: BioList<M>) {
         // SAFETY: a set outlives its bios in use, and the list holds some of them.
         unsafe { &*bio_set }.deliver(list);
     }
 
-    /// Returns the doorbell of a bio's channel, to ring after the bio has been given away: from
-    /// that moment on the set may be freed.
+    /// Returns the doorbell of a bio's channel. Callers take it before they give the bio away and
+    /// ring it afterwards, because the set may be freed as soon as the bio is given away.
     pub(crate) fn bell_of(bio: &BioSlot<M>) -> Arc<Doorbell<M>> {
         // SAFETY: a set outlives its bios in use, and this is one.
         Arc::clone(unsafe { &(*bio.bio_set).bell })
@@ -61,15 +61,15 @@ impl<M: Machine> BioSet<M> {
 
     /// Hands a list of completed bios to the channel's thread and wakes the thread if it sleeps.
     pub(crate) fn deliver(&self, mut list: BioList<M>) {
-        // Once its last bio is delivered the channel may free this set, so the doorbell is cloned
-        // first.
+        // The channel may free this set as soon as its last bio is delivered, so the doorbell is
+        // cloned first.
         let bell = Arc::clone(&self.bell);
         while let Some(mut bio) = list.pop_front() {
             let mut old = self.completed.load(Order::Relaxed); // Relaxed: the exchange decides
             let bits = bio.as_bits();
             loop {
-                // SAFETY: the bits are 0 or were pushed below; only one handle is made of them
-                // because the exchange replaces the word, or the link is forgotten again.
+                // SAFETY: `old` is 0 or was pushed below. Only one handle is made of it: either the
+                // exchange replaces the word, or the link is forgotten again.
                 bio.link(unsafe { BioRef::from_bits(old) });
                 // Release pairs with the Acquire of `take_delivered`.
                 match self.completed.compare_exchange(old, bits, Order::Release, Order::Relaxed) {
@@ -101,21 +101,23 @@ impl<M: Machine> BioSet<M> {
         list
     }
 
-    /// Returns true if bios were delivered; checked once more before the thread sleeps.
+    /// Returns true if bios were delivered. The channel's thread checks this once more just before
+    /// it sleeps.
     pub(crate) fn has_delivered(&self) -> bool {
         // Relaxed: ordered by the fence of `Doorbell::arm`.
         self.completed.load(Order::Relaxed) != 0
     }
 }
 
-/// Keeps a set alive while a drive has not confirmed a timed-out request of it.
+/// Keeps a `BioSet` alive while a drive has not confirmed that it no longer uses the memory of a
+/// timed-out request.
 pub(crate) struct BioSetRef<M: Machine>(*const BioSet<M>);
 
 // SAFETY: it only counts in an atomic of a set that is not freed while this exists.
 unsafe impl<M: Machine> Send for BioSetRef<M> {}
 
 impl<M: Machine> BioSetRef<M> {
-    /// Counts one abandoned request in the set that its bio points to.
+    /// Counts one abandoned request in `bio_set`.
     pub(crate) fn new(bio_set: *const BioSet<M>) -> Self {
         // SAFETY: the bio is still in use, so its set exists.
         unsafe { &*bio_set }.abandoned.fetch_add(1, Order::SeqCst);

@@ -12,7 +12,7 @@ use millrace_machine::Machine;
 use crate::bio::limits::QueueLimits;
 use crate::chain::slot::{BioRef, BioSlot};
 
-/// The end of a chain at which a bio was merged.
+/// The kind of a merge: the end of the waiting chain at which the bio was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MergeKind {
     /// Back merge: the bio was appended (M in traces).
@@ -21,7 +21,8 @@ pub(crate) enum MergeKind {
     Front,
 }
 
-/// Returns true if `second`, which follows `first` directly on the drive, may share its request.
+/// Returns true if `first` and `second`, which follows `first` directly on the drive, fit into one
+/// request.
 #[inline]
 fn fits<M: Machine>(first: &BioSlot<M>, second: &BioSlot<M>, limits: &QueueLimits) -> bool {
     let sectors = u64::from(first.chain_sectors) + u64::from(second.chain_sectors);
@@ -45,7 +46,8 @@ pub(crate) fn touch<M: Machine>(last: &BioSlot<M>, bio: &BioSlot<M>) -> bool {
     last.chain_end() == bio.dev_sector || bio.chain_end() == last.dev_sector
 }
 
-/// Merges `bio` with the chain in `last`, or returns `bio` if they are not adjacent or do not fit.
+/// Merges `bio` with the chain in `last`. Returns `bio` if the two are not adjacent or do not fit
+/// into one request.
 pub(crate) fn try_merge<M: Machine>(
     last: &mut BioRef<M>,
     bio: BioRef<M>,
@@ -67,7 +69,8 @@ pub(crate) fn join<M: Machine>(first: &mut BioRef<M>, second: BioRef<M>) {
     first.chain_sectors += second.chain_sectors;
     first.chain_segments = first.chain_segments.saturating_add(second.chain_segments);
     let tail = second.tail;
-    // SAFETY: `tail` is the last slot of the chain that `first` owns, itself if it is alone.
+    // SAFETY: `tail` is the last slot of the chain that `first` owns; in a chain of one bio,
+    // `first` itself.
     let old = unsafe { (*first.tail).chained.replace(second) };
     core::mem::forget(old);
     first.tail = tail;

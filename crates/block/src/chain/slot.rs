@@ -2,10 +2,10 @@
 //!
 //! A channel's `BioSet` owns a fixed number of slots. A `BioRef` is the only handle of a slot in
 //! use; it moves by value through plug, software queue, request and completion list. So a slot has
-//! one owner at any time and its contents need no lock. If a channel goes away while I/O is in
-//! flight its set is leaked, so a handle is always valid. Invariant: a handle is never dropped,
-//! only released into a free list. Dropping one would lose an I/O, so it panics; during a panic the
-//! slot stays in use and its set is leaked. 128 bytes, two cache lines (\[OLS\]: light
+//! one owner at any time, and its contents need no lock. If a channel goes away while I/O is in
+//! flight, its set is leaked, so handles stay valid. Invariant: a handle is never dropped, only
+//! released into a free list. Dropping one would lose an I/O, so it panics; during a panic the slot
+//! stays in use and its set is leaked. A slot takes 128 bytes, two cache lines (\[OLS\]: light
 //! descriptors). Kernel counterpart: `struct bio` from a bio set.
 #![allow(unsafe_code)]
 
@@ -35,8 +35,8 @@ pub(crate) enum BioStage {
     Postflush,
 }
 
-/// Layout of a striped bio's part in the parent's memory: one chunk of the drive, then a gap as
-/// long as the chunks of all other drives.
+/// The memory of a striped bio's part: pieces of one chunk each, separated by gaps as long as the
+/// chunks of all other drives together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Stride {
@@ -51,13 +51,13 @@ impl Stride {
 }
 
 /// Times at which a bio that waited in the layer got its request (G) and was inserted into a queue
-/// (I), in nanoseconds after it was queued (Q), capped at 4.29 s. All 0 for a bio that went
-/// straight from the plug to the driver: its G equals Q and its I equals D.
+/// (I), in nanoseconds after its submission (Q), at most 4.29 s. Both are 0 for a bio that went
+/// straight from the plug to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WaitTimes {
-    /// Nanoseconds from Q to G.
+    /// Nanoseconds from submission (Q) until the bio got its request (G).
     pub(crate) g_ns: u32,
-    /// Nanoseconds from Q to I; 0 if the bio was in no queue.
+    /// Nanoseconds from submission (Q) to insertion into a queue (I); 0 if the bio was in no queue.
     pub(crate) i_ns: u32,
 }
 
@@ -89,14 +89,16 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) bio_set: *const BioSet<M>,
     pub(crate) dev_sector: Sector,
     pub(crate) q_ns: u64,
-    /// Times of G and I if the bio waited in the layer; all 0 otherwise.
+    /// Times at which the bio got its request (G) and was inserted into a queue (I); all 0 if it
+    /// did not wait.
     pub(crate) waited: WaitTimes,
-    /// Written whole at submission and taken whole at completion, so it is never dropped in place.
+    /// Written as a whole at submission and taken out as a whole at completion, so never dropped in
+    /// place.
     pub(crate) bio: ManuallyDrop<Bio>,
     /// Total sectors of the chain that this slot heads.
     pub(crate) chain_sectors: SectorCount,
-    /// Offset in bytes of this bio's data in the parent's memory; in a parent, the bytes split so
-    /// far.
+    /// In a part, the offset in bytes of its data in the parent's memory. In a parent, the progress
+    /// of splitting, in drives or sectors (see split.rs).
     pub(crate) offset: u32,
     /// Total memory segments of the chain that this slot heads.
     pub(crate) chain_segments: u16,
@@ -147,8 +149,8 @@ impl<M: Machine> BioSlot<M> {
         self.stride = stride;
     }
 
-    /// Returns true if the memory belongs to the submitter, not to the bio. Such a bio does not
-    /// complete at its timeout: the drive must first report that it no longer uses the memory.
+    /// Returns true if the submitter, not the bio, owns the memory. Such a bio does not complete at
+    /// its timeout: the drive must first report that it no longer uses the memory.
     pub(crate) fn is_foreign(&self) -> bool {
         if self.stage == BioStage::Child { self.of_foreign } else { self.bio.is_foreign() }
     }
@@ -158,8 +160,8 @@ impl<M: Machine> BioSlot<M> {
         self.dev_sector + u64::from(self.chain_sectors)
     }
 
-    /// Returns the number of memory pieces that the first `sectors` of this part occupy. Returns
-    /// `u32::MAX`, more than any request has, if the bio has several segments.
+    /// Returns the number of contiguous pieces of memory that the first `sectors` of this part
+    /// occupy. If the bio has several segments, returns `u32::MAX`, more than any request may have.
     #[inline]
     pub(crate) fn memory_pieces(&self, sectors: SectorCount) -> u32 {
         if self.bio.nr_segments() != 1 {
@@ -196,13 +198,13 @@ impl<M: Machine> BioSlot<M> {
         self.bio.data().piece(memory, len.min(left as u32))
     }
 
-    /// Records that the bio gets its request (G), or starts to wait for one, now. The last call
-    /// counts.
+    /// Records that the bio gets its request (G) now, or starts to wait for one. A later call
+    /// replaces the time.
     pub(crate) fn mark_admitted(&mut self, now_ns: u64) {
         self.waited.g_ns = since(self.q_ns, now_ns).max(1);
     }
 
-    /// Records that the bio was inserted into a queue (I) to wait. The first call counts.
+    /// Records that the bio is inserted into a queue (I) now. Only the first call has an effect.
     #[inline]
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
         if self.waited.i_ns == 0 {
@@ -210,9 +212,8 @@ impl<M: Machine> BioSlot<M> {
         }
     }
 
-    /// Returns the time of I. If I came too long after Q to be stored, returns the present time
-    /// instead. That is correct while the bio is being inserted; a later caller sees too short a
-    /// wait rather than one that never happened.
+    /// Returns the time of insertion into a queue (I). If that was too long after submission to be
+    /// stored, returns the present time, so the wait in the queue appears too short.
     pub(crate) fn inserted_ns(&self) -> u64 {
         match self.waited.i_ns {
             u32::MAX => M::now(),
@@ -220,7 +221,8 @@ impl<M: Machine> BioSlot<M> {
         }
     }
 
-    /// Returns the times of G and I if the bio waited in a queue.
+    /// Returns the times at which the bio got its request (G) and was inserted (I), if it waited in
+    /// a queue.
     #[inline]
     pub(crate) fn waits(&self) -> Option<(u64, u64)> {
         let WaitTimes { g_ns, i_ns } = self.waited;
@@ -283,7 +285,8 @@ impl<M: Machine> BioRef<M> {
     /// Turns a number from [`BioRef::as_bits`] back into the handle; `None` for 0.
     ///
     /// # Safety
-    /// The slot's handle was forgotten in favour of this number, and is taken back once.
+    /// The handle that the number was made from was forgotten, and the number is turned back only
+    /// once.
     pub(crate) unsafe fn from_bits(bits: u64) -> Option<Self> {
         NonNull::new(bits as *mut M::Line<BioSlot<M>>).map(BioRef)
     }
@@ -351,7 +354,8 @@ impl<M: Machine> BioList<M> {
         self.len += 1;
     }
 
-    /// Appends a slot without counting it; the caller adds the number of slots to `len` later.
+    /// Appends a slot without counting it. The caller must add to the list's length with
+    /// [`BioList::count_linked`].
     #[inline]
     pub(crate) fn link_back(&mut self, bio: BioRef<M>) {
         debug_assert!(bio.next.is_none());
@@ -367,7 +371,7 @@ impl<M: Machine> BioList<M> {
         self.tail = last;
     }
 
-    /// Adds slots to the length that were appended with [`BioList::link_back`].
+    /// Adds the number of slots appended with [`BioList::link_back`] to the list's length.
     #[inline]
     pub(crate) fn count_linked(&mut self, slots: u32) {
         self.len += slots;
@@ -419,7 +423,7 @@ impl<M: Machine> BioList<M> {
         core::mem::replace(self, BioList::new())
     }
 
-    /// Marks the first bio of each chain as inserted into a queue now.
+    /// Marks the first bio of each chain as inserted into a queue at `now_ns`.
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
         let mut at = self.head.as_mut();
         while let Some(bio) = at {
@@ -428,7 +432,7 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Clears the insertion times: the list is in no queue after all.
+    /// Clears the insertion times, because the chains were not inserted into a queue after all.
     #[cold]
     pub(crate) fn unmark_inserted(&mut self) {
         let mut at = self.head.as_mut();
@@ -446,14 +450,14 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Forgets every handle in the list, for a `BioSet` that is about to be freed.
+    /// Forgets every handle in the list, because their `BioSet` is about to be freed.
     pub(crate) fn unlink(&mut self) {
         while let Some(bio) = self.pop_front() {
             core::mem::forget(bio);
         }
     }
 
-    /// Forgets the whole list, for a `BioSet` that is leaked.
+    /// Forgets the whole list, because its `BioSet` is leaked.
     pub(crate) fn leak(&mut self) {
         core::mem::forget(self.take());
     }

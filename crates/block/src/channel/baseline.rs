@@ -1,8 +1,8 @@
 //! Baseline: a single plug for all drives of a volume, for comparison with a plug for each drive.
 //!
-//! A channel has such a plug while its volume is served in `per-volume` mode. `Submission` uses it
-//! where a bio is admitted and where plugs are emptied; no other file knows it. Meanwhile no bio
-//! goes straight into the plug of its drive, and bios are split by chunks.
+//! A channel has this `VolumePlug` while its volume is served in `per-volume` mode. `Submission`
+//! uses it where a bio is admitted and where plugs are emptied; no other file knows it. Meanwhile
+//! no bio goes straight into the plug of its drive, and bios are split by chunks.
 
 pub(crate) mod volume_plug;
 
@@ -17,8 +17,8 @@ use crate::channel::submission::{SplitRule, Submission};
 use crate::volume::serving::Serving;
 
 impl<M: Machine> Submission<M> {
-    /// With nothing plugged, makes or removes the volume's plug after a change of the volume's
-    /// mode.
+    /// Makes or removes the volume's plug after a change of the volume's mode, unless bios are
+    /// plugged.
     pub(crate) fn follow_mode(&mut self, serving: Serving) {
         let follows = serving == Serving::PerVolume;
         if self.batch.plugged == 0 && self.volume_plug.is_some() != follows {
@@ -34,7 +34,7 @@ impl<M: Machine> Submission<M> {
         let drives = self.members.len();
         let member = &mut self.members[usize::from(slot.member)];
         if slot.op() != Op::Flush {
-            // Flushes go through the plug of their drive, which counts them.
+            // Flushes are not counted here, but when they leave the plug of their drive.
             member.outstanding += 1;
         }
         if self.checks.traced {
@@ -45,8 +45,8 @@ impl<M: Machine> Submission<M> {
         self.run.publish();
     }
 
-    /// Empties the volume's plug, if there is one, and retries refused and blocked bios. Returns
-    /// the number left.
+    /// Empties the volume's plug, if there is one, and retries bios that were refused or found no
+    /// tag. Returns the number of bios and requests left.
     pub(crate) fn flush_volume_plug(&mut self) -> u32 {
         match self.volume_plug {
             Some(_) => self.with_volume_plug(VolumePlug::flush),
@@ -54,7 +54,8 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Calls `act` with the volume's plug. Returns the number plugged afterwards.
+    /// Calls `act` with the volume's plug. Returns the number of bios and requests plugged
+    /// afterwards.
     fn with_volume_plug(&mut self, act: impl FnOnce(&mut VolumePlug<M>, &mut Self)) -> u32 {
         let mut plug = self.volume_plug.take().expect("the caller has seen the plug");
         act(&mut plug, self);
@@ -63,7 +64,7 @@ impl<M: Machine> Submission<M> {
         plugged
     }
 
-    /// Takes plugged requests apart, for a `BioSet` that is leaked.
+    /// Frees the tags of plugged requests and forgets their bios, because the `BioSet` is leaked.
     pub(crate) fn leak_requests(&mut self) {
         if let Some(plug) = &mut self.volume_plug {
             plug.leak(&self.members);

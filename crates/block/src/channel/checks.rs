@@ -17,31 +17,33 @@ use crate::volume::Volume;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BioChecks {
     capacity: u64,
-    /// Sectors of a logical block, less one.
+    /// Sectors of a logical block minus one.
     block_mask: u64,
-    /// Longest read or write in sectors that every drive accepts whole and that takes the fast
-    /// path; 0 if every bio needs the full checks.
+    /// Longest read or write, in sectors, that may take the fast path because every drive accepts
+    /// it whole; 0 if every bio needs the full checks at present.
     plain_sectors: u32,
-    /// Value of `plain_sectors` while the fast path is open; 0 if it never is.
+    /// Value of `plain_sectors` while nothing closes the fast path; 0 if no bio may ever take it.
     plain_max: u32,
     /// Longest read or write, in sectors, that does not have to wait behind split bios of its
-    /// group. Follows the longest request that all drives accept, but does not grow while split
-    /// bios wait for slots.
+    /// group. Equals the longest request that all drives accept, but does not grow while split bios
+    /// wait for slots.
     pub(crate) whole_max: u32,
-    /// `plain_sectors` while a trace is recorded; 0 otherwise.
+    /// While a trace is recorded, the longest read or write that would otherwise take the fast
+    /// path; 0 while none is recorded.
     recorded_sectors: u32,
     read_only: bool,
-    /// True if a sink or a recording traces some drive.
+    /// True if any drive has a trace sink or a trace is recorded.
     pub(crate) traced: bool,
     has_sink: bool,
     /// True if the volume is traced, or every bio goes through `Submission::admit`.
     pub(crate) watched: bool,
     /// True if every bio must go through `Submission::admit`, which chooses its plug.
     pub(crate) admits_each: bool,
-    /// True if too many chains wait for workers, so that nothing is accepted until there is relief.
+    /// True if too many chains wait for workers: the channel accepts no bio until their number has
+    /// fallen.
     pub(crate) pressed: bool,
-    /// True if a queue may have completions that nothing else announces: there are several drives,
-    /// or queues that belong to the thread.
+    /// True if the channel must poll its queues now and then even while it has completions to hand
+    /// over: the volume has several drives, or its queues belong to threads.
     pub(crate) polls_always: bool,
 }
 
@@ -69,8 +71,9 @@ impl BioChecks {
         checks
     }
 
-    /// Adopts the present longest request of the drives. While `stalled` I/Os wait for slots for
-    /// their parts it does not grow, because longer I/Os would overtake them.
+    /// Adopts the longest request that all drives accept now. While bios wait for slots for their
+    /// parts (`stalled` is their number) the value does not grow, because longer bios would
+    /// overtake them.
     pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[VolumeMember<M>], stalled: u32) {
         let longest = members.iter().map(|member| member.limits.max_sectors).min().unwrap_or(0);
         if longest == self.whole_max || stalled > 0 && longest > self.whole_max {
@@ -87,8 +90,8 @@ impl BioChecks {
         self.traced = self.has_sink || recorded;
     }
 
-    /// Recomputes the derived fields after a change of `traced`, `admits_each` or `pressed`: no bio
-    /// is plain while one of them is set.
+    /// Recomputes the derived fields after a change of `traced`, `admits_each` or `pressed`. While
+    /// one of these is set, no bio takes the fast path.
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.admits_each;
         let usual = !(self.has_sink || self.admits_each || self.pressed);
@@ -106,7 +109,7 @@ impl BioChecks {
         self.is_plain_up_to(self.plain_sectors, bio)
     }
 
-    /// Returns true if a bio is plain while a trace is recorded.
+    /// Returns true if a trace is recorded and the bio would otherwise take the fast path.
     pub(crate) fn is_plain_to_record(&self, bio: &Bio) -> bool {
         self.recorded_sectors > 0 && self.is_plain_up_to(self.recorded_sectors, bio)
     }
@@ -114,8 +117,8 @@ impl BioChecks {
     #[inline(always)]
     fn is_plain_up_to(&self, sectors: u32, bio: &Bio) -> bool {
         let nr = u64::from(bio.nr_sectors);
-        // A bio with a segment has data and memory; the lowest bit of its operation tells a write
-        // from a read.
+        // A bio with a segment has data and memory. So it is a read or a write, and the lowest bit
+        // of the operation distinguishes them.
         bio.nr_segments() == 1
             && bio.flags.0 | (bio.op as u8 & u8::from(self.read_only)) == OpFlags::NONE.0
             && bio.nr_sectors.wrapping_sub(1) < sectors
@@ -123,8 +126,8 @@ impl BioChecks {
             && bio.sector <= self.capacity.wrapping_sub(nr)
     }
 
-    /// Checks whether a bio can be served at all; renews the volume's size if the bio lies beyond
-    /// it.
+    /// Checks whether a bio can be served at all. If it lies beyond the known end of the volume,
+    /// reads the volume's size again first.
     pub(crate) fn check<M: Machine>(
         &mut self,
         bio: &Bio,
@@ -183,8 +186,8 @@ mod tests {
         checks
     }
 
-    /// Returns whether a 4 KiB read takes the short path, without recording and while events are
-    /// recorded.
+    /// Returns whether a 4 KiB read takes the fast path, and whether it is recorded as one that
+    /// would.
     fn open(checks: &BioChecks) -> (bool, bool) {
         let bio = Bio::read(0, Buffer::new(4096));
         (checks.is_plain(&bio), checks.is_plain_to_record(&bio))

@@ -15,8 +15,7 @@ use crate::chain::slot::{BioList, BioRef};
 /// A drive's share of a channel's slots for parts of split bios.
 pub(crate) struct ChildSlots<M: Machine> {
     pub(crate) free: BioList<M>,
-    /// Parents that wait for a slot, by group; the group whose turn is next comes first. No list is
-    /// empty.
+    /// Parents that wait for a slot, by group, in the order of the groups' turns. No list is empty.
     stalled: VecDeque<(GroupId, BioList<M>)>,
 }
 
@@ -25,8 +24,8 @@ impl<M: Machine> ChildSlots<M> {
         ChildSlots { free, stalled: VecDeque::new() }
     }
 
-    /// Adds a parent that waits for a slot. If the parent already has parts for the drive, it goes
-    /// in front of its group's other parents.
+    /// Adds a parent that waits for a slot. A parent that already has parts at the drive goes
+    /// before its group's other parents.
     pub(crate) fn stall(&mut self, parent: BioRef<M>) {
         let group = parent.bio.account_key.group;
         let place = self.stalled.iter().position(|(of, _)| *of == group);
@@ -62,7 +61,7 @@ impl<M: Machine> ChildSlots<M> {
         parent
     }
 
-    /// Forgets the waiting parents, for a `BioSet` that is leaked.
+    /// Forgets the waiting parents, because their `BioSet` is leaked.
     pub(crate) fn leak(&mut self) {
         self.stalled.iter_mut().for_each(|(_, list)| list.leak());
     }

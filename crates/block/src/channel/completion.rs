@@ -1,7 +1,7 @@
 //! The results that a program gets from a channel: completed bios, and bios that were not accepted.
 //!
-//! Plain values that return the bio and its memory to the submitter. Made by channel.rs and
-//! reap.rs.
+//! Both are plain values that return the bio and its memory to the submitter. Made by channel.rs
+//! and reap.rs.
 
 use core::fmt;
 
@@ -47,13 +47,13 @@ pub struct Completion {
     /// The bio with its memory. After a timeout that the drive has not confirmed, the memory stays
     /// with the channel, and the bio comes back without it.
     pub bio: Bio,
-    /// Time of submission (Q) in nanoseconds of the machine's clock; with [`Stamp::Batch`] the time
-    /// of the batch; 0 if the bio was never queued.
+    /// Time of submission in nanoseconds of the machine's clock; with [`Stamp::Batch`] the time of
+    /// the batch's first bio; 0 if the bio was never queued.
     ///
     /// [`Stamp::Batch`]: crate::Stamp::Batch
     pub q_ns: u64,
-    /// Time at which the thread noticed the completion (C) of this bio or its batch; 0 if the bio
-    /// reached no drive.
+    /// Time at which the thread noticed the completion of this bio or of its batch. For a bio that
+    /// reached no drive, the time of the thread's previous completion, or 0.
     pub c_ns: u64,
 }
 

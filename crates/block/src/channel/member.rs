@@ -1,9 +1,9 @@
 //! `VolumeMember`: a channel's state for one drive of its volume: plug, route, and bios
 //! outstanding.
 //!
-//! A `Channel` owns one for each drive. A batch goes into the drive's queues and is served here, or
-//! is handed over to the drive's worker. The member also knows which of the drive's queues this
-//! channel must poll for completions. Called by channel.rs and reap.rs.
+//! A `Channel` owns one for each drive. A batch goes into the drive's queues and is served by the
+//! channel's thread, or is handed over to the drive's worker. The member also records whether this
+//! channel must poll the drive's queues for completions. Called by channel.rs and reap.rs.
 
 use alloc::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) enum BatchServer {
 /// The queues that a channel polls for completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollScope {
-    /// Queues that may hold bios of the channel.
+    /// Only queues that may hold bios of the channel.
     WhereExpected,
     /// All queues that the channel's thread may run, because a drive may complete an abandoned
     /// request.
@@ -49,20 +49,20 @@ pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) route: QueueRoute,
     /// Number of bios of this channel that the drive has, or that wait for one of the drive's tags.
     pub(crate) outstanding: u32,
-    /// True if the channel's own queue of the drive may hold some of the outstanding bios.
+    /// True if some of the outstanding bios may be in the channel's own queue of the drive.
     pub(crate) served_here: bool,
-    /// True if a flush of this channel may wait for another flush to end. The waiting flush then
-    /// goes through the channel's own queue.
+    /// True if a flush of this channel may wait for another flush to end. The waiting flush is
+    /// later sent through the channel's own queue.
     flushes: bool,
     merges: bool,
     /// Kind of the last bio's merge, for the trace.
     merged: Option<MergeKind>,
-    /// True if batches may take the fast path, and the channel stamps batches.
+    /// True if batches may take the fast path: the disk has it, and the channel stamps batches.
     pub(crate) is_direct: bool,
     /// True if the drive has no segment limits and no boundaries.
     pub(crate) takes_plain: bool,
     pub(crate) limits: QueueLimits,
-    /// Value of [`LiveSizes::piece_sectors`](crate::disk::LiveSizes) that `limits` is based on.
+    /// The [`LiveSizes::piece_sectors`](crate::disk::LiveSizes) from which `limits` was computed.
     piece_sectors: u64,
 }
 
@@ -83,7 +83,7 @@ impl<M: Machine> VolumeMember<M> {
             merged: None,
             is_direct: disk.queues.path() == SubmitPath::Direct && stamp == Stamp::Batch,
             takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
-            // Relaxed: a plain size.
+            // Relaxed: a size that publishes no other data.
             piece_sectors: disk.sizes.piece_sectors.load(Order::Relaxed),
             limits: request_limits(disk),
             disk: Arc::clone(disk),
@@ -113,7 +113,8 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Submits the plugged bios to the drive's queues. Returns the number of chains refused.
+    /// Submits the plugged bios to the drive's queues. Returns the number of chains that were
+    /// refused and stay plugged.
     #[inline(always)]
     pub(crate) fn flush(&mut self, run: &mut SubmitContext<M>) -> u32 {
         self.served_here = true;
@@ -139,14 +140,15 @@ impl<M: Machine> VolumeMember<M> {
 
     #[inline(always)]
     pub(crate) fn follow_pieces(&mut self) {
-        // Relaxed: a plain size.
+        // Relaxed: a size that publishes no other data.
         let piece_sectors = self.disk.sizes.piece_sectors.load(Order::Relaxed);
         if piece_sectors != self.piece_sectors {
             (self.piece_sectors, self.limits) = (piece_sectors, request_limits(&self.disk));
         }
     }
 
-    /// Returns true if the drive's scheduler sets the longest request, which may change.
+    /// Returns true if the drive's scheduler limits the length of requests. The scheduler may
+    /// change this limit at any time.
     pub(crate) fn has_pieces(&self) -> bool {
         self.piece_sectors != UNBOUNDED
     }
@@ -160,11 +162,12 @@ impl<M: Machine> VolumeMember<M> {
         bios
     }
 
-    /// Counts the plugged bios as outstanding, and emits the trace event of unplugging.
+    /// Counts the plugged bios as outstanding, and emits the unplug event (U) of a trace.
     #[inline(always)]
     fn unplug(&mut self, run: &mut SubmitContext<M>) {
         let (fresh, mut tracing) = (self.count(), self.disk.trace(run));
-        // Chains that were refused before are submitted again, but their event was emitted then.
+        // Chains that were refused before are submitted again, but their unplug event was already
+        // emitted.
         if tracing.is_on() && fresh > 0 {
             tracing.unplug(self.plug.list());
         }
@@ -179,8 +182,9 @@ impl<M: Machine> VolumeMember<M> {
         list.len()
     }
 
-    /// As [`VolumeMember::flush`], for a volume that workers may serve. The drive's worker serves
-    /// the batch if `server` says so and the drive has a worker; otherwise this thread does.
+    /// Does the work of [`VolumeMember::flush`] for a volume that workers may serve. The drive's
+    /// worker serves the batch if `server` says so and the drive has a worker; otherwise this
+    /// thread does.
     pub(crate) fn flush_served(&mut self, server: BatchServer, run: &mut SubmitContext<M>) -> u32 {
         if self.plug.is_empty() {
             return 0;
@@ -215,12 +219,12 @@ impl<M: Machine> VolumeMember<M> {
             self.stand_in(run);
         }
         if self.looks_here() || everywhere {
-            // A flush that waits for another flush is in no queue. So the check holds only if there
-            // is no such flush before and after it, and none has moved in between.
+            // A flush that waits for another flush is in no queue. So nothing is left only if there
+            // was no such flush before and after the queue was polled, and none moved in between.
             let before =
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
-            // Remains true if another thread serves the queue now, because its state is unknown
-            // then.
+            // If another thread serves the queue now, the queue's state is unknown, and this stays
+            // true.
             run.left_busy = true;
             self.run_queue(run);
             self.served_here = run.left_busy;
@@ -231,8 +235,8 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Polls the queue, or asks for another poll soon: the thread that serves it may leave while
-    /// the drive has I/O of this channel, and may ring before this thread sleeps.
+    /// Polls the queue. If another thread serves it, asks for another poll soon: that thread may
+    /// leave while the drive has I/O of this channel, and may ring before this thread sleeps.
     fn run_queue(&mut self, run: &mut SubmitContext<M>) {
         let was_inside = self.context(run).run_queue();
         if !was_inside && self.outstanding > 0 && self.disk.kind() == QueueKind::AnyThread {
@@ -246,7 +250,8 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Checks for timed-out requests of the channel's own queue, and of that of a departed worker.
+    /// Checks for timed-out requests in the channel's own queue, and in the queue of a worker that
+    /// has left.
     pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut SubmitContext<M>) {
         timeouts::check(&mut self.context(run), now_ns);
         let own = self.route.hctx;
@@ -262,7 +267,7 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Returns true if the channel's own queue of the drive may hold its bios.
+    /// Returns true if this channel must poll its own queue of the drive for its bios.
     fn looks_here(&self) -> bool {
         let handed = self.disk.worker_state.is_some() && self.disk.kind() == QueueKind::AnyThread;
         self.served_here || self.flushes || !handed || !self.disk.has_worker()
@@ -270,7 +275,8 @@ impl<M: Machine> VolumeMember<M> {
 
     /// Returns true if there is work for this channel at this drive, so that it must not sleep.
     pub(crate) fn has_work(&self, owner: u64) -> bool {
-        // Of a queue that any thread may run, only work that this channel polls for itself counts.
+        // Work in a queue that any thread may run counts only if this channel must poll for it
+        // itself.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
             || self.disk.driver.is_stacked() && self.hctx().driver_has_work(owner)
@@ -289,13 +295,13 @@ impl<M: Machine> VolumeMember<M> {
         !self.plug.is_empty()
     }
 
-    /// Forgets plugged bios and waiting parents, for a `BioSet` that is leaked.
+    /// Forgets plugged bios and waiting parents, because their `BioSet` is leaked.
     pub(crate) fn leak(&mut self) {
         self.plug.list().leak();
         self.child_slots.leak();
     }
 
-    /// Records the events of bios that were plugged before the recording began.
+    /// Records the first trace events of bios that were plugged before the recording began.
     #[cold]
     pub(crate) fn trace_plugged(&mut self, drives: usize, run: &mut SubmitContext<M>) {
         let (disk, mut place) = (&self.disk, PlugPlace::First);

@@ -1,7 +1,8 @@
 //! `Plug`: the private list in which a channel gathers bios for one drive before it submits them.
 //!
-//! A channel owns one for each drive of its volume: no lock, no atomic. A bio is merged with the
-//! last one of the same drive or appended, in constant time. Kernel counterpart: `struct blk_plug`.
+//! A channel owns one plug for each drive of its volume, so adding a bio takes no lock and no
+//! atomic operation. A bio is merged with the last one of the same drive or appended, in constant
+//! time. Kernel counterpart: `struct blk_plug`.
 
 use millrace_machine::Machine;
 
@@ -11,7 +12,7 @@ use crate::chain::slot::{BioList, BioRef, BioSlot};
 
 pub(crate) struct Plug<M: Machine> {
     list: BioList<M>,
-    /// The last chain, kept apart so that a front merge can replace its head.
+    /// The last chain, outside the list so that a front merge can replace its head.
     last: Option<BioRef<M>>,
     /// Number of bios, including merged ones.
     bios: u32,
@@ -30,7 +31,8 @@ impl<M: Machine> Plug<M> {
         }
     }
 
-    /// Merges a bio with the last chain if they are adjacent and fit, else appends it.
+    /// Merges a bio with the last chain if they are adjacent and fit into one request. Otherwise
+    /// appends the bio.
     #[inline(always)]
     pub(crate) fn merge_or_push(
         &mut self,
@@ -60,7 +62,7 @@ impl<M: Machine> Plug<M> {
         self.last.is_none() && self.list.is_empty()
     }
 
-    /// Returns the number of bios added since the last call.
+    /// Returns the number of bios, including merged ones, added since the last call.
     #[inline]
     pub(crate) fn take_count(&mut self) -> u32 {
         core::mem::take(&mut self.bios)

@@ -1,9 +1,10 @@
 //! Collection of completions: parts are credited to their parents, and bios handed to the program.
 //!
-//! This module is the half of `Channel` after the queues; channel.rs is the half before the queues.
-//! Bios come from the submit context (completed on this thread) and from the bio set (delivered by
-//! other threads); parts go to their parents (split.rs). Memory that a drive may still write after
-//! a timeout stays in quarantine. Kernel counterpart: `bio_endio`, `io_uring`'s completion queue.
+//! This module is the half of `Channel` that takes bios back from the queues; channel.rs submits
+//! them. Bios come from the submit context (completed on this thread) and from the bio set
+//! (delivered by other threads); parts go to their parents (split.rs). Memory that a drive may
+//! still write after a timeout stays in quarantine. Kernel counterpart: `bio_endio`, `io_uring`'s
+//! completion queue.
 
 use core::mem::ManuallyDrop;
 
@@ -16,13 +17,13 @@ use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
 use crate::channel::{Channel, Driving};
 
-/// Number of polls after which a channel polls all its queues, even if each poll finds completions.
+/// Number of polls after which a channel polls its queues although it already has completions.
 const POLLS_PER_LOOK: u32 = 8;
 
-/// A completed bio that is shown to the program in its slot. If the program panics, the bio is
-/// dropped.
+/// A completed bio while the program's callback works on it in its slot. If the callback panics,
+/// the bio is dropped and the slot freed.
 struct ShownSlot<'a, M: Machine> {
-    /// `None` once the slot was returned to the caller.
+    /// `None` once the callback has returned.
     slot: Option<BioRef<M>>,
     free: &'a mut BioList<M>,
 }
@@ -58,7 +59,7 @@ fn free_slot<M: Machine>(mut slot: BioRef<M>, free: &mut BioList<M>) {
     drop(bio);
 }
 
-/// Keeps the memory of a bio that timed out while a drive may still write it.
+/// Moves the memory of a timed-out bio into quarantine, if a drive may still write it.
 #[cold]
 fn keep_memory<M: Machine>(channel: &mut Channel<M>, slot: &mut BioRef<M>) {
     if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
@@ -80,7 +81,7 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Starts the next stage of parents whose previous stage has just ended.
+    /// Submits the parts of parents whose next stage began during this poll.
     #[inline(always)]
     fn start_parts(&mut self) {
         if self.sub.batch.has_parts {
@@ -112,8 +113,8 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Returns true if all queues must be polled, so that one busy queue does not starve the
-    /// others.
+    /// Returns true if this poll must include the queues although the channel already has
+    /// completions, so that one busy queue does not starve the others.
     #[inline]
     fn is_look_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
@@ -133,11 +134,12 @@ impl<M: Machine> Channel<M> {
         self.sub.run.publish();
     }
 
-    /// As [`Channel::poll`], for a program that streams I/O through the same memory: `next` sees
-    /// each completed bio in place, and submits it again (with another sector, operation or
-    /// contents) or drops it. Resubmitted bios start with the next call.
+    /// Polls as [`Channel::poll`] does, for a program that streams I/O through the same memory. The
+    /// function `next` gets each completed bio in place, and submits it again (with another sector,
+    /// operation or contents) or drops it. Resubmitted bios start with the next call.
     ///
-    /// A resubmitted bio that can never be served comes back at once with the reason as its status.
+    /// A resubmitted bio that can never be served is handed over again, with the reason as its
+    /// status.
     #[inline]
     pub fn poll_again(
         &mut self,
@@ -148,8 +150,8 @@ impl<M: Machine> Channel<M> {
         driving.end();
         let mut handed = 0;
         loop {
-            // Split or refused bios may complete again before this loop ends; each is handed over
-            // once.
+            // Split or refused bios may complete again before this loop ends. Each bio is handed
+            // over only once in a call.
             let driving = Driving(self);
             let next_slot = driving.0.next_whole().or_else(|| driving.0.next_of_others(handed));
             driving.end();
@@ -198,8 +200,8 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // Such a bio may start, and complete, as soon as it is submitted. So it is submitted at
-            // the end, and handed over by the next call.
+            // A bio that is not plain may start, and complete, as soon as it is submitted. So it is
+            // submitted at the end of this call, and handed over by the next one.
             Ok(()) => self.again.push_back(slot),
             Err(status) => {
                 // The bio was refused, so its submission and its completion have the same time.
@@ -223,13 +225,14 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Returns the next bio to hand over; parts are credited to their parents on the way.
+    /// Returns the next bio to hand over. Completed parts met on the way are credited to their
+    /// parents.
     #[inline(always)]
     fn next_done(&mut self) -> Option<BioRef<M>> {
         self.next_whole().or_else(|| self.next_finished(true))
     }
 
-    /// Returns the next bio that went to a drive whole.
+    /// Returns the next completed bio that went to a drive unsplit.
     #[inline(always)]
     fn next_whole(&mut self) -> Option<BioRef<M>> {
         while let Some(slot) = self.sub.run.done.pop_front() {
@@ -245,8 +248,8 @@ impl<M: Machine> Channel<M> {
         None
     }
 
-    /// Returns the next bio that did not go to a drive whole, for [`Channel::poll_again`], which
-    /// has handed over `handed` bios so far.
+    /// Returns the next bio that was split or reached no drive, for [`Channel::poll_again`], which
+    /// has handed over `handed` bios so far in this call.
     #[inline(always)]
     fn next_of_others(&mut self, handed: usize) -> Option<BioRef<M>> {
         match self.sub.finished.len() | self.sub.stalled {

@@ -1,12 +1,13 @@
 //! Splitting: a bio that is too large, lies on several drives, or needs flushes around it becomes a
 //! parent, and its parts become children over the same memory.
 //!
-//! Part of `Submission`; it runs on the channel's own thread, so a parent's counts need no atomics.
-//! Parts for a drive come one by one out of that drive's share of the channel's child slots. When
-//! none is free the parent waits in the drive's list, and continues when a part for the drive
+//! The code is part of `Submission` and runs on the channel's own thread, so a parent's counts need
+//! no atomics. Parts for a drive come one by one out of that drive's share of the channel's child
+//! slots. When no slot is free, the parent waits in the drive's list until a part for the drive
 //! completes. So one child slot for each drive is enough for progress, memory is bounded, and a
-//! drive that does not answer holds up only I/O that touches it. Stages: flush before (PREFLUSH),
-//! data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`, blk-flush.c.
+//! drive that does not answer holds up only I/O that touches this drive. Stages: flush before
+//! (PREFLUSH), data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`,
+//! blk-flush.c.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -26,13 +27,13 @@ use crate::volume::placement::{DrivePart, VolumeRange};
 enum NextPart<M: Machine> {
     /// The next part, in its child slot.
     Part(BioRef<M>),
-    /// The next part is for this drive, which has no free child slot.
+    /// No part was made: the next one is for this drive, which has no free child slot.
     NoRoom(u16),
-    /// All parts of the bio's present stage are made.
+    /// All parts of the bio's present stage have been made.
     Made,
 }
 
-/// Returns true if the drive executes FUA itself for this bio.
+/// Returns true if the drive itself makes this bio durable (FUA), so that no flush must follow.
 fn fua_by_drive<M: Machine>(parent: &BioSlot<M>, features: Features) -> bool {
     features.fua && parent.bio.op == Op::Write
 }
@@ -52,10 +53,10 @@ impl<M: Machine> Submission<M> {
     }
 
     /// Makes as many parts of the present stage as there are slots. Then the parent waits for slots
-    /// or for its parts, or goes on if it has none.
+    /// or for the completion of its parts, or enters the next stage if it has no parts.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
-        // Parts get the time at which they are made: later than their parent's if there was no
-        // slot, or if an earlier stage had to end first.
+        // A part's time of submission is the time at which it is made. That is later than its
+        // parent's if the parent had to wait for a slot or for the end of an earlier stage.
         self.batch.parts_ns = match self.batch.now_ns {
             0 => M::now(),
             now_ns => now_ns,
@@ -65,7 +66,7 @@ impl<M: Machine> Submission<M> {
             BioStage::Data => self.volume.span(sector, nr),
             _ => (0, self.members.len() as u16),
         };
-        // A flush has no range, and has no data parts.
+        // A flush has a length of 0 sectors, and no data parts.
         let range = self.volume.range(sector, nr.max(1));
         loop {
             match self.next_part(&mut parent, span, &range) {
@@ -110,8 +111,8 @@ impl<M: Machine> Submission<M> {
     pub(crate) fn part_done(&mut self, mut child: BioRef<M>) {
         let (status, bits) = (child.status, core::mem::take(&mut child.parent));
         self.members[usize::from(child.member)].child_slots.free.push_front(child);
-        // SAFETY: the number was made from the parent's handle, which is forgotten or in `stalled`;
-        // this alias is not kept, and all of it happens on this thread.
+        // SAFETY: the number was made from the parent's handle, which is forgotten or in `stalled`.
+        // This second handle is not kept, and only this thread uses either of them.
         let mut parent = ManuallyDrop::new(
             unsafe { BioRef::<M>::from_bits(bits) }.expect("a child has a parent"),
         );
@@ -139,8 +140,8 @@ impl<M: Machine> Submission<M> {
     }
 
     /// Makes the next part of the parent's stage, in a child slot. `span` is the first drive and
-    /// the number of drives; the parent's `offset` counts drives that are finished, and
-    /// `dev_sector` is how much of the present drive's part is made.
+    /// the number of drives. In the parent, `offset` counts the drives whose parts are all made,
+    /// and `dev_sector` the sectors already made of the part for the next drive.
     fn next_part(
         &mut self,
         parent: &mut BioRef<M>,
@@ -167,8 +168,8 @@ impl<M: Machine> Submission<M> {
         NextPart::Made
     }
 
-    /// Returns true if bios of the same group wait for child slots of a drive, unless those bios
-    /// are being continued now.
+    /// Returns true if bios of the same group wait for child slots of the drive, so that this bio
+    /// must wait behind them. Returns false while those bios are being continued.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {
@@ -207,8 +208,8 @@ impl<M: Machine> Submission<M> {
         if made >= part.nr_sectors {
             return NextPart::Made;
         }
-        // The bio waits behind others of its group that wait for a slot, because otherwise a disk
-        // would have to seek between them.
+        // A bio waits behind other bios of its group that wait for a slot. If it went first, a hard
+        // disk would have to seek back and forth between them.
         if self.is_behind(parent, member) || self.members[usize::from(member)].child_slots.is_full()
         {
             return NextPart::NoRoom(member);
@@ -223,8 +224,8 @@ impl<M: Machine> Submission<M> {
         NextPart::Part(child)
     }
 
-    /// Makes the next part of a bio that is split at every chunk, as Linux's raid0 does. The
-    /// parent's `offset` is the number of sectors already made.
+    /// Makes the next part of a bio that is split at every chunk, as Linux's raid0 does. In the
+    /// parent, `offset` is the number of sectors that already have parts.
     fn next_chunk(&mut self, parent: &mut BioRef<M>) -> NextPart<M> {
         let (made, nr) = (parent.offset, parent.bio.nr_sectors);
         if made >= nr || !parent.status.is_ok() {
@@ -242,8 +243,8 @@ impl<M: Machine> Submission<M> {
         NextPart::Part(child)
     }
 
-    /// Makes a child for as much of a part as one request of the drive can carry. Returns `None`
-    /// and sets the parent's error if that is nothing.
+    /// Makes a child for as much of a part as one request of the drive can carry. If not even one
+    /// block fits, sets the parent's error and returns `None`.
     #[inline(always)]
     fn data_part(&mut self, parent: &mut BioRef<M>, part: DrivePart) -> Option<BioRef<M>> {
         let mut child = self.child_of(parent, parent.bio.op, part);

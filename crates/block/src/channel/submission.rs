@@ -1,11 +1,11 @@
 //! `Submission`: the half of a channel before the queues: bios go into plugs, and plugs to the
 //! drives.
 //!
-//! Owned by a `Channel` and used only by its thread, so nothing here is locked. Owns the free
-//! slots, the members (one for each drive, with its plug) and the submit context. A plain read or
-//! write of one drive goes straight into that drive's plug; other bios become parents with parts
-//! (split.rs). If other threads may serve a batch, unplug.rs decides which. Kernel counterpart:
-//! `submit_bio_noacct`, `blk_flush_plug`.
+//! A `Channel` owns it and only the channel's thread uses it, so nothing here is locked. It owns
+//! the free slots, the members (one for each drive, with its plug) and the submit context. A plain
+//! read or write of one drive goes straight into that drive's plug; other bios become parents with
+//! parts (split.rs). If other threads may serve a batch, unplug.rs decides which thread serves it.
+//! Kernel counterpart: `submit_bio_noacct`, `blk_flush_plug`.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -34,11 +34,12 @@ use crate::trace::note::TraceMessage;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// The way in which a bio is split. A parent keeps it, as a number, in `member`.
+/// The rule by which bios are split. While a parent is split, its field `member` holds this as a
+/// number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum SplitRule {
-    /// Into one part for each drive, as far as the drive's limits allow.
+    /// One part for each drive; more only if the drive's limits require it.
     Drives,
     Chunks,
 }
@@ -46,11 +47,10 @@ pub(crate) enum SplitRule {
 pub(crate) struct PluggedBatch {
     pub(crate) plugged: u32,
     pub(crate) plugged_max: u32,
-    /// Time stamp of new bios; 0 if none is taken yet.
+    /// Submission time that new bios get; 0 if the clock was not read for this batch yet.
     pub(crate) now_ns: u64,
     pub(crate) parts_ns: u64,
-    /// True if parts were plugged while completions were collected, because a stage of their parent
-    /// ended.
+    /// True if parts were plugged during a poll, because an earlier stage of their parent ended.
     pub(crate) has_parts: bool,
 }
 
@@ -65,14 +65,15 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) stalled: u32,
     /// Drive whose waiting parents are being continued now.
     pub(crate) resumes: Option<u16>,
-    /// Parents that are done, and bios that reached no drive.
+    /// Parents whose parts are all done, and bios that reached no drive. Handed over by the next
+    /// poll.
     pub(crate) finished: BioList<M>,
     pub(crate) batch: PluggedBatch,
     pub(crate) checks: BioChecks,
-    /// Counts this channel's I/O for the decision whether workers serve the volume faster.
+    /// Counts this channel's I/O, to decide whether workers serve the volume faster (`auto` mode).
     pub(crate) chooser: Chooser,
-    /// First member of the next batch. The index rotates, because later members wait until earlier
-    /// members are served here or their workers are woken.
+    /// First member of the next batch. The index rotates for fairness: later members wait while
+    /// earlier ones are served or their workers are woken.
     pub(crate) first_member: usize,
     /// The single plug for all drives, if the volume is served that way (baseline.rs).
     pub(crate) volume_plug: Option<Box<VolumePlug<M>>>,
@@ -87,8 +88,8 @@ impl<M: Machine> Submission<M> {
         self.depth - self.free.len()
     }
 
-    /// Puts a checked bio, in its slot, on its way into a plug. `plain` is the result of the
-    /// checks.
+    /// Starts a checked bio, which lies in its slot: the bio goes into a plug, or waits for a limit
+    /// of its group. `plain` is true if the bio may take the fast path.
     #[inline(always)]
     pub(crate) fn start(&mut self, mut slot: BioRef<M>, plain: bool) {
         if self.batch.now_ns == 0 || self.run.stamp == Stamp::Io {
@@ -122,20 +123,20 @@ impl<M: Machine> Submission<M> {
         self.submit_slowly(slot);
     }
 
-    /// Checks a bio that is not plain, or any bio under back pressure.
+    /// Makes the full checks of a bio that may not take the fast path.
     #[inline(never)]
     pub(crate) fn look_closer(&mut self, bio: &Bio) -> Result<(), Reject> {
         self.checks.check(bio, &self.volume).map_err(Reject::Invalid)?;
-        // With nothing in flight, the submitter might never poll and retry, so one bio is always
-        // accepted.
+        // A submitter with nothing in flight might never poll and retry, so such a submitter's bio
+        // is accepted even under back pressure.
         match self.checks.pressed && self.in_flight() > 0 && !self.has_relief() {
             true => Err(Reject::Full),
             false => Ok(()),
         }
     }
 
-    /// Submits all bios that are not plain: flushes, discards, bios with flags or several segments,
-    /// bios that are too long for one request, and all bios while a trace is recorded.
+    /// Submits bios off the fast path: flushes, discards, bios with flags or several segments, bios
+    /// that are too long for one request, and all bios while a trace is recorded.
     #[inline(never)]
     fn submit_slowly(&mut self, mut slot: BioRef<M>) {
         slot.status = Status::Ok;
@@ -174,7 +175,8 @@ impl<M: Machine> Submission<M> {
         self.submit_parent(slot);
     }
 
-    /// Puts a bio that goes to one drive into that drive's plug, or into that of the volume.
+    /// Puts a bio that goes to one drive into that drive's plug, or into the single plug of the
+    /// volume in `per-volume` mode.
     pub(crate) fn admit(&mut self, slot: BioRef<M>) {
         if self.volume_plug.is_some() {
             return self.plug_request(slot);
@@ -199,7 +201,7 @@ impl<M: Machine> Submission<M> {
     /// Does the work of [`Submission::admit`] for parts, outside the fast path.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
-        // The time stamp is set only when a bio is plugged, so that no other bio gets it.
+        // Set just before the part is plugged, so that no other bio gets this time.
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -236,7 +238,8 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Records a message about a bio's drive; about the first drive if it goes to several.
+    /// Records a trace message about a range, at the drive that holds it; at the first drive if
+    /// several do.
     fn note(
         &mut self,
         sector: Sector,
@@ -278,7 +281,8 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Submits waiting bios for which `is_meant` returns true; their groups pay for them.
+    /// Submits bios that wait for limits and for which `is_meant` returns true. Their cost still
+    /// counts against their groups' limits.
     pub(crate) fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         if self.throttle.held > 0 {
             let paid = self.throttle.take_paid(is_meant);
@@ -288,7 +292,8 @@ impl<M: Machine> Submission<M> {
 
     fn admit_held(&mut self, mut held: BioList<M>) {
         while let Some(slot) = held.pop_front() {
-            // The flag keeps these bios off the fast path, which would not count their wait.
+            // The flag keeps these bios off the fast path, because that path does not record their
+            // wait.
             self.run.trace_context.has_waited = true;
             self.submit_slowly(slot);
         }
@@ -312,7 +317,7 @@ fn flush_each<M: Machine>(members: &mut [VolumeMember<M>], run: &mut SubmitConte
     members.iter_mut().map(|member| member.flush(run)).sum()
 }
 
-/// Describes a bio that goes to one drive unchanged.
+/// Sets up the slot of a bio that goes to one drive unsplit.
 #[inline(always)]
 fn make_whole<M: Machine>(slot: &mut BioRef<M>, member: u16, dev_sector: u64, segments: u16) {
     slot.member = member;

@@ -1,13 +1,13 @@
 //! `Throttle`: holds bios back that wait for a limit of their group, before they are plugged.
 //!
 //! Owned by a channel's `Submission`. A bio passes the token buckets of its group and of the
-//! group's parent in turn (group/gate.rs), and each gives it a time. Until then it waits here, in a
-//! slot of the channel, so that back pressure reaches the submitter. A bio books a time only
-//! shortly before that time ([`AHEAD_NS`]), so a submitter that goes away leaves few unused
-//! bookings. Waiting groups use at most half of the slots, and each group at most half of those
-//! still free; the other slots are for groups that do not wait. No thread spins: the channel asks
-//! to be polled at the earliest booked time. Flushes are not limited. Kernel counterpart: `struct
-//! throtl_service_queue`.
+//! group's parent one after the other (group/gate.rs). Each bucket books the bio's cost and returns
+//! the time at which the bio may go on. Until then the bio waits here, in a slot of the channel, so
+//! that back pressure reaches the submitter. A bio books a time only shortly before that time
+//! ([`AHEAD_NS`]), so a submitter that goes away leaves few unused bookings. Waiting groups use at
+//! most half of the slots, and each group at most half of those still free; the other slots are for
+//! groups that do not wait. No thread spins: the channel asks to be polled at the earliest booked
+//! time. Flushes are not limited. Kernel counterpart: `struct throtl_service_queue`.
 
 mod gate;
 
@@ -28,19 +28,19 @@ use crate::group::Groups;
 use crate::group::gate::BUCKETS_PER_BIO;
 use crate::group::view::{GroupRow, GroupView};
 
-/// Longest sleep in nanoseconds while bios wait, because limits may change meanwhile.
+/// Longest sleep in nanoseconds while bios wait, because limits may change during the sleep.
 const LOOK_NS: u64 = 20_000_000;
-/// Nanoseconds that a bio may book ahead, unless it is the first of its queue. A client with one
-/// I/O in flight waits this long behind a client with many under the same limit.
+/// Nanoseconds that a bio may book ahead, unless it is the first of its queue. So a client with one
+/// I/O in flight waits at most about this long behind a client with many under the same limit.
 const AHEAD_NS: u64 = 1_000_000;
-/// Value that stands for the time of a bio that has booked no time.
+/// Stands in `dev_sector` for the time of a bio that has booked no time.
 const NO_TIME: u64 = u64::MAX;
 
-/// The token bucket at which a bio continues.
+/// The position in the sequence of token buckets at which a bio continues.
 #[derive(Clone, Copy)]
 struct BucketStep {
     from: usize,
-    /// True if the bio is the first in the queue of that bucket, so it waits behind no other bio.
+    /// True if the bio is the first in the queue of that bucket, so that no other bio is before it.
     is_first: bool,
 }
 
@@ -50,22 +50,25 @@ impl BucketStep {
     }
 }
 
-/// Bios of a group that wait at one bucket, in order of their times.
+/// Bios of a group that wait at one token bucket, in order of their booked times.
 struct BucketQueue<M: Machine> {
     group: GroupId,
-    /// Level of the group, bucket, and true for reads.
+    /// Position of the bucket: level of the group (own or parent), number of the bucket, and true
+    /// for reads.
     gate: (usize, usize, bool),
-    /// Bios with a booked time. The time is stored in `dev_sector`, which is not in use before the
-    /// bio is mapped to a drive.
+    /// Bios with a booked time. The time is stored in `dev_sector`, which is unused until a bio is
+    /// mapped to a drive.
     timed: BioList<M>,
     /// Booked time of the last bio in `timed`.
     last_ns: u64,
-    /// Bios behind `timed` that have not booked a time; empty unless `timed` has bios.
+    /// Bios that come after those in `timed` and have not booked a time yet; empty if `timed` is
+    /// empty.
     behind: BioList<M>,
 }
 
 impl<M: Machine> BucketQueue<M> {
-    /// Returns true if a new bio must wait before it may book a time.
+    /// Returns true if the queue has booked more than [`AHEAD_NS`] ahead, or has bios without a
+    /// time: a new bio then waits before it books a time.
     fn is_ahead(&self, now_ns: u64) -> bool {
         !self.behind.is_empty() || (!self.timed.is_empty() && self.last_ns > now_ns + AHEAD_NS)
     }
@@ -78,11 +81,11 @@ pub(crate) struct Throttle<M: Machine> {
     pub(crate) is_on: bool,
     pub(crate) held: u32,
     held_max: u32,
-    /// Time at which the bio that started to wait last may continue.
+    /// Time at which the bio that last started to wait may continue, for the trace.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
-    /// For each group number: the waiting bios as last reported, and the group in whose account the
-    /// report is counted.
+    /// Indexed by group number: the group's waiting bios as last reported, and the group in whose
+    /// account they are reported.
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     ledger: Arc<TenantLedger<M>>,
@@ -112,7 +115,7 @@ impl<M: Machine> Throttle<M> {
         }
     }
 
-    /// Returns true if the group table has changed since [`Throttle::renew`].
+    /// Returns true if the group table has changed since this throttle last copied it.
     #[inline(always)]
     pub(crate) fn is_old(&self) -> bool {
         self.groups.as_ref().is_some_and(|groups| self.view.is_old(groups))
@@ -122,8 +125,8 @@ impl<M: Machine> Throttle<M> {
         self.view.known(group)
     }
 
-    /// Copies the group table again. Bios that wait for a limit that has changed give their
-    /// reservation back and reserve a new time in the token bucket.
+    /// Copies the group table again. A bio that waits for a changed limit returns its booking to
+    /// the old token bucket and books a new time.
     #[cold]
     pub(crate) fn renew(&mut self, now_ns: u64) {
         let Some(groups) = &self.groups else { return };
@@ -152,11 +155,12 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has paid at the buckets before this one, unless those buckets are new.
+                // The bio has booked at the buckets before this one, except at those that did not
+                // exist.
                 let key = (slot.bio.account_key.group, slot.op());
                 let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
-                // A bio that may continue at once is given a time in the past.
+                // A bio that may continue at once is kept with a time in the past.
                 if let Some(mut slot) = self.pass_from(BucketStep::from(from), slot, now_ns) {
                     slot.dev_sector = 0;
                     self.hold(slot, PLACES, now_ns);
@@ -166,10 +170,10 @@ impl<M: Machine> Throttle<M> {
         self.next_ns = self.earliest();
     }
 
-    /// Returns true if a group may not add another waiting bio, because its waiting bios have
-    /// reached half of the number that all groups together may still add. So each new group finds
-    /// room, however many bios of earlier groups wait. Source: Choudhury and Hahne, "Dynamic queue
-    /// length thresholds for shared-memory packet switches", 1998.
+    /// Returns true if a group may not add another waiting bio. Each group may use half of the
+    /// waiting places that are still free. So a new group finds room, however many bios of earlier
+    /// groups wait. Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
+    /// packet switches", 1998.
     #[cold]
     pub(crate) fn is_full(&self, group: GroupId) -> bool {
         let held = self.held_of.get(usize::from(group.0)).map_or(0, |(said, _)| said.waiting());
@@ -177,8 +181,8 @@ impl<M: Machine> Throttle<M> {
         2 * held >= room && (held > 0 || self.view.is_limited(group))
     }
 
-    /// Returns true if a limit applies to a group's bios of this operation, by the present group
-    /// table.
+    /// Returns true if a limit applies to a group's bios of this operation, after a check for
+    /// changes of the group table.
     #[inline]
     pub(crate) fn is_limited(&mut self, group: GroupId, op: Op) -> bool {
         if self.is_old() {
@@ -193,8 +197,8 @@ impl<M: Machine> Throttle<M> {
         slots.map(|slot| &*slot.bio)
     }
 
-    /// Takes out the bios for which `is_meant` returns true; their booked times are returned to the
-    /// buckets.
+    /// Takes out the waiting bios for which `is_meant` returns true, and returns their bookings to
+    /// the buckets.
     pub(crate) fn take_unpaid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
         let mut taken = BioList::new();
         for at in 0..self.lines.len() {
@@ -217,13 +221,13 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // A queue may have lost all bios with a booked time, so all queues are checked soon.
+        // Queues may have lost their bios with a booked time, so all queues are checked soon.
         self.next_ns = 0;
         taken
     }
 
-    /// Takes out the bios for which `is_meant` returns true. Their groups pay for them, so later
-    /// bios wait longer.
+    /// Takes out the waiting bios for which `is_meant` returns true. Their cost is booked at all
+    /// their buckets, so later bios of their groups wait longer.
     pub(crate) fn take_paid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
         let mut taken = BioList::new();
         for at in 0..self.lines.len() {
@@ -249,12 +253,12 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // A queue may have lost all bios with a booked time, so all queues are checked soon.
+        // Queues may have lost their bios with a booked time, so all queues are checked soon.
         self.next_ns = 0;
         taken
     }
 
-    /// Books the cost of a bio at all buckets from place `unpaid` on.
+    /// Books the cost of a bio at each bucket from place `unpaid` on.
     fn pay(&self, slot: &BioRef<M>, unpaid: usize) {
         for place in unpaid..PLACES {
             if let Some(gate) = BioAtBucket::of(&self.view, slot, place) {
@@ -263,13 +267,14 @@ impl<M: Machine> Throttle<M> {
         }
     }
 
-    /// Returns the bio if it may pass now; otherwise keeps the bio and returns `None`.
+    /// Returns the bio if no limit delays it now; otherwise keeps the bio and returns `None`.
     #[inline(never)]
     pub(crate) fn pass(&mut self, slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
         self.pass_from(BucketStep::from(0), slot, now_ns)
     }
 
-    /// Books the bio's time at each bucket from the given one on.
+    /// Books the bio's cost at each bucket from the given one on. Keeps the bio, and returns
+    /// `None`, at the first bucket that makes it wait.
     fn pass_from(
         &mut self,
         way: BucketStep,
@@ -307,7 +312,7 @@ impl<M: Machine> Throttle<M> {
         self.lines.iter().find(|line| line.group == group && line.gate == gate)
     }
 
-    /// Keeps a bio until its booked time, or until it may book a time.
+    /// Keeps a bio until the time in `dev_sector`, or until it may book a time.
     fn hold(&mut self, slot: BioRef<M>, place: usize, now_ns: u64) {
         let (group, read) = (slot.bio.account_key.group, slot.op() == Op::Read);
         self.held += 1;
@@ -334,7 +339,7 @@ impl<M: Machine> Throttle<M> {
         self.say(slot.bio.account_key.group, now_ns, |said| said.without(slot.q_ns));
     }
 
-    /// Reports in a group's account how many bios wait.
+    /// Updates a group's account after a change of its number of waiting bios.
     fn say(
         &mut self,
         group: GroupId,
@@ -360,7 +365,7 @@ impl<M: Machine> Throttle<M> {
         (self.held > 0).then(|| self.next_ns.min(now_ns + LOOK_NS))
     }
 
-    /// Takes out the bios whose times have come at all their buckets.
+    /// Takes out the bios that all their buckets let go on at `now_ns`.
     pub(crate) fn take_due(&mut self, now_ns: u64) -> BioList<M> {
         let mut due = BioList::new();
         if self.is_old() {
@@ -386,7 +391,7 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// Takes the next bio of a queue that may continue, with the bucket at which the bio continues.
+    /// Takes the next bio of a queue that may continue, with the bucket at which it continues.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
         let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
@@ -400,8 +405,7 @@ impl<M: Machine> Throttle<M> {
         next.map(|slot| (slot, BucketStep { from: place, is_first: true }))
     }
 
-    /// Takes out all bios, regardless of limits, because the program stops and will not wait for
-    /// them.
+    /// Takes out all waiting bios, and ignores limits from now on, because the program stops.
     pub(crate) fn lift(&mut self) -> BioList<M> {
         let mut all = BioList::new();
         for mut line in self.lines.drain(..) {

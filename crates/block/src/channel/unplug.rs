@@ -1,9 +1,9 @@
 //! Unplugging for volumes whose batches may be served by other threads than the submitter.
 //!
-//! For such volumes, this module is the part of `Submission` after the plug. It chooses which
-//! thread serves a batch (by the low watermark and, with `auto`, by measured speed), and applies
-//! back pressure: above the high pressure point the channel accepts no bio until the waiting chains
-//! have dropped to the low one. Source: \[FALCON\], watermarks and back pressure.
+//! The code chooses which thread serves a batch, by the low watermark and, with `auto`, by measured
+//! speed. It also applies back pressure: when more chains wait than the high pressure point allows,
+//! the channel accepts no bio until their number has fallen to the low one. Source: \[FALCON\],
+//! watermarks and back pressure.
 
 use millrace_machine::Machine;
 
@@ -42,7 +42,8 @@ impl<M: Machine> Submission<M> {
         let enough = drives > 1 && bios >= self.volume.serving_config().plug_low * drives;
         let handed = match serving {
             Serving::PerDrive => enough,
-            // The time stamp of the batch's first bio is recent enough.
+            // The submission time of the batch's first bio is recent enough to serve as the present
+            // time.
             Serving::Auto if drives > 1 && bios > 0 => {
                 let (batch, now_ns) = ((bios, self.in_flight()), self.batch.now_ns);
                 self.chooser.next::<M>(&self.volume.choice, batch, now_ns) && enough
@@ -72,12 +73,12 @@ impl<M: Machine> Submission<M> {
         self.checks.settle();
     }
 
-    /// Returns true if back pressure has ended, because enough of the waiting chains were
-    /// dispatched.
+    /// Checks whether enough of the waiting chains were dispatched, and ends back pressure if so.
+    /// Returns true if there is no back pressure any more.
     #[cold]
     pub(crate) fn has_relief(&mut self) -> bool {
-        // Chains that a departed worker left may belong to channels that no thread polls, so this
-        // channel serves them.
+        // A departed worker may have left chains of channels that no thread polls. This channel
+        // serves them, because otherwise back pressure might never end.
         self.members.iter().for_each(|member| member.stand_in(&mut self.run));
         self.checks.pressed = self.volume.waiting() > self.pressure_low();
         self.checks.settle();

@@ -2,10 +2,10 @@
 //!
 //! A worker usually serves one drive, or several if there are more drives than CPUs; each of them
 //! has a `WorkerDrive`. It submits no I/O of its own and returns completions to the channels that
-//! submitted. `turn` does all pending work; a reactor's thread calls it between its own turns,
+//! submitted. `turn` does all pending work. A reactor's thread calls it between its own turns;
 //! other threads use [`Worker::run`], which sleeps on the doorbell. A dropped worker leaves its
-//! work to the submitters. It waits a while only for requests at a drive that came from the
-//! worker's own queue. Source: \[FALCON\], one thread per drive.
+//! work to the submitters, except for requests in flight from its own queue: it waits a while for
+//! these. Source: \[FALCON\], one thread per drive.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -22,8 +22,8 @@ use crate::disk::worker_drive::WorkerDrive;
 use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread};
 use crate::trace::tracer::Tracer;
 
-/// Default nanoseconds that a worker polls for work before it sleeps: about the cost of a sleep and
-/// a wake-up.
+/// Default nanoseconds for which a worker polls for work before it sleeps: about the cost of a
+/// sleep and a wake-up.
 pub const WORKER_SPIN_NS: u64 = 5_000;
 /// Longest time in nanoseconds between two checks for timed-out requests.
 const TICK_NS: u64 = 100_000_000;
@@ -34,11 +34,11 @@ pub struct Worker<M: Machine> {
     run: SubmitContext<M>,
     thread: IoThread<M>,
     next_tick_ns: u64,
-    /// True if a driver, scheduler or sink has panicked in a turn; drop then calls none of them
-    /// again.
+    /// True if a driver, scheduler or trace sink has panicked in a turn; the dropped worker then
+    /// calls none of them again.
     is_broken: bool,
-    /// Bio set without slots, which the submit context needs as its owner. Boxed, so that the set
-    /// does not move.
+    /// Bio set without slots, which the submit context needs as the set of this thread. Boxed, so
+    /// that the set does not move.
     _bio_set: Box<BioSet<M>>,
 }
 
@@ -76,9 +76,10 @@ impl<M: Machine> Worker<M> {
 
     /// Dispatches the bios handed over, and collects completions. Does not wait.
     pub fn turn(&mut self) {
-        // The flag stays true if a panic leaves this function.
+        // Remains true if a panic leaves this function.
         self.is_broken = true;
-        // Tags left over from a turn that panicked would be mistaken for tags of another queue.
+        // Tags left over from a turn that panicked would be mistaken for tags of the queue polled
+        // next.
         self.run.batch.clear();
         self.run.forget_wake();
         let now_ns = M::now();
@@ -102,14 +103,15 @@ impl<M: Machine> Worker<M> {
         self.is_broken = false;
     }
 
-    /// Returns true if there is work; checked once more after the doorbell is armed, before
-    /// sleeping.
+    /// Returns true if there is work for the worker. Check it once more after the doorbell is
+    /// armed, before sleeping.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.drives.iter().any(WorkerDrive::has_work)
     }
 
-    /// Returns the latest time of the next turn, if there is one.
+    /// Returns the time by which `turn` must be called again; `None` if only the doorbell needs to
+    /// wake the worker.
     #[must_use]
     pub fn sleep_until(&self) -> Option<u64> {
         let in_use = self.drives.iter().any(|drive| drive.disk.tags_in_use() > 0);
@@ -120,7 +122,7 @@ impl<M: Machine> Worker<M> {
         }
     }
 
-    /// Returns true if a drive asked to be polled at some time without a doorbell.
+    /// Returns true if a drive asked to be polled at some time, without a ring of the doorbell.
     #[cfg(test)]
     pub(crate) fn asks_for_turn(&self) -> bool {
         self.run.wake_ns().is_some()
@@ -132,8 +134,8 @@ impl<M: Machine> Worker<M> {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
     }
 
-    /// Returns true if this worker's queues hold no work that only this worker can finish, so that
-    /// dropping it leaves no unfinished work at a drive. Meaningful after [`Worker::close`].
+    /// Returns true if this worker's queues hold no work that only this worker can finish. Dropping
+    /// the worker then leaves no unfinished work at a drive. Meaningful after [`Worker::close`].
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.drives.iter().all(WorkerDrive::is_idle)
@@ -163,7 +165,8 @@ impl<M: Machine> Worker<M> {
 }
 
 impl<M: Machine> Drop for Worker<M> {
-    /// Waits for requests from the worker's own queues, because no other thread can poll for them.
+    /// Waits for requests in flight from the worker's own queues, because no other thread can poll
+    /// for them.
     fn drop(&mut self) {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
         let owner = self.thread.owner;
@@ -173,7 +176,7 @@ impl<M: Machine> Drop for Worker<M> {
         while !self.is_broken && self.drives.iter().any(in_flight) && !deadline.is_over() {
             self.turn();
             if let Some(turn) = self.thread.turn {
-                // The next real turn reports an error of the ring.
+                // An error of the ring is ignored here, because the next regular turn reports it.
                 let _ = turn(&self.thread.bell, None, &|| true);
             }
             if self.drives.iter().any(in_flight) {

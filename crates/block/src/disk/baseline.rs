@@ -2,9 +2,10 @@
 //!
 //! A disk follows the multi-queue design and has no baseline, unless its settings name one: a
 //! single request queue under one lock (sq.rs), straight to the driver (raw.rs), or several threads
-//! serving a hardware queue at once (lanes.rs). `Disk::new` chooses once. The steps of an I/O use
-//! only the interface `BaselineStack` (stack.rs); the fast path (direct.rs) does not use it at all.
-//! Baselines are not part of the block layer's public interface. Sources: \[MQ\], \[OLS\].
+//! serving a hardware queue at once (lanes.rs). `Disk::new` chooses the design. The steps of an I/O
+//! call it only through the interface `BaselineStack` (stack.rs); the fast path (direct.rs) does
+//! not call it at all. Baselines are not part of the block layer's public interface. Sources:
+//! \[MQ\], \[OLS\].
 
 pub(crate) mod config;
 pub(crate) mod filled;
@@ -33,7 +34,7 @@ pub use request_lock::{QueuePlug, RequestLock};
 
 pub(crate) struct Baseline<M: Machine> {
     pub(crate) stack: Box<dyn BaselineStack<M>>,
-    /// Cached value of [`BaselineStack::has_two_levels`].
+    /// Copy of [`BaselineStack::has_two_levels`], because hot code reads it.
     pub(crate) has_two_levels: bool,
 }
 
@@ -56,10 +57,11 @@ pub(crate) fn queues<M: Machine>(
     DiskQueues::new(shape, hctxs, (is_pairs, path))
 }
 
-/// Creates the baseline that a disk's settings name, if any, and adapts the spread of queues.
+/// Creates the baseline that a disk's settings name, if any, and changes the settings of queues to
+/// fit it.
 ///
 /// # Errors
-/// `InvalidSetting` if the drive cannot follow it.
+/// `InvalidSetting` if the drive cannot follow the baseline.
 pub(crate) fn of<M: Machine>(
     driver: &dyn Driver<M>,
     config: &mut DiskConfig<M>,

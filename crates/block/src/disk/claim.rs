@@ -14,14 +14,15 @@ use crate::disk::Disk;
 use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::IoThread;
 
-/// Returns true if a thread may open its channel only when it has I/O for the drive, because
-/// opening the queue is quick and waits for no other thread.
+/// Returns true if a thread may put off opening its channel until it has I/O for the drive, because
+/// opening its queue is quick and waits for no other thread.
 #[must_use]
 pub fn may_open_late<M: Machine>(disk: &Disk<M>) -> bool {
     disk.kind == QueueKind::AnyThread || disk.driver.may_open_late()
 }
 
-/// Returns true if no thread has used the disk yet, so that all its counters are 0. Cheap.
+/// Returns true if no thread has used the disk yet, so that all its counters are 0. Much cheaper
+/// than reading the counters.
 #[must_use]
 pub fn is_unused<M: Machine>(disk: &Disk<M>) -> bool {
     disk.accounts.is_unused()
@@ -29,10 +30,11 @@ pub fn is_unused<M: Machine>(disk: &Disk<M>) -> bool {
 
 impl<M: Machine> Disk<M> {
     /// Makes the calling thread the owner of the last queue without an owner, and opens the queue.
-    /// Does nothing if the thread owns one already, or any thread may run the drive's queues.
+    /// Does nothing if the thread already owns a queue, or if any thread may run the drive's
+    /// queues.
     ///
     /// # Errors
-    /// `Busy` if other threads own all queues, or the error of opening the queue.
+    /// `Busy` if other threads own all queues, or the driver's error if it cannot open the queue.
     pub fn claim(&self, thread: &IoThread<M>) -> Result<(), Error> {
         if self.kind == QueueKind::AnyThread || self.queue_of(thread.owner).is_some() {
             return Ok(());

@@ -1,9 +1,9 @@
 //! Completion: from a tag to its request, its bios, and the channels that submitted them.
 //!
-//! dispatch.rs calls it with the batch of completions from the driver, outside the serve lock
-//! unless more work waits. Finding the request needs no search, because the tag is the request's
-//! index (\[MQ\] point 4). Timed-out requests end in timeouts.rs. Lock order: as dispatch.rs; the
-//! abandoned list last. Kernel counterpart: `blk_mq_end_request_batch`.
+//! dispatch.rs calls this code with a batch of completions from the driver. The serve lock has been
+//! released by then, unless more work waits. Finding the request needs no search, because the tag
+//! is the request's index (\[MQ\] point 4). Timed-out requests end in timeouts.rs. Lock order: as
+//! dispatch.rs; the abandoned list last. Kernel counterpart: `blk_mq_end_request_batch`.
 
 use millrace_machine::{Lock, Machine, Stage};
 
@@ -25,15 +25,15 @@ use crate::trace::blktrace::EventCode;
 /// The time at which failed bios are added to the drive's failure log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureLogging {
-    /// The bios were added when their request timed out, before it ends.
+    /// The bios were added earlier, when the timeout of their request was noticed.
     Before,
     /// The bios are added as they end.
     Now,
 }
 
 impl<'a, M: Machine> QueueContext<'a, M> {
-    /// Ends all requests of the context's completion batch and empties it. Returns true if that put
-    /// new work into the queue (a flush that others joined).
+    /// Ends all requests of the context's completion batch and empties the batch. Returns true if
+    /// that put new work into the queue: the next flush.
     pub(crate) fn complete(&mut self) -> bool {
         if self.run.batch.entries().is_empty() {
             return false;
@@ -45,7 +45,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Ends one request except for freeing its tag. Returns true if that put new work into the
+    /// Ends one request, but does not free its tag. Returns true if that put new work into the
     /// queue.
     pub(crate) fn end_request(
         &mut self,
@@ -70,7 +70,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         op == Op::Flush && self.flush_done()
     }
 
-    /// Sets the status of each bio of a chain and returns it to its channel.
+    /// Sets the status of each bio of a chain, and returns the bio to its channel.
     #[inline(always)]
     pub(crate) fn end_bios(
         &mut self,
@@ -113,9 +113,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Ends the flush in flight; flushes that joined meanwhile become the next flush. The next
-    /// flush is sent even after a failure, because only the driver knows whether an earlier loss
-    /// concerns it.
+    /// Ends the flush in flight. Flushes that were submitted meanwhile become the next flush. The
+    /// next flush is sent even if this one failed, because only the driver knows whether a loss
+    /// concerns the next one.
     pub(crate) fn flush_done(&mut self) -> bool {
         let (mut pending, target) = {
             let mut flush = self.disk.flush.lock();
@@ -129,9 +129,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             self.stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }
-        // The flush was already admitted, so a freeze does not stop it. It may go through any
-        // software queue, but must reach the hardware queue of its submitter, which polls that
-        // queue.
+        // A freeze does not stop this flush, because it was admitted before. The flush may go
+        // through any software queue, but must reach the hardware queue that its submitter polls.
         let (hctx, bell) =
             (&self.disk.queues.hctxs()[usize::from(target)], BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
@@ -146,7 +145,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         is_here
     }
 
-    /// Handles the late completion of an abandoned request: the drive no longer writes its memory.
+    /// Handles the completion of a request that was abandoned after its timeout: the drive no
+    /// longer writes the request's memory.
     #[cold]
     fn confirm_abandoned(&self, rq: &mut Request<M>) {
         assert!(rq.state == RequestState::Abandoned, "tag {} completed twice", rq.tag().0);
@@ -179,7 +179,7 @@ pub(crate) fn end_requests<M: Machine>(
     let tags = &*context.hctx.tags;
     let (mut c_ns, mut again) = (M::now(), false);
     context.run.accounts.c_ns = c_ns;
-    // Requests that took the fast path usually have the same times.
+    // Requests that took the fast path usually have equal times, and are then ended together.
     let may_be_alike =
         context.disk.queues.path() == SubmitPath::Direct && context.run.stamp == Stamp::Batch;
     let first = if may_be_alike { context.run.batch.looks(tags).next() } else { None };
@@ -208,8 +208,8 @@ pub(crate) fn end_requests<M: Machine>(
     again
 }
 
-/// Ends the next requests of the batch, up to the first one that failed, is not a single bio of
-/// this channel, or has other times.
+/// Ends the next requests of the batch as long as they succeeded, consist of a single bio of this
+/// channel, and have the times of `equal`.
 #[inline(always)]
 fn end_alike<M: Machine>(
     context: &mut QueueContext<'_, M>,
@@ -238,7 +238,7 @@ fn end_alike<M: Machine>(
     done.append(&mut ended);
 }
 
-/// Records successful completions of as many requests as [`end_alike`] ends.
+/// Records completion events for the requests that [`end_alike`] is about to end.
 #[inline(never)]
 fn record_alike<M: Machine>(context: &mut QueueContext<'_, M>, equal: &EqualIos) {
     let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());

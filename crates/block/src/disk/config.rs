@@ -25,12 +25,13 @@ pub struct DiskConfig<M: Machine> {
     /// Distribution of the hardware queues over the machine, limited by the number that the driver
     /// supports.
     pub hardware_queues: Spread,
-    /// Number of tags of a set, 1 to 65,536; `None` for the driver's depth. Behind a controller
-    /// with more tags it limits the requests in flight in each hardware queue.
+    /// Number of tags, 1 to 65,536; `None` for the depth of the driver. If the drive uses the tags
+    /// of a controller with more tags, the number limits the requests in flight of each hardware
+    /// queue.
     pub queue_depth: Option<u32>,
     /// Request timeout in nanoseconds, after which `DriverQueue::timeout` is called; 0 for none.
     pub timeout_ns: u64,
-    /// Number of I/O threads that will use the drive. Each thread owns a queue, as long as the
+    /// Number of I/O threads that will use the drive. Each of them owns a hardware queue, if the
     /// drive has enough queues.
     pub io_threads: u16,
     /// CPU of the worker that may serve the drive for other threads; `None` if it cannot have a
@@ -47,7 +48,7 @@ pub struct DiskConfig<M: Machine> {
     pub trace: Option<Arc<dyn TraceSink>>,
     /// Tracer that records events while a recording runs.
     pub tracer: Option<Arc<Tracer<M>>>,
-    /// Another design of the block layer that the disk follows, for comparison. The default is the
+    /// Design of the block layer that the disk follows, for comparisons. The default is the
     /// multi-queue design.
     pub baseline: BaselineConfig<M>,
     /// Device number in trace records; see [`blktrace::device`](crate::trace::blktrace::device).

@@ -1,10 +1,10 @@
 //! The fast path through a free hardware queue: insertion, dispatch and completion in one call.
 //!
-//! Used for batches that find no other work waiting, that no sink traces, that get one time stamp
-//! each, and whose hardware queue no other software queue feeds. Called by dispatch.rs, and by
+//! A batch takes this path if no other work waits, no trace sink is set, each batch gets one time
+//! stamp, and no other software queue feeds its hardware queue. Called by dispatch.rs, and by
 //! channels for a single bio. In any other case (no tag, a busy driver, a flush, a full completion
-//! batch, a flag of a late thread) `QueueContext::serve` continues. A batch is issued by issue.rs
-//! like any other; only a single bio has a text of its own. Kernel counterpart:
+//! batch, work that another thread left) `QueueContext::serve` continues. issue.rs issues the batch
+//! like any other; only a single bio has separate code here. Kernel counterpart:
 //! `blk_mq_try_issue_list_directly`.
 
 use millrace_machine::{Machine, Stage};
@@ -22,8 +22,9 @@ use crate::queue::serve::ServeGuard;
 use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::tracer::TraceStamp;
 
-/// Returns true if a batch may take the fast path. Work that others marked as pending meanwhile
-/// does not prevent it: they have left a flag, or rung the owner, which polls all its queues.
+/// Returns true if a batch may take the fast path. Software queues that other threads have just
+/// marked as pending do not prevent it: these threads have left a flag, or have rung the owner,
+/// which polls all its queues.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
     context: &QueueContext<'_, M>,
@@ -41,7 +42,7 @@ fn passes<M: Machine>(serve: &mut HctxState<M>, list: &BioList<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes(list))
 }
 
-/// Returns true if nothing waits in front of a batch on the fast path.
+/// Returns true if no other work waits that must be dispatched before a batch on the fast path.
 #[inline(always)]
 fn is_free<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>) -> bool {
     context.run.stamp == Stamp::Batch && is_open(context.run, serve)
@@ -98,8 +99,8 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     }
     context.reap(&mut serving);
     if !serving.requeued.is_empty() {
-        // The driver may have been busy only because of the requests that it has completed just
-        // now. Then no later completion would trigger a retry.
+        // The driver may have been busy only because of requests that have just been completed. In
+        // that case no later completion would trigger a retry, so `serve` tries again.
         if !context.run.batch.is_empty() {
             complete::end_batch(context);
         }
@@ -125,13 +126,14 @@ fn issue_recorded<M: Machine>(
 }
 
 /// Dispatches a single bio, as a program with one I/O in flight submits each time; the drive often
-/// completes it at once. Returns the bio if it is a chain or a flush, or this thread cannot serve
-/// the queue. The disk must use the fast path.
+/// completes it at once. Returns the bio if it is a chain or a flush, or if this thread cannot
+/// serve the queue. The caller checks that the disk has the fast path.
 ///
-/// Does the work of [`issue_batch`] in half the instructions (479 instead of 922 for a whole I/O to
-/// a null drive), because a single request needs no list, no table of requests in flight and no
-/// completion batch. Inlined, because with one I/O in flight a call costs as much as a clock read.
-/// For the same reason this function creates a `QueueContext` only where it leaves the fast path.
+/// This function does the work of [`issue_batch`] in half the instructions (479 instead of 922 for
+/// a whole I/O to a null drive), because a single request needs no list, no table of requests in
+/// flight and no completion batch. It is inlined, because with one I/O in flight a call costs as
+/// much as a clock read. For the same reason it creates a `QueueContext` only where it leaves the
+/// fast path.
 #[inline(always)]
 pub(crate) fn issue_single<M: Machine>(
     disk: &Disk<M>,
@@ -188,7 +190,7 @@ pub(crate) fn issue_single<M: Machine>(
     run.accounts.c_ns = c_ns;
     stats.record_one(&bio, (d_ns, c_ns), &mut run.accounts.tenants);
     tags.give_one(rq);
-    // The bio is from this channel's own plug, so it goes back to the channel.
+    // This channel submitted the bio, so the bio needs no delivery to another channel.
     run.done.push_back(bio);
     match stays {
         None if run.woken.is_empty() && !tags.has_waiters() => {}
@@ -206,7 +208,7 @@ fn end_single_late<'a, M: Machine>(
     go_on(&mut context, stays);
 }
 
-/// Stages a single bio because the queue is busy or no tag is free.
+/// Leaves a single bio to the general path, because the queue is busy or no tag is free.
 #[inline(never)]
 fn stage_single<'a, M: Machine>(
     mut context: QueueContext<'a, M>,
@@ -224,7 +226,7 @@ fn stage_single<'a, M: Machine>(
     Ok(())
 }
 
-/// Handles completions if they are not exactly the one of the bio just dispatched.
+/// Handles completions that are not just the one of the single bio just dispatched.
 #[inline(never)]
 fn end_single<'a, M: Machine>(
     mut context: QueueContext<'a, M>,
@@ -234,15 +236,15 @@ fn end_single<'a, M: Machine>(
     leave_and_end(&mut context, serving);
 }
 
-/// Leaves the queue and ends the requests that the driver has completed.
+/// Releases the serve lock, and then ends the requests that the driver has completed.
 #[inline(always)]
 fn leave_and_end<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,
     serving: ServeGuard<'a, M, HctxState<M>>,
 ) {
     if context.run.batch.is_full() {
-        // More may be complete than a full batch holds; the general path polls again with an empty
-        // one.
+        // The driver may have completed more requests than a batch holds. The general path polls
+        // again with an empty batch.
         context.complete();
         return context.serve(serving);
     }
@@ -254,8 +256,8 @@ fn leave_and_end<'a, M: Machine>(
     go_on(context, stays);
 }
 
-/// Finishes a round: serves the work of late threads, delivers other channels' completions, and
-/// runs queues that were woken for tags.
+/// Finishes a round: serves work that other threads left meanwhile, delivers completions of other
+/// channels, and runs queues that were woken for tags.
 #[inline(never)]
 fn go_on<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,

@@ -23,7 +23,7 @@ use crate::queue::{CtxState, HctxState};
 pub(crate) type CtxGuard<'a, M> =
     <<M as Machine>::Lock<CtxState<M>> as Lock<CtxState<M>>>::Guard<'a>;
 
-/// Largest number of rounds for which a thread serves the work of threads that found the queue
+/// Largest number of rounds in which a thread serves work of other threads that found the queue
 /// busy.
 const SERVE_ROUNDS: u32 = 32;
 
@@ -47,8 +47,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Stages a serving thread's own batch, together with what is in the software queue. A software
-    /// queue that feeds no other hardware queue is bypassed.
+    /// Moves a serving thread's own batch to the staged chains of the hardware queue. Chains in the
+    /// software queue go first, unless the software queue is bypassed.
     #[inline(always)]
     fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         if self.disk.queues.path() != SubmitPath::Queues {
@@ -77,8 +77,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         serve.staged.append(list);
     }
 
-    /// Inserts a batch into the software queue for the serving thread. The caller marks the queue
-    /// as pending. Returns `None` if the queue is frozen.
+    /// Inserts a batch into the software queue, from which the serving thread takes it. The caller
+    /// marks the queue as pending. Returns `None` if the queue is frozen.
     #[inline(never)]
     pub(crate) fn insert(&mut self, ctx: u16, list: &mut BioList<M>) -> Option<CtxGuard<'a, M>> {
         list.mark_inserted(M::now());
@@ -105,8 +105,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Polls the queue and continues waiting work, if this thread may run it and no other thread
-    /// serves it. Returns true if it did.
+    /// Polls the queue and continues waiting work. Does nothing and returns false if this thread
+    /// may not run the queue or another thread serves it.
     pub(crate) fn run_queue(&mut self) -> bool {
         let hctx = self.hctx;
         let entered = match self.may_serve() {
@@ -122,8 +122,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         true
     }
 
-    /// The owner found another thread inspecting its queue. No other thread polls this queue, so
-    /// the owner must come back; the mark prevents it from sleeping.
+    /// Called when the queue's owner found the lock held by another thread that only inspects the
+    /// queue. No other thread polls this queue, so the owner must come back: the mark prevents it
+    /// from sleeping.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
@@ -133,7 +134,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         self.hctx.serve.enter_or_flag()
     }
 
-    /// Dispatches and polls until there is nothing left to do, then leaves.
+    /// Dispatches and polls until there is nothing left to do, then releases the serve lock.
     pub(crate) fn serve(&mut self, mut serving: ServeGuard<'a, M, HctxState<M>>) {
         let hctx = self.hctx;
         let mut rounds = 0;
@@ -152,22 +153,23 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             let again = self.complete();
             rounds += 1;
             serving = match stays {
-                // Late threads may keep this thread for a limited number of rounds. Their work is
-                // marked, and they check the marks before they sleep.
+                // After this number of rounds the thread stops serving other threads' work. Their
+                // work is marked as pending, and those threads check the mark before they sleep.
                 Some(serving) if rounds > SERVE_ROUNDS && serving.staged.is_empty() => {
                     drop(serving);
                     break;
                 }
-                // Queues that were woken for a tag must not wait for late threads for ever, so they
-                // run first and this queue continues after them.
+                // Queues that were woken for a tag must not wait for ever while other threads keep
+                // bringing work here. So the woken queues run first, and this queue runs again
+                // after them.
                 Some(serving) if rounds > SERVE_ROUNDS && !self.run.woken.is_empty() => {
                     drop(serving);
                     self.run.woken.extend(self.disk.this.upgrade().map(|disk| (disk, hctx.number)));
                     break;
                 }
                 Some(serving) => serving,
-                // The only new work that this thread itself can have created is a flush that other
-                // flushes joined.
+                // The only new work of this thread itself is the next flush, which completion put
+                // into the queue.
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
                     None => {
@@ -180,7 +182,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // The flag describes this queue, not the queues that `run_woken` serves.
+            // `left_busy` is about this queue, not about the queues that `run_woken` serves.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;
@@ -203,7 +205,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         self.check_reaped(serve);
     }
 
-    /// Checks that each completion names a request in flight.
+    /// Checks that each completion names a request in flight, and reports completions to the
+    /// scheduler.
     #[inline(always)]
     pub(crate) fn check_reaped(&mut self, serve: &mut HctxState<M>) {
         serve.in_flight.take_back(&mut self.run.batch, &self.disk.config.name);
@@ -213,7 +216,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         self.run.take_wake();
     }
 
-    /// Hands as many requests as possible to the driver.
+    /// Hands as many waiting requests as possible to the driver.
     fn dispatch(&mut self, serving: &mut ServeGuard<'_, M, HctxState<M>>) {
         let serve: &mut HctxState<M> = serving;
         let mut now_ns = core::mem::take(&mut serve.inserted_ns);
@@ -237,8 +240,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Dispatches first the requests that the driver returned as busy, or that got their tags in
-    /// the plug.
+    /// Dispatches the requests that already have tags: the driver returned them as busy, or they
+    /// got their tags in the plug. Returns their number.
     #[cold]
     fn dispatch_requeued(&mut self, serve: &mut HctxState<M>, now_ns: &mut u64) -> u32 {
         let (hctx, mut sent) = (self.hctx, 0);
@@ -256,8 +259,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         sent
     }
 
-    /// Hands staged chains to the driver, and flushes among them in their turn. Returns how many
-    /// requests.
+    /// Hands staged chains to the driver, and issues flushes when they come first in the list.
+    /// Returns the number of requests handed over.
     pub(crate) fn dispatch_staged(&mut self, serve: &mut HctxState<M>, now_ns: u64) -> u32 {
         let (mut list, mut sent) = (serve.staged.take(), 0);
         loop {
@@ -274,7 +277,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                     break;
                 }
             }
-            // A driver that was too busy for the flush is too busy for the rest.
+            // If the driver was too busy for the flush, it is too busy for later chains.
             if !serve.requeued.is_empty() {
                 break;
             }
@@ -283,8 +286,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         sent
     }
 
-    /// Issues a flush, or lets it join the next one if one is in flight. Returns the flush if no
-    /// tag is free.
+    /// Issues a flush; if one is in flight, adds the flush to those that become the next flush.
+    /// Returns the flush if no tag is free.
     fn dispatch_flush(
         &mut self,
         serve: &mut HctxState<M>,
@@ -314,7 +317,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 }
 
-/// Takes a batch into the queue whose serve lock the thread holds, and serves.
+/// Adds a batch to the queue whose serve lock the thread holds, and serves the queue.
 #[inline(always)]
 pub(crate) fn submit_inside<'a, M: Machine>(
     context: &mut QueueContext<'a, M>,
@@ -329,7 +332,8 @@ pub(crate) fn submit_inside<'a, M: Machine>(
     context.serve(serving);
 }
 
-/// Leaves a batch in its software queue, and notifies a thread that will take the batch from there.
+/// Leaves a batch in its software queue, and notifies the thread that will take the batch from
+/// there.
 #[inline(always)]
 pub(crate) fn leave_to_others<M: Machine>(
     context: &mut QueueContext<'_, M>,

@@ -1,8 +1,9 @@
 //! Freezing a disk (it accepts nothing, and drains) and quiescing it (it dispatches nothing).
 //!
-//! Called from any thread that changes a disk's settings or removes it. The flags are read under
-//! locks that the I/O path takes anyway, so they cost it nothing. Pairs: `freeze` with `unfreeze`,
-//! `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`, `blk_mq_quiesce_queue`.
+//! Any thread that changes a disk's settings or removes the disk may call this. The I/O path reads
+//! the flags under locks that it takes anyway, so they cost nothing. Pairs: `freeze` with
+//! `unfreeze`, `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`,
+//! `blk_mq_quiesce_queue`.
 
 use millrace_machine::{Deadline, Lock, Machine, Parker};
 
@@ -10,11 +11,11 @@ use crate::disk::Disk;
 use crate::disk::queues::make_queues;
 use crate::queue::HardwareQueue;
 
-/// Nanoseconds between two checks of whether a disk is drained: the initial value, and the maximum.
+/// First and longest pause, in nanoseconds, between two checks of whether a disk is drained.
 const LOOK_FIRST_NS: u64 = 1_000;
 const LOOK_MOST_NS: u64 = 1_000_000;
 
-/// Nanoseconds; for a longer pause the thread sleeps instead of spinning.
+/// Nanoseconds. In pauses longer than this the thread sleeps; in shorter ones it spins.
 const SPIN_MOST_NS: u64 = 30_000;
 
 impl<M: Machine> Disk<M> {
@@ -34,9 +35,9 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         make_queues(self);
-        // A flush that others joined moves from a hardware queue back to a software queue, perhaps
-        // behind this check. So there must be no flush before and after the check, and no move in
-        // between. Bios left by a worker move in the same way.
+        // The next flush moves from a hardware queue back to a software queue, perhaps one that was
+        // already checked. So there must be no flush before and after the check, and no move in
+        // between. Bios that a worker leaves behind move in the same way.
         let moves = || {
             // Two statements, because no other lock may be taken while the flush lock is held.
             let flushes = self.flush.lock().moves_while_idle();
@@ -46,13 +47,13 @@ impl<M: Machine> Disk<M> {
         before.0.is_some() && has_empty_queues(self) && moves() == before
     }
 
-    /// Waits until the disk is drained, and returns true, or until `deadline_ns`, and returns
-    /// false. Other threads must poll their channels meanwhile; a thread that has I/O in this disk
-    /// must not call this.
+    /// Waits until the disk is drained. Returns false if that has not happened by `deadline_ns`.
+    /// Other threads must poll their channels meanwhile; a thread that has I/O in this disk must
+    /// not call this.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
-        // Each check takes locks that polling threads only try to take. So there is a pause between
-        // checks: without it, a polling thread might never get the lock.
+        // Each check takes locks that polling threads only try to take. Without a pause between
+        // checks, a polling thread might never get such a lock.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
         let parker = M::Parker::new();
         while !self.is_drained() {
@@ -103,7 +104,7 @@ fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
     }
 }
 
-/// Returns how often work of a worker's queue has moved to other queues.
+/// Returns how often work of a worker's queue has moved to other software queues.
 fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
     let mut moves = 0;
     if let Some(worker_state) = &disk.worker_state {

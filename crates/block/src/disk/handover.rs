@@ -1,11 +1,12 @@
 //! Handover of a batch to a drive's worker, and the dispatch from the worker's queue.
 //!
 //! `WorkerState` holds the worker's hardware queue, its presence, and the number of bios handed
-//! over but not dispatched. Submitters put a batch into their software queue, mark it and ring. The
-//! thread that serves that hardware queue (usually the worker) takes the lists of all software
-//! queues, sorts and merges them (sort.rs), and continues as with any batch. If the worker is gone,
-//! the submitters serve its queue or take their bios back to their own. Lock order: as dispatch.rs.
-//! Source: \[FALCON\], management and block layer.
+//! over but not dispatched. A submitter puts its batch into its software queue, marks that queue as
+//! pending and rings the worker's doorbell. The thread that serves the worker's hardware queue
+//! (usually the worker) takes the lists of all software queues, sorts and merges them (sort.rs),
+//! and continues as with any batch. If the worker is gone, the submitters serve its queue or take
+//! their bios back to their own queues. Lock order: as dispatch.rs. Source: \[FALCON\], management
+//! and block layer.
 
 use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
@@ -44,20 +45,20 @@ pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
     })
 }
 
-/// Counts chains that any thread puts into a list for a worker's queue. Chains taken from those
-/// lists are counted as well, so every insertion must be.
+/// Counts chains that a thread adds to a list for a worker's queue. Every addition must be counted,
+/// because taking chains from these lists is counted as well.
 pub(crate) fn count_handed<M: Machine>(disk: &Disk<M>, hctx: u16, chains: u32) {
     if let Some(worker_state) =
         disk.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)
     {
-        // Relaxed: a statistic.
+        // Relaxed: a statistic that publishes no other data.
         worker_state.handed.fetch_add(chains.into(), Order::Relaxed);
     }
 }
 
 impl<M: Machine> QueueContext<'_, M> {
-    /// Puts a batch of this queue's submitter into software queue `ctx` for the worker, and wakes
-    /// the worker. If the disk is frozen the batch stays in the list.
+    /// Puts a batch into software queue `ctx` for the worker, and wakes the worker. If the disk is
+    /// frozen, the batch stays in the list.
     pub(crate) fn hand_over(&mut self, ctx: u16, list: &mut BioList<M>) {
         let disk = self.disk;
         let Some(worker_state) = &disk.worker_state else { return };
@@ -79,8 +80,9 @@ impl<M: Machine> QueueContext<'_, M> {
         theirs.ring();
     }
 
-    /// Serves the queue of a worker that is gone, or moves its waiting bios to this thread's own
-    /// queue by way of software queue `ctx`.
+    /// Takes the place of a worker that is gone: serves the worker's queue or, if this thread may
+    /// not run that queue, moves its waiting bios to software queue `ctx` for this thread's own
+    /// queue.
     #[cold]
     pub(crate) fn stand_in(&mut self, ctx: u16) {
         let disk = self.disk;
@@ -95,7 +97,7 @@ impl<M: Machine> QueueContext<'_, M> {
             return;
         }
         let mut moved = false;
-        // The move happens under the serve lock, so that the disk does not appear drained while
+        // The chains move under the serve lock. Otherwise the disk would seem drained while the
         // chains are in neither list.
         theirs.change(|serve| {
             let mut left = BioList::new();
@@ -104,9 +106,9 @@ impl<M: Machine> QueueContext<'_, M> {
             });
             moved = !left.is_empty();
             serve.moves += u64::from(moved);
-            // Relaxed: a statistic.
+            // Relaxed: a statistic that publishes no other data.
             worker_state.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
-            // These chains were already admitted, so a freeze does not stop them.
+            // A freeze does not stop these chains, because they were admitted before.
             disk.queues.ctxs()[usize::from(ctx)]
                 .ctx
                 .lock()
@@ -138,8 +140,8 @@ impl<M: Machine> QueueContext<'_, M> {
         }
     }
 
-    /// Appends a list, sorted and merged, to the chains that already wait, so that none is
-    /// overtaken for ever.
+    /// Appends a list, sorted and merged, to the chains that already wait. Only the new chains are
+    /// sorted, so that no waiting chain is overtaken for ever.
     pub(crate) fn stage_sorted(&mut self, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         M::work(Stage::Insert, list.len());
         sort(list);
@@ -150,9 +152,9 @@ impl<M: Machine> QueueContext<'_, M> {
         });
     }
 
-    /// Counts dispatched chains before a worker's queue is left. A thread other than the worker
-    /// that leaves work there wakes the worker, because no other thread would poll for the
-    /// completion.
+    /// Updates the count of dispatched chains before the worker's queue is left. If a thread other
+    /// than the worker leaves work there, it wakes the worker, because no other thread would poll
+    /// for the completion.
     pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
         let Some(worker_state) = self
             .disk
@@ -166,7 +168,7 @@ impl<M: Machine> QueueContext<'_, M> {
         // Relaxed: one writer at a time, under the serve lock; read as a statistic.
         worker_state.settled.store(settled, Order::Relaxed);
         serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;
-        // Relaxed: the worker itself knows its own value.
+        // Relaxed: if this thread is the worker, it reads the value that it wrote itself.
         if serve.holds_handed && worker_state.owner.load(Order::Relaxed) != self.run.owner {
             // Relaxed: ordered by the fence of `Doorbell::ring`.
             worker_state.rounds.fetch_add(1, Order::Relaxed);

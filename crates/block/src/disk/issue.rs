@@ -3,7 +3,7 @@
 //! All dispatch goes through [`issue_list`] or, request by request, through `QueueContext::issue`:
 //! a batch on the fast path (direct.rs), staged chains (dispatch.rs), chains that a scheduler
 //! picked (scheduled.rs), and requests that the driver had returned as busy. The caller holds the
-//! serve lock. Only a single bio that completes at once has a text of its own, in direct.rs. Kernel
+//! serve lock. Only a single bio on the fast path has separate code, in direct.rs. Kernel
 //! counterpart: `blk_mq_dispatch_rq_list`, `__blk_mq_issue_directly`.
 
 use millrace_machine::{Machine, Stage};
@@ -20,19 +20,20 @@ use crate::queue::request::{Dispatch, Request, RequestRef};
 use crate::queue::tag::TagBatch;
 use crate::trace::blktrace::EventCode;
 
-/// Nanoseconds to wait after `HostBusy`.
+/// Nanoseconds until a request is retried that the driver refused with `HostBusy`.
 const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
-/// Requests of the fast path that are handed to the driver before it is polled: at most as many as
-/// a completion batch holds, plus a few.
+/// Number of requests of the fast path that are handed to the driver before it is polled, exceeded
+/// by a few at most: the capacity of a completion batch.
 pub(crate) const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 
 /// Fills requests from the chains of a list and hands them to the driver, up to the first chain
-/// that must wait: for a tag, because it is a flush, or because the driver is busy. Returns how
-/// many were sent. `trace` is called for each request.
+/// that must wait: because no tag is free, because it is a flush, or because the driver is busy.
+/// Calls `trace` for each request, and returns the number handed over.
 ///
-/// `WAITED` is true for chains that waited in a queue: `now_ns` is their time of dispatch, or 0 for
-/// the present time, and without a tag the queue joins the waiters. On the fast path it is false:
-/// `now_ns` is the present time, and at most about [`MOST_AT_ONCE`] requests are sent.
+/// `WAITED` is true for chains that waited in a queue. Then `now_ns` is their time of dispatch (0
+/// for the present time), and if no tag is free the queue joins the waiters. `WAITED` is false on
+/// the fast path. Then `now_ns` is the present time, and about [`MOST_AT_ONCE`] requests are handed
+/// over at most.
 #[inline(always)]
 pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
     context: &mut QueueContext<'_, M>,
@@ -41,8 +42,8 @@ pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
     trace: impl Fn(&mut QueueContext<'_, M>, &dyn DriverQueue<M>, &Request<M>, Dispatch),
 ) -> u32 {
     let HctxState { queue: Some(queue), in_flight, .. } = serve else { return 0 };
-    // Copied into local variables, because the compiler cannot know that no call below changes the
-    // fields.
+    // Copied into local variables, because the compiler cannot know that the calls below do not
+    // change the fields.
     let (queue, hctx, flags_taken) = (&mut **queue, context.hctx, context.disk.flags_taken);
     let (tags, number) = (&*hctx.tags, hctx.number);
     let stamps_each = WAITED && (context.run.stamp == Stamp::Io || context.is_traced());
@@ -115,8 +116,8 @@ fn hand_over<M: Machine>(
 }
 
 impl<M: Machine> QueueContext<'_, M> {
-    /// Hands a filled request to the driver. Returns false if the driver is busy; the request then
-    /// goes first next time.
+    /// Hands a filled request to the driver. If the driver is busy, returns false, and the request
+    /// is the first to be dispatched next time.
     pub(crate) fn issue(
         &mut self,
         serve: &mut HctxState<M>,
@@ -137,7 +138,7 @@ impl<M: Machine> QueueContext<'_, M> {
         }
     }
 
-    /// Puts a request that the driver refused in front of the queue.
+    /// Puts a request that the driver refused before all others that wait.
     #[cold]
     pub(crate) fn requeue(&mut self, serve: &mut HctxState<M>, mut rq: RequestRef<M>) {
         let d_ns = rq.d_ns;
@@ -150,7 +151,7 @@ impl<M: Machine> QueueContext<'_, M> {
         serve.requeued.push_front(rq);
     }
 
-    /// Starts the requests that were handed to the driver.
+    /// Makes the driver start the requests that were handed to it.
     #[inline(always)]
     pub(crate) fn commit(&mut self, serve: &mut HctxState<M>, sent: u32) {
         self.charge(sent);
@@ -159,7 +160,7 @@ impl<M: Machine> QueueContext<'_, M> {
         }
     }
 
-    /// Counts requests handed to the driver, and charges their simulated cost.
+    /// Adds the simulated cost of handing `sent` requests to the driver, and counts them.
     #[inline(always)]
     pub(crate) fn charge(&self, sent: u32) {
         self.work(Stage::Dispatch, sent);
@@ -168,7 +169,7 @@ impl<M: Machine> QueueContext<'_, M> {
     }
 }
 
-/// Emits the events of a request that was offered to the driver, if there is a receiver.
+/// Emits the trace events of a request that was offered to the driver, if the drive is traced.
 #[inline(always)]
 pub(crate) fn trace_issue<M: Machine>(
     context: &mut QueueContext<'_, M>,

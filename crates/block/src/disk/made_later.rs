@@ -1,7 +1,7 @@
 //! `MadeLater`: a value that is made when the first thread needs it, and read without a lock.
 //!
-//! Holds the queues of a disk. The value is made once, under a lock; the I/O path reads it as if it
-//! had existed from the start.
+//! A disk holds its queues in one. The value is made once, under a lock; the I/O path then reads it
+//! without any check.
 //!
 //! Invariant: a caller of `known` has called `make` before, or holds an object that can exist only
 //! after another thread has called `make`: a route, an owned queue, a bio or a waiter of the disk,
@@ -15,7 +15,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 pub(crate) struct MadeLater<M: Machine, T> {
     /// Written once, under the lock in `making`.
     value: UnsafeCell<T>,
-    /// `None` for a value that was made from the start.
+    /// `None` for a value that exists from the start.
     making: Option<MakeState<M>>,
 }
 
@@ -25,11 +25,12 @@ struct MakeState<M: Machine> {
     lock: M::Lock<()>,
 }
 
-// SAFETY: the value is written only before anybody may read it, and Sync from then on.
+// SAFETY: the value is written only before any thread may read it; after that it is only read, and
+// `T` is Sync.
 unsafe impl<M: Machine, T: Send + Sync> Sync for MadeLater<M, T> {}
 
 impl<M: Machine, T> MadeLater<M, T> {
-    /// Creates a value to be made later, with an empty one in its place.
+    /// Creates a value to be made later. Until then, `empty` lies in its place.
     pub(crate) fn later(empty: T) -> Self {
         let (is_made, lock) = (M::Word::new(0), M::Lock::new("made-later", ()));
         MadeLater { value: UnsafeCell::new(empty), making: Some(MakeState { is_made, lock }) }
@@ -46,7 +47,8 @@ impl<M: Machine, T> MadeLater<M, T> {
         self.making.as_ref().is_none_or(is_made).then(|| unsafe { &*self.value.get() })
     }
 
-    /// Returns the value, which must be made: see the invariant above.
+    /// Returns the value. The caller must know that the value is made: see the invariant in the
+    /// module header.
     #[inline(always)]
     pub(crate) fn known(&self) -> &T {
         // SAFETY: by the invariant, the caller comes after the Release in `make`, and no thread
@@ -61,8 +63,8 @@ impl<M: Machine, T> MadeLater<M, T> {
         let held = lock.lock();
         // Relaxed: under the lock.
         if is_made.load(Order::Relaxed) == 0 {
-            // SAFETY: a thread reads the value only after it has seen the word below set, and only
-            // the holder of the lock sets that word.
+            // SAFETY: a thread reads the value only after it has seen `is_made` set, and only the
+            // holder of the lock sets `is_made`.
             unsafe { *self.value.get() = make() };
             // Release pairs with the Acquire in `get`.
             is_made.store(1, Order::Release);

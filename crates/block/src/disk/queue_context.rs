@@ -1,10 +1,10 @@
 //! `QueueContext`: the state that the steps of an I/O need while a thread works at a hardware
 //! queue.
 //!
-//! Made for each call from a channel or a worker, and for each queue that a thread runs for others.
-//! The steps are in dispatch.rs, direct.rs, issue.rs, complete.rs, waiters.rs, handover.rs and
-//! baseline/filled.rs. A thread that serves the queue also holds its `ServeGuard`. Kernel
-//! counterpart: `struct blk_mq_alloc_data`, which carries the same values.
+//! A context is made for each call from a channel or a worker, and for each queue that a thread
+//! runs for other threads. The steps are in dispatch.rs, direct.rs, issue.rs, complete.rs,
+//! waiters.rs, handover.rs and baseline/filled.rs. A thread that serves the queue also holds its
+//! `ServeGuard`. Kernel counterpart: `struct blk_mq_alloc_data`, which carries the same values.
 
 use millrace_machine::{Machine, Stage};
 
@@ -17,13 +17,14 @@ use crate::queue::HardwareQueue;
 pub(crate) struct QueueContext<'a, M: Machine> {
     pub(crate) disk: &'a Disk<M>,
     pub(crate) hctx: &'a HardwareQueue<M>,
-    /// State of the thread, which it keeps while it works at one queue after another.
+    /// State of the thread, the same for all queues at which the thread works.
     pub(crate) run: &'a mut SubmitContext<M>,
     /// The statistics in which this thread counts its work at this queue.
     pub(crate) stats: &'a DiskStats<M>,
 }
 
-/// Charges the simulated cost of a stage between software queue and driver.
+/// Adds the simulated cost of a stage between software queue and driver, unless the disk's design
+/// has no such stages.
 #[inline(always)]
 pub(crate) fn work<M: Machine>(disk: &Disk<M>, stage: Stage, count: u32) {
     if disk.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
@@ -42,7 +43,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         QueueContext { disk, hctx: &disk.queues.hctxs()[usize::from(hctx)], run, stats }
     }
 
-    /// Charges the simulated cost of a stage between software queue and driver.
+    /// Adds the simulated cost of a stage between software queue and driver, as [`work`] does.
     #[inline(always)]
     pub(crate) fn work(&self, stage: Stage, count: u32) {
         work(self.disk, stage, count);

@@ -22,14 +22,14 @@ use crate::queue::{HardwareQueue, SoftwareQueue, Spread};
 pub(crate) struct QueueShape {
     /// Hardware queues that the driver supports.
     pub(crate) hw: HwQueues,
-    /// Number of software queues, and of hardware queues without that of a worker.
+    /// Numbers of software queues and of hardware queues, the latter without the worker's.
     pub(crate) shared: (usize, usize),
     /// Index of the worker's hardware queue, if the disk may have a worker.
     pub(crate) worker: Option<u16>,
 }
 
 impl QueueShape {
-    /// Returns the numbers of software queues and of hardware queues including a worker's.
+    /// Returns the numbers of software queues and of hardware queues, the latter with the worker's.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let (ctxs, shared) = self.shared;
         (ctxs, shared.max(self.worker.map_or(0, |hctx| usize::from(hctx) + 1)))
@@ -109,15 +109,16 @@ impl<M: Machine> LazyQueues<M> {
         &self.queues.known().hctxs
     }
 
-    /// Returns the route of a serving thread's own batch to the driver. The queues must be made.
+    /// Returns the way that a serving thread's own batch takes to the driver. The queues must be
+    /// made.
     #[inline(always)]
     pub(crate) fn path(&self) -> SubmitPath {
         self.queues.known().path
     }
 }
 
-/// Makes the queues of a disk unless they exist. Only queues of the multi-queue design are made
-/// late.
+/// Makes the queues of a disk unless they exist. Only disks with the multi-queue design make their
+/// queues late.
 pub(crate) fn make_queues<M: Machine>(disk: &Disk<M>) {
     let lazy = &disk.queues;
     if lazy.get().is_none() {
@@ -172,9 +173,9 @@ pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs:
     same && config.software_queues == Spread::Core && ctxs == hctxs
 }
 
-/// Returns true if a serving thread may bypass the software queue for its own batch: no other
-/// hardware queue takes from that software queue, or the hardware queue is the thread's own. Bios
-/// that other threads inserted for this hardware queue are marked as pending.
+/// Returns true if a serving thread may bypass the software queue for its own batch. Either no
+/// other hardware queue takes from that software queue, or the hardware queue belongs to the
+/// thread; bios that other threads inserted are marked as pending.
 fn passes_software_queue<M: Machine>(
     config: &DiskConfig<M>,
     kind: QueueKind,
@@ -185,7 +186,8 @@ fn passes_software_queue<M: Machine>(
         || one_to_one(config, ctxs, hctxs)
 }
 
-/// Returns the route of batches to the driver, for these numbers of software and hardware queues.
+/// Returns the way that batches take to the driver, for these numbers of software and hardware
+/// queues.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
     counts: (usize, usize),
@@ -197,9 +199,9 @@ pub(crate) fn path_of<M: Machine>(
     }
 }
 
-/// Returns the route of batches that bypass the software queue.
+/// Returns the way of batches that bypass the software queue: the fast path where possible.
 pub(crate) fn bypass<M: Machine>(config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
-    // The fast path sends no events to a sink and does not limit requests in flight.
+    // The fast path sends no events to a trace sink, and does not limit the requests in flight.
     match config.trace.is_some() || first.depth_max != u32::MAX {
         true => SubmitPath::Bypass,
         false => SubmitPath::Direct,

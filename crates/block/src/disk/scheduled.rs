@@ -1,10 +1,10 @@
 //! Dispatch of a hardware queue with a scheduler.
 //!
-//! `dispatch` replaces `QueueContext::dispatch_staged` of dispatch.rs under the same contract:
-//! under the serve lock, tags taken just before dispatch. Flushes stay staged and bypass the
-//! scheduler. `Disk::set_scheduler` replaces the scheduler during I/O: waiting chains move to the
-//! new scheduler, to which requests that the driver already has are not reported. Kernel
-//! counterpart: block/blk-mq-sched.c, `elevator_switch`.
+//! `dispatch` replaces `QueueContext::dispatch_staged` of dispatch.rs under the same contract: the
+//! caller holds the serve lock, and tags are taken just before dispatch. Flushes stay staged and
+//! bypass the scheduler. `Disk::set_scheduler` replaces the scheduler during I/O: waiting chains
+//! move to the new scheduler. Completions of requests that the driver already has are not reported
+//! to the new one. Kernel counterpart: block/blk-mq-sched.c, `elevator_switch`.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -36,8 +36,8 @@ impl<M: Machine> Disk<M> {
     /// If the drive's stack supports no scheduler: only `mq` does.
     ///
     /// # Panics
-    /// If a program's own scheduler, which is replaced, keeps waiting chains or returns foreign
-    /// ones.
+    /// If the replaced scheduler is a program's own, and keeps waiting chains or returns chains of
+    /// other drives.
     pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
         make_queues(self);
         let made = kind.make(|| parts_of(self));
@@ -46,15 +46,15 @@ impl<M: Machine> Disk<M> {
             None => self.queues.hctxs().iter().for_each(|hctx| change(hctx, None)),
             Some(made) => set_all(self, Some(kind), |hctx| (made.queue)(hctx))?,
         }
-        // The size is set after the previous scheduler is gone, because that scheduler may have set
-        // another size. Relaxed: a plain size.
+        // The size is set after the previous scheduler is gone, because that scheduler may still
+        // set the size until then. Relaxed: the size publishes no other data.
         self.sizes.piece_sectors.store(sectors.map_or(UNBOUNDED, u64::from), Order::Relaxed);
         Ok(())
     }
 
-    /// Sets a program's own scheduler; `make` creates it for each hardware queue, by number. Chains
-    /// waiting in the previous scheduler move to the new one. May be called at any time, from any
-    /// thread.
+    /// Sets a program's own scheduler. For each hardware queue, `make` gets the queue's number and
+    /// creates a scheduler. Chains waiting in the previous scheduler move to the new one. May be
+    /// called at any time, from any thread.
     ///
     /// # Errors
     /// If the drive's stack supports no scheduler: only `mq` does.
@@ -67,7 +67,7 @@ impl<M: Machine> Disk<M> {
     ) -> Result<(), Error> {
         make_queues(self);
         set_all(self, None, make)?;
-        // Relaxed: a plain size.
+        // Relaxed: the size publishes no other data.
         self.sizes.piece_sectors.store(UNBOUNDED, Order::Relaxed);
         Ok(())
     }
@@ -145,7 +145,7 @@ fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>)
     hctx.ring();
 }
 
-/// Hands waiting requests to the driver in the scheduler's order. Returns how many.
+/// Hands waiting requests to the driver in the scheduler's order. Returns the number handed over.
 pub(crate) fn dispatch<M: Machine>(
     context: &mut QueueContext<'_, M>,
     serve: &mut HctxState<M>,
@@ -155,7 +155,7 @@ pub(crate) fn dispatch<M: Machine>(
     if context.run.trace.is_some() {
         now_ns = watch(context, serve, now_ns);
     }
-    // All chains that are still staged are flushes.
+    // Only flushes are still staged, because all other chains are in the scheduler.
     let mut sent = context.dispatch_staged(serve, now_ns);
     let tags = &*context.hctx.tags;
     let hctx = context.hctx.number;
@@ -219,8 +219,7 @@ pub(crate) fn dispatch<M: Machine>(
     sent
 }
 
-/// Handles a chain of another drive that the scheduler named: its bios end as aborted, and the
-/// thread that runs the scheduler's queue panics.
+/// Handles a scheduler that named a chain of another drive: aborts the chain's bios and panics.
 #[cold]
 fn refuse<M: Machine>(context: &QueueContext<'_, M>, chain: BioChain<M>) -> ! {
     let mut list = BioList::new();
@@ -229,8 +228,8 @@ fn refuse<M: Machine>(context: &QueueContext<'_, M>, chain: BioChain<M>) -> ! {
     panic!("drive {}: its scheduler named a chain of another drive", context.disk.name());
 }
 
-/// Asks the queue's scheduler to report its decisions, because this thread records a trace. Returns
-/// the time.
+/// If this thread records a trace, asks the queue's scheduler to report its decisions. Returns the
+/// present time.
 #[cold]
 fn watch<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>, now_ns: u64) -> u64 {
     let Some(scheduling) = &serve.scheduling else { return now_ns };

@@ -1,8 +1,9 @@
 //! `SubmitContext`: a thread's state while it runs queues: its completions, and the queues to wake.
 //!
-//! A `Channel` or `Worker` owns it and lends it to dispatch.rs and complete.rs. Completed bios of
-//! the channel itself collect in `done` without atomics; consecutive bios of another channel are
-//! delivered to it together. Invariant: holds no foreign bios when control returns to the program.
+//! A `Channel` or `Worker` owns the context and lends it to dispatch.rs and complete.rs. Completed
+//! bios of the channel itself collect in `done` without atomics; consecutive bios of another
+//! channel are delivered to that channel together. Invariant: when control returns to the program,
+//! the context holds no bios of other channels.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -19,13 +20,13 @@ use crate::queue::driver::CompletionBatch;
 use crate::trace::UnplugReason;
 use crate::trace::tracer::{TraceWriter, Tracer};
 
-/// The points at which the clock is read.
+/// The points at which the clock is read to stamp submission (Q), dispatch (D) and completion (C).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stamp {
-    /// Once for each batch at Q, D and C.
+    /// Once at each point for a whole batch.
     #[default]
     Batch,
-    /// For every I/O at Q, D and C.
+    /// Once at each point for every I/O.
     Io,
 }
 
@@ -46,7 +47,7 @@ pub(crate) struct ThreadAccounts<M: Machine> {
 
 pub(crate) struct SubmitContext<M: Machine> {
     bio_set: *const BioSet<M>,
-    /// Identity of the thread for queues that have an owner.
+    /// Identity of the thread, to compare with the owners of queues.
     pub(crate) owner: u64,
     pub(crate) stamp: Stamp,
     /// Bitmap word at which the next search for a tag starts.
@@ -57,12 +58,13 @@ pub(crate) struct SubmitContext<M: Machine> {
     wake_ns: Option<u64>,
     outbox: BioList<M>,
     outbox_set: *const BioSet<M>,
-    /// Queues that this thread must run because a tag was freed for them.
+    /// Waiting queues that were taken off a tag set's list because a tag was freed. This thread
+    /// must run them.
     pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
     /// Spare list for `run_woken`, which swaps it with `woken`. `None` while the thread runs the
     /// woken queues.
     pub(crate) turn: Option<Vec<(Arc<Disk<M>>, u16)>>,
-    /// True if work was left in the queue that was served last.
+    /// True if the queue that was served last was left with waiting work or requests in flight.
     pub(crate) left_busy: bool,
     pub(crate) accounts: ThreadAccounts<M>,
     /// The thread's trace ring, while a trace is recorded.
@@ -113,7 +115,7 @@ impl<M: Machine> SubmitContext<M> {
         self.trace = tracer.filter(|tracer| tracer.is_on()).map(Tracer::writer);
     }
 
-    /// Publishes recorded events; called before control returns to the program.
+    /// Publishes recorded trace events. Called before control returns to the program.
     #[inline]
     pub(crate) fn publish(&mut self) {
         if let Some(writer) = &mut self.trace {
@@ -121,8 +123,8 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Returns this thread's statistics of a queue that is not its own. The queue belongs to a disk
-    /// of the thread's volume, or to a disk that shares tags with one of these.
+    /// Returns this thread's statistics for a queue that is not its own. The queue's disk is in the
+    /// thread's volume, or shares tags with such a disk.
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
         let is_it = |other: &&OtherStats<M>| {
@@ -142,7 +144,7 @@ impl<M: Machine> SubmitContext<M> {
         self.bio_set
     }
 
-    /// Hands a bio with its final status to its channel.
+    /// Returns a bio, which has its final status, to its channel.
     #[inline(always)]
     pub(crate) fn finish(&mut self, bio: BioRef<M>) {
         if bio.bio_set == self.bio_set {
@@ -168,7 +170,8 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Takes over the time at which the driver that was polled last wants to be polled again.
+    /// Records the time at which the driver polled last wants to be polled again, if it asked for
+    /// one.
     #[inline(always)]
     pub(crate) fn take_wake(&mut self) {
         if let Some(wake_ns) = self.batch.take_wake() {
@@ -184,8 +187,8 @@ impl<M: Machine> SubmitContext<M> {
         self.wake_ns
     }
 
-    /// Forgets the requested poll, because all queues are about to be polled and will request the
-    /// next poll themselves.
+    /// Forgets the earliest requested poll. All queues are about to be polled, and ask again if
+    /// necessary.
     pub(crate) fn forget_wake(&mut self) {
         self.wake_ns = None;
     }

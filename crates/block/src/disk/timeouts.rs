@@ -2,10 +2,10 @@
 //!
 //! Channels and workers call it periodically for the queues that they run. An abandoned request
 //! keeps its tag, and its memory stays in quarantine (`AbandonedRequest`), until the drive
-//! completes it after all (complete.rs). A request whose memory the submitter owns is not ended
-//! here. A long time without a call does not count towards the timeout, because the process may
-//! have been stopped while the drive continued. Completions are collected before any request is
-//! judged. Lock order: as dispatch.rs; the abandoned list last. Kernel counterpart:
+//! completes the request after all (complete.rs). A request whose memory the submitter owns is only
+//! recorded as failed. A long time without a call does not count towards the timeout, because the
+//! process may have been stopped while the drive continued. Completions are collected before any
+//! request is judged. Lock order: as dispatch.rs; the abandoned list last. Kernel counterpart:
 //! `blk_mq_timeout_work`.
 
 use alloc::vec::Vec;
@@ -31,8 +31,8 @@ use crate::trace::blktrace::EventCode;
 const LOOK_MAX_NS: u64 = 1_000_000_000;
 /// Shortest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MIN_NS: u64 = 1_000_000;
-/// Number of checks per timeout. A pause of the process can shorten a request's timeout by two
-/// intervals between checks.
+/// Number of checks in the time of one timeout. A pause of the process can shorten a request's
+/// timeout by up to two intervals between checks.
 const LOOKS: u64 = 8;
 
 pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
@@ -42,7 +42,7 @@ pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
     }
 }
 
-/// Ends requests that this queue dispatched more than the timeout before `now_ns`.
+/// Ends requests that this queue dispatched at least the timeout before `now_ns`.
 pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) {
     let timeout_ns = context.disk.config.timeout_ns;
     let hctx = context.hctx;
@@ -52,7 +52,7 @@ pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) 
     let Some(mut serving) = hctx.serve.try_enter() else { return };
     let was_paused = serving.in_flight.look(now_ns, look_period_ns(timeout_ns));
     let is_late = serving.in_flight.next_overdue(0, now_ns, timeout_ns).is_some();
-    // Collects completions, and continues work that late threads left.
+    // Collects completions before any request is ended, and serves work that other threads left.
     context.serve(serving);
     if was_paused || !is_late {
         return;
@@ -63,7 +63,7 @@ pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) 
         expire(context, &mut serving, tag, now_ns);
         from = tag.0 + 1;
     }
-    // Continues work that had to wait for the expired flush.
+    // Serves work that had to wait for a flush that has now expired.
     context.serve(serving);
 }
 
@@ -125,8 +125,8 @@ fn note_overdue<M: Machine>(context: &QueueContext<'_, M>, rq: &Request<M>) {
     }
 }
 
-/// Returns true if the drive may write memory that the submitter owns and that thus cannot be kept
-/// in quarantine.
+/// Returns true if the submitter owns memory of the request. The drive may still write that memory,
+/// and the layer cannot keep it in quarantine.
 fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
     let mut next = rq.chain.as_deref();
     while let Some(bio) = next {

@@ -1,11 +1,11 @@
 //! Trace events: one call at each step of an I/O, with the letters of blktrace.
 //!
-//! Called from submission, plug, dispatch and completion. There are two receivers: a sink, set when
-//! the disk is made, gets every event of every bio; a recording, which can start and stop at any
-//! time (tracer.rs), gets the kernel's events: G, I, D and C of requests, P and U of plugs. While
+//! Called from submission, plug, dispatch and completion. There are two receivers. A sink, set when
+//! the disk is made, gets every event of every bio. A recording, which can start and stop at any
+//! time (tracer.rs), gets the kernel's events: G, I, D and C for requests, P and U for plugs. While
 //! tracing is off, each event costs one predictable branch. Guaranteed order for each bio: Q <= G
-//! <= I <= D <= C, with B, if any, just before D. Kernel counterpart: include/trace/events/block.h
-//! and blktrace's actions.
+//! <= I <= D <= C, with B (bounced), if any, just before D. Kernel counterpart:
+//! include/trace/events/block.h and blktrace's actions.
 
 use millrace_machine::Machine;
 
@@ -65,8 +65,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Sends the sink a bio's first events with the time of submission: queued, remapped, got a
-    /// request, plugged.
+    /// Sends a bio's first events to the sink, all with the time of submission: queued, remapped,
+    /// got a request, plugged.
     #[inline]
     pub(crate) fn tell_entry(&self, bio: &BioSlot<M>) {
         if self.disk.config.trace.is_some() {
@@ -78,7 +78,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records the first events of a bio: remapped, if there are several drives, and queued.
+    /// Records a bio's first events: remapped, if there are several drives, and queued.
     pub(crate) fn record_entry(&mut self, bio: &BioSlot<M>, drives: usize) {
         let Some(writer) = &mut self.run.trace else { return };
         let of = subject(self.disk, bio, bio.bio.nr_sectors);
@@ -94,8 +94,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records the first events of a bio that becomes a request of its own, at this position in its
-    /// plug.
+    /// Records the first events of a bio that becomes a request of its own. `drives` is the number
+    /// of the volume's drives, `place` the bio's position in its plug.
     #[inline]
     pub(crate) fn record_own(&mut self, bio: &BioSlot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
@@ -120,7 +120,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records that a bio, at this position in its plug, becomes a request of its own.
+    /// Records that a bio, at position `place` in its plug, becomes a request of its own.
     pub(crate) fn plugged(&mut self, bio: &BioSlot<M>, place: PlugPlace) {
         self.record_get(bio, entry_ns(bio));
         if place == PlugPlace::First {
@@ -142,8 +142,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Emits the event of a merge: about the last bio of the chain after a back merge, about the
-    /// first after a front merge.
+    /// Emits the event of a merge. The event describes the last bio of the chain after a back
+    /// merge, and the first bio after a front merge.
     #[inline]
     pub(crate) fn merged(&mut self, kind: MergeKind, chain: &BioSlot<M>) {
         if !self.is_on() {
@@ -162,7 +162,8 @@ impl<M: Machine> Tracing<'_, M> {
         self.merged(kind, chain);
     }
 
-    /// Emits the event of a flush that joined another flush. The event names the other flush.
+    /// Emits the event of a flush that was merged with another flush. The event describes the other
+    /// flush.
     #[cold]
     pub(crate) fn flush_joined(&mut self, flush: &BioSlot<M>, other: &BioSlot<M>) {
         if !self.is_on() {
@@ -176,7 +177,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records that a bio was merged with the chain that it is part of.
+    /// Records that a bio was merged into the chain that it is now part of.
     pub(crate) fn record_merge(&mut self, bio: &BioSlot<M>) {
         self.record(EventCode::BackMerge, bio, (entry_ns(bio), bio.bio.nr_sectors));
     }
@@ -202,7 +203,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records that `count` requests, among them that of `bio`, are unplugged.
+    /// Records that `count` requests are unplugged, of which `bio` is in one.
     pub(crate) fn record_unplug(&mut self, bio: &BioSlot<M>, count: u32) {
         let step = match self.run.trace_context.unplug {
             UnplugReason::Explicit => TraceStep::One(EventCode::Unplug),
@@ -213,7 +214,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Prepares for the insertion of a list into a queue: informs the sink and takes the time.
+    /// Prepares for the insertion of a list into a queue: sends events to the sink, and takes the
+    /// time for the recording.
     #[inline(always)]
     pub(crate) fn begin_insert(&mut self, list: &BioList<M>) {
         if self.is_on() {
@@ -234,8 +236,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records I of a list if events use this kind of time stamp. With batch stamps, I is recorded
-    /// together with D where D follows at once.
+    /// Records insertion (I) of a list, if the recording uses this kind of time stamp. With batch
+    /// stamps, I is recorded together with dispatch (D) where D follows at once.
     pub(crate) fn record_inserts_if(&mut self, stamp: TraceStamp, list: &BioList<M>) {
         if self.run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
             self.record_list(list);
@@ -250,8 +252,8 @@ impl<M: Machine> Tracing<'_, M> {
         });
     }
 
-    /// Records that a request was offered to the driver. With batch stamps its I is recorded here,
-    /// too.
+    /// Records that a request was offered to the driver (D). With batch stamps, its insertion (I)
+    /// is recorded here, too.
     #[inline(always)]
     pub(crate) fn record_issue(&mut self, rq: &Request<M>, outcome: Dispatch) {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
@@ -269,7 +271,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Emits the driver's information about a request: that it was bounced, and its trace data.
+    /// Emits the driver's information about a request: whether its data was bounced, and trace data
+    /// of the driver's own.
     #[cold]
     pub(crate) fn driver(
         &mut self,
@@ -297,8 +300,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records the driver's trace data of requests that it has just completed. The caller holds the
-    /// queue's serve lock.
+    /// Records the driver's own trace data about requests that it has just completed. The caller
+    /// holds the queue's serve lock.
     #[cold]
     pub(crate) fn reaped(
         &mut self,
@@ -334,8 +337,8 @@ impl<M: Machine> Tracing<'_, M> {
         writer.put(time_ns, &of, step);
     }
 
-    /// Records successful completions of the next requests of the batch, as long as they succeeded
-    /// and `wanted` returns true.
+    /// Records completions of the next requests of the batch, up to the first one that failed or
+    /// for which `wanted` returns false.
     pub(crate) fn record_successes(
         &mut self,
         tags: &TagSet<M>,
@@ -399,16 +402,16 @@ impl<M: Machine> Tracing<'_, M> {
     }
 }
 
-/// Returns the time of submission or, for a bio that waited for its group's limits, the time at
-/// which it passed them. As in the kernel, Q follows the limits; otherwise events would not be
-/// recorded in order.
+/// Returns the time for a bio's Q event: its submission or, if it waited for its group's limits,
+/// the time at which it passed them. As in the kernel, Q comes after the limits; otherwise events
+/// would not be recorded in order of time.
 #[inline(always)]
 fn entry_ns<M: Machine>(bio: &BioSlot<M>) -> u64 {
     bio.q_ns + u64::from(bio.waited.g_ns)
 }
 
-/// Returns the subject of a bio's events. A flush has no sectors, so its time of submission is
-/// recorded as its sector, which distinguishes it from other flushes.
+/// Returns the subject of a bio's events. A flush has no sectors, so its time of submission serves
+/// as its sector, to distinguish it from other flushes.
 #[inline(always)]
 fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -> TraceSubject {
     let categories = categories(bio.bio.op, bio.bio.flags);
@@ -419,7 +422,8 @@ fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -
     }
 }
 
-/// Returns the subject of plug events, which have no sectors and no operation.
+/// Returns the subject of plug events, which have no operation. The number of requests takes the
+/// place of the sector.
 fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, count: u32) -> TraceSubject {
     let group = group_of(disk.config.device, bio.bio.account_key.tenant, 0);
     TraceSubject { group, sector: count.into(), bytes: 0 }
@@ -454,8 +458,8 @@ fn categories(op: Op, flags: OpFlags) -> u16 {
     if flags == OpFlags::NONE { of_op } else { with_flags(op, of_op, flags) }
 }
 
-/// Only a request for durability shows that the submitter waits for a write, so only such writes
-/// get the category SYNC.
+/// Adds the categories of flags. A write gets the category SYNC only if it has FUA or PREFLUSH,
+/// because nothing else shows that the submitter waits for it.
 #[cold]
 fn with_flags(op: Op, of_op: u16, flags: OpFlags) -> u16 {
     let fua = if flags.has(OpFlags::FUA) { category::FUA } else { 0 };

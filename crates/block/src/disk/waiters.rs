@@ -1,9 +1,9 @@
 //! Queues that wait for tags: how they join the waiters, and how they are woken.
 //!
-//! Used by dispatch.rs when it finds no tag, and by complete.rs when it frees tags. Waiters queue
-//! up at the tag set in order of arrival. A thread that frees tags runs the first waiting queue,
-//! perhaps of another disk, and then the next ones while tags are left. Work that the thread does
-//! for another queue is counted in that queue's statistics. Kernel counterpart:
+//! dispatch.rs calls this code when it finds no tag, complete.rs when it frees tags. Waiting queues
+//! are listed at the tag set in order of arrival. A thread that frees tags runs the first waiting
+//! queue, perhaps of another disk, and then the next ones while tags are left. Work that the thread
+//! does for another queue is counted in that queue's statistics. Kernel counterpart:
 //! `blk_mq_mark_tag_wait`, `sbitmap_queue_wake_up`.
 
 use alloc::sync::{Arc, Weak};
@@ -20,8 +20,8 @@ use crate::queue::tag::{TagBatch, TagUser, Waiter};
 use crate::trace::blktrace::EventCode;
 
 impl<'a, M: Machine> QueueContext<'a, M> {
-    /// Takes tags for chains that are ready. If there are none, joins the waiters and tries once
-    /// more. `want` is 0 if the driver has as many requests as it accepts.
+    /// Takes up to `want` tags. If none is free, adds the queue to the waiters and tries once more.
+    /// `want` is 0 if the driver has as many requests as it accepts.
     #[inline(always)]
     pub(crate) fn take_tags(&mut self, chain: &BioSlot<M>, want: u32) -> Option<TagBatch> {
         let tags = &self.hctx.tags;
@@ -30,7 +30,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             return None;
         }
         if !self.run.woken.is_empty() && self.owes_others() {
-            // Another queue was woken for the free tags, so this queue waits behind that queue.
+            // The free tags are for another queue, which was woken for them and has not run yet.
             self.join_waiters(chain);
             return None;
         }
@@ -40,9 +40,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Returns true if a queue other than this one was woken for a tag. Tags that this queue freed
-    /// itself do not count: waiting for them could keep the thread here for ever while others pass
-    /// wake-ups on.
+    /// Returns true if this thread must still run a queue, other than this one, that was woken for
+    /// a tag. Wake-ups of this queue itself do not count: waiting for them could keep the thread
+    /// here for ever while others pass wake-ups on.
     #[cold]
     fn owes_others(&self) -> bool {
         let own = |(disk, hctx): &(Arc<Disk<M>>, u16)| {
@@ -70,15 +70,15 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         hctx.tags.take(&mut self.run.hint, want)
     }
 
-    /// Runs woken queues, perhaps of other disks, and passes the wake-up on while tags are left.
-    /// Queues woken meanwhile run afterwards, not recursively: thousands of waiters must not pile
-    /// up on the stack.
+    /// Runs woken queues, perhaps of other disks, and wakes further ones while tags are left.
+    /// Queues woken meanwhile run afterwards, not recursively, because thousands of waiters would
+    /// overflow the stack.
     #[cold]
     pub(crate) fn run_woken(&mut self) {
         let Some(mut turn) = self.run.turn.take() else { return };
         while !self.run.woken.is_empty() {
-            // The woken queues move to a separate list, so that a queue that runs now does not
-            // count as a queue to wait for.
+            // The woken queues move to a separate list. A queue that runs now would otherwise count
+            // as one that other queues must wait for.
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);
@@ -94,8 +94,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         if !self.may_serve() {
             hctx.ring();
         } else if let Some(serving) = hctx.serve.enter_or_flag() {
-            // The submitter must poll for the completions of these requests, but may be asleep and
-            // not know of them.
+            // The submitter of these requests must poll for their completions, but may be asleep
+            // without knowing that they were dispatched.
             let bell = serving.first_waiting().map(BioSet::bell_of);
             self.serve(serving);
             bell.into_iter().for_each(|bell| bell.ring());
@@ -120,8 +120,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             if let Ok(disk) = drive.downcast::<Disk<M>>() {
                 disk.queues.hctxs()[usize::from(waiter.hctx)].stop_waiting();
                 let woken = &mut self.run.woken;
-                // A queue that waits again while its own completions end is woken in each round,
-                // but need run only once.
+                // A queue may wait again while its own completions end, and is then woken in each
+                // round. It need run only once.
                 let is_last = |(last, hctx): &(Arc<Disk<M>>, u16)| {
                     Arc::ptr_eq(last, &disk) && *hctx == waiter.hctx
                 };

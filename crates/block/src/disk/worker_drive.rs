@@ -1,9 +1,9 @@
 //! `WorkerDrive`: a drive served by a worker, from the worker's arrival to its departure.
 //!
-//! A `Worker` owns one for each of its drives, and only the worker's thread uses it. On arrival it
-//! takes the drive's `WorkerState`; on departure it leaves waiting bios to their submitters
-//! (handover.rs). An `OwnerOnly` queue stays the worker's until it is closed, which needs an empty
-//! drive. Source: \[FALCON\], one thread per drive.
+//! A `Worker` owns one `WorkerDrive` for each of its drives, and only the worker's thread uses it.
+//! On arrival the worker takes the drive's `WorkerState`; on departure it leaves waiting bios to
+//! their submitters (handover.rs). An `OwnerOnly` queue stays the worker's until it is closed,
+//! which requires that nothing is in flight there. Source: \[FALCON\], one thread per drive.
 
 use alloc::sync::Arc;
 
@@ -29,8 +29,8 @@ pub(crate) struct WorkerDrive<M: Machine> {
     hctx: u16,
     /// Last seen value of `WorkerState::rounds`.
     rounds: u64,
-    /// True if another thread was serving the queue at the last turn, so that the drive's state is
-    /// unknown.
+    /// True if another thread was serving the queue at the worker's last turn, so that the state of
+    /// the queue is unknown.
     missed: bool,
 }
 
@@ -50,7 +50,7 @@ impl<M: Machine> WorkerDrive<M> {
         let hctx = &disk.queues.hctxs()[usize::from(worker_state.hctx)];
         if disk.kind == QueueKind::OwnerOnly {
             if hctx.has_owner() {
-                // The previous worker of the drive has not left completely.
+                // The drive's previous worker has left, but still owns the queue.
                 return Ok(None);
             }
             disk.own(worker_state.hctx, thread)?;
@@ -80,8 +80,8 @@ impl<M: Machine> WorkerDrive<M> {
     }
 
     /// Returns true if there is new work since the last turn. Returns false while the thread that
-    /// prevented the last turn is still serving the queue, because spinning would only take the CPU
-    /// from that thread.
+    /// kept the worker out of the queue in the last turn still serves it, because spinning would
+    /// only take the CPU from that thread.
     pub(crate) fn has_work(&self) -> bool {
         if self.missed && M::THREADS_MOVE && self.queue().serve.is_held() {
             return false;
@@ -92,9 +92,9 @@ impl<M: Machine> WorkerDrive<M> {
 
     pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker_state().map_or(0, WorkerState::rounds);
-        // The other thread does not notify the worker when it leaves, so only a turn that got the
-        // lock may be the last one before a sleep. Leaving a flag would make the other thread serve
-        // on instead.
+        // A thread that serves the queue does not notify the worker when it leaves. So the worker
+        // may sleep only after a turn in which it got the lock itself. Leaving a flag instead would
+        // make the other thread serve on.
         let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
         if entered {
@@ -112,7 +112,7 @@ impl<M: Machine> WorkerDrive<M> {
     /// the submitters. An `OwnerOnly` queue stays the worker's until [`WorkerDrive::close`].
     pub(crate) fn leave(&self, owner: u64) {
         let Some(worker_state) = self.worker_state() else { return };
-        // Relaxed: the value is this thread's own write, or another thread's identity.
+        // Relaxed: the comparison is true only for a value that this thread wrote itself.
         if self.disk.kind == QueueKind::AnyThread
             && worker_state.owner.load(Order::Relaxed) == owner
         {
@@ -123,8 +123,9 @@ impl<M: Machine> WorkerDrive<M> {
             return;
         }
         for ctx in self.disk.queues.ctxs() {
-            // Waiting submitters check the worker's state when they wake. A thread that inserts
-            // later sees that the worker is gone, because the lock orders both.
+            // Waiting submitters check the worker's presence when they wake. A thread that inserts
+            // bios later sees that the worker is gone, because the software queue's lock orders
+            // both.
             let mut ctx = ctx.ctx.lock();
             ring_all(ctx.list(self.hctx));
         }
@@ -164,8 +165,8 @@ impl<M: Machine> WorkerDrive<M> {
             ring_all(ctx.list(self.hctx));
         });
         hctx.mark_own();
-        // Tags were freed in a queue that no thread runs, so all waiters are woken to try for a
-        // tag.
+        // No thread runs this queue any more, so it cannot pass on the tags that it has just freed.
+        // All waiters are woken to try for one.
         hctx.tags.wake_all();
     }
 }

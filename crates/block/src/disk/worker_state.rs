@@ -14,8 +14,8 @@ pub(crate) struct WorkerState<M: Machine> {
     pub(crate) handed: M::Word,
     /// Number of these chains that were since dispatched or merged; written by the serving thread.
     pub(crate) settled: M::Word,
-    /// Number of times that another thread took chains from the worker's lists and left them in its
-    /// queue.
+    /// Number of times that another thread took chains from the worker's lists and left the
+    /// worker's queue with some of them unfinished.
     pub(crate) rounds: M::Word,
 }
 

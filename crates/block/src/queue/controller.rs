@@ -4,9 +4,9 @@
 //! (AHCI, 32), or in a controller for all its drives (SCU 250, HBA 10,140). A driver knows only its
 //! own drive. A `Controller` in a `DiskConfig` adds the limits that several drives share, and
 //! `queue_tags` makes tag sets from both. Invariant: a hardware queue never has more requests in
-//! flight than its driver accepts, however many tags the controller has; further requests wait
-//! without a tag, so that a slow drive does not starve the other drives. Flushes may exceed this
-//! limit by the reserved tags. Kernel counterparts: host tags (`scsi_host->can_queue`,
+//! flight than its driver accepts, however many tags the controller has. Further requests wait
+//! without a tag, so that a slow drive does not take the tags of other drives. Flushes may exceed
+//! this limit by the reserved tags. Kernel counterparts: host tags (`scsi_host->can_queue`,
 //! `BLK_MQ_F_TAG_HCTX_SHARED`) and a device's `queue_depth`.
 
 use alloc::format;
@@ -78,7 +78,7 @@ impl ControllerConfig {
     }
 }
 
-/// A controller, which the `DiskConfig` of each of its drives refers to.
+/// A controller. The `DiskConfig` of each of its drives refers to it.
 pub struct Controller<M: Machine> {
     config: ControllerConfig,
     /// The tag set of all drives of the controller, if they share one.
@@ -103,8 +103,8 @@ impl<M: Machine> Controller<M> {
         &self.config
     }
 
-    /// Returns the number of tags in use in the set that all drives share; `None` if each drive or
-    /// queue has its own.
+    /// Returns the number of tags in use, if all drives share one set of tags; `None` if each drive
+    /// or queue has its own.
     #[must_use]
     pub fn tags_in_use(&self) -> Option<u32> {
         self.shared.as_ref().map(|tags| tags.in_use())
@@ -114,8 +114,8 @@ impl<M: Machine> Controller<M> {
 /// The tags of one hardware queue.
 pub(crate) struct QueueTags<M: Machine> {
     pub(crate) tags: Arc<TagSet<M>>,
-    /// Largest number of requests in flight, flushes not counted; `None` if the tag set alone
-    /// limits it.
+    /// Largest number of requests in flight in the queue, flushes not counted; `None` if the number
+    /// of tags is the only limit.
     pub(crate) depth_max: Option<u32>,
 }
 
@@ -134,9 +134,10 @@ pub(crate) struct TagSettings<'a, M: Machine> {
     pub(crate) queue_depth: Option<u32>,
 }
 
-/// Returns how many hardware queues a disk may have. A drive that numbers tags across all its
-/// queues (`PerDrive`) gets one queue behind a controller with more tags, because the drive's own
-/// limit is enforced per queue.
+/// Returns the largest number of hardware queues that a disk may have. A drive that numbers tags
+/// across all its queues (`PerDrive`) gets a single queue if it shares a controller's tags and
+/// there are more of them than the drive accepts. The reason: the drive's own limit is enforced in
+/// each queue.
 pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues) -> u16 {
     let own = own_depth(settings.queue_depth, hw);
     let shares = |c: &Controller<M>| c.shared.is_some() && c.config.tags > own;
@@ -149,12 +150,14 @@ pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues)
 /// Largest number of tags in a set.
 const DEPTH_MAX: u32 = 65_536;
 
-/// Returns the number of tags that a queue may use according to its drive alone.
+/// Returns the number of requests that a drive accepts in a queue (or in all its queues, with
+/// `PerDrive`), whatever its controller.
 fn own_depth(queue_depth: Option<u32>, hw: HwQueues) -> u32 {
     queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth.clamp(1, DEPTH_MAX))
 }
 
-/// Creates the tags of each lane; lanes with the same number in `lanes` share them.
+/// Creates the tags of each lane. Lanes of the same hardware queue, whose number `lanes` gives,
+/// share their tags.
 pub(crate) fn lane_tags<M: Machine>(
     settings: TagSettings<'_, M>,
     hw: HwQueues,
@@ -165,8 +168,8 @@ pub(crate) fn lane_tags<M: Machine>(
     lanes.iter().map(|queue| queues[*queue].clone()).collect()
 }
 
-/// Creates the tags of each of `hctxs` hardware queues, from the drive's own number of tags and the
-/// controller's limit.
+/// Creates the tags of each of `hctxs` hardware queues. The drive's own depth and the controller's
+/// tags limit their number.
 pub(crate) fn queue_tags<M: Machine>(
     settings: TagSettings<'_, M>,
     hw: HwQueues,
@@ -176,7 +179,7 @@ pub(crate) fn queue_tags<M: Machine>(
     let given = settings.controller.map(|controller| &controller.config);
     let (sharing, most) = given.map_or((Sharing::Queue, own), |c| (c.sharing, c.tags));
     let set = |depth: u32| Arc::new(TagSet::new(depth));
-    // The set shared by all queues, or `None` if each has its own.
+    // The set that all queues share; `None` if each queue has its own.
     let one = match (settings.controller.and_then(|c| c.shared.clone()), hw.tags) {
         (Some(shared), _) => Some((shared, most)),
         (None, TagScope::PerDrive) => Some((set(most.min(own)), most.min(own))),

@@ -1,10 +1,10 @@
 //! `Driver` and `DriverQueue`: the interface between the block layer and a drive's driver.
 //!
 //! A driver declares how many hardware queues it has, how deep they are, and which threads may run
-//! them. It uses the block layer's tags and never sees a bio (\[MQ\] design, points 2-4). Queues
-//! are opened one by one. Their methods are called under the hardware queue's serve lock, so `&mut
-//! self` represents holding that lock. `Status` is the outcome of an I/O; `Dispatch` is flow
-//! control. Kernel counterpart: `struct blk_mq_ops`.
+//! them. A driver uses the block layer's tags and never sees a bio (\[MQ\] design, points 2-4). The
+//! block layer opens a driver's queues one by one, and calls the methods of a queue under the serve
+//! lock of its hardware queue. So `&mut self` of a queue means that the lock is held. `Status` is
+//! the outcome of an I/O; `Dispatch` is flow control. Kernel counterpart: `struct blk_mq_ops`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -56,17 +56,17 @@ pub struct HwQueues {
     pub tags: TagScope,
 }
 
-/// A driver's answer to a timed-out request.
+/// A driver's decision about a timed-out request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
-    /// The driver still works on the request; the layer waits for another timeout.
+    /// The driver still works on the request. The layer waits for the length of another timeout.
     Extend,
-    /// The driver has given the request up, or was stopped. Its memory may still be written until
-    /// the driver returns the tag.
+    /// The driver has given the request up, or was stopped. The drive may still write the request's
+    /// memory until the driver returns the tag.
     Abandon,
 }
 
-/// The point in a request's life at which trace data is requested from the driver.
+/// The step of a request at which the layer asks the driver for trace data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// The request was handed to the driver.
@@ -75,8 +75,8 @@ pub enum Moment {
     Complete,
 }
 
-/// A few bytes of a driver's own trace data about a request; text by convention. Written with
-/// `write!`, which cuts off the excess.
+/// A few bytes of a driver's own trace data about a request, by convention text. A driver writes it
+/// with `write!`; what exceeds the capacity is cut off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DriverData {
     len: u8,
@@ -87,7 +87,7 @@ impl DriverData {
     /// Largest number of bytes.
     pub const BYTES: usize = 19;
 
-    /// Copies `bytes`, cut off at the capacity.
+    /// Copies `bytes`, cut off at [`DriverData::BYTES`].
     #[must_use]
     pub fn new(bytes: &[u8]) -> DriverData {
         let mut data = DriverData::default();
@@ -95,7 +95,7 @@ impl DriverData {
         data
     }
 
-    /// Formats text, cut off at the capacity.
+    /// Formats text, cut off at [`DriverData::BYTES`].
     #[must_use]
     pub fn text(text: fmt::Arguments<'_>) -> DriverData {
         let mut data = DriverData::default();
@@ -143,23 +143,23 @@ pub struct Extent {
     pub zero: bool,
 }
 
-/// Numbers of pages that a cache still has to write to the volume below it.
+/// Numbers of pages with data that a cache has not written, or has written, to the volume below it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unwritten {
     /// Number of dirty pages.
     pub pages: u64,
-    /// Number of dirty pages, not counting those whose last write to the volume failed.
+    /// Number of dirty pages, without those whose last write to the volume failed.
     pub untried: u64,
-    /// Number of pages written since the start, which never decreases. This shows progress even if
-    /// the number of dirty pages stays the same because waiting requests make other pages dirty.
+    /// Number of pages written since the start, which never decreases. It shows progress even while
+    /// waiting writes make as many pages dirty as the cache writes.
     pub written: u64,
 }
 
 /// The driver of a drive.
 ///
-/// Neither the driver nor its queues may wait for I/O of a volume that the drive is part of. A
-/// queue is locked while it is called, so that I/O would wait for the call, and the call for the
-/// I/O.
+/// Neither the driver nor its queues may wait for I/O of a volume that the drive is part of. The
+/// block layer holds a queue's lock during each call, so the call would wait for the I/O, and the
+/// I/O for the end of the call.
 ///
 /// # Panics
 /// A driver that panics does not end the process, unless the program aborts on panics. The panic
@@ -177,13 +177,13 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn size_bytes(&self) -> u64 {
         self.capacity() << SECTOR_SHIFT
     }
-    /// Re-reads the size of the file or device below the drive, and returns the sectors that the
-    /// drive accepts requests for from now on. Called when an operator reports that the file or
-    /// device has grown; may block. A volume uses the added space only once all its drives have
+    /// Re-reads the size of the file or device below the drive. Returns the number of sectors for
+    /// which the drive accepts requests from now on. Called when an operator reports that the file
+    /// or device has grown; may block. A volume uses the added space only after all its drives have
     /// answered. The caller treats a smaller size as an error and keeps the old one.
     ///
     /// # Errors
-    /// If the size cannot be read, or the drive cannot grow; the text names the drive's location.
+    /// If the size cannot be read, or the drive cannot grow. The text names the drive's location.
     #[doc(alias = "revalidate_disk")]
     fn revalidate(&self) -> Result<Sector, Error> {
         Ok(self.capacity())
@@ -192,28 +192,29 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn limits(&self) -> QueueLimits;
     /// Returns the number and kind of hardware queues on this machine.
     fn hw_queues(&self, topology: &Topology) -> HwQueues;
-    /// Maps software queue `ctx`, below `ctxs`, to a hardware queue below `hctxs`.
+    /// Maps software queue `ctx` to a hardware queue. `ctx` is below `ctxs`, the result below
+    /// `hctxs`.
     fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
         ctx * hctxs / ctxs
     }
     /// Returns true if a queue's `poll` right after `commit_rqs` completes every request handed
-    /// over, so that no request is in flight while no thread serves the queue. Then several threads
-    /// may serve a hardware queue at once, each with a driver queue of its own (`Inside::Each`).
+    /// over. So no request is in flight while no thread serves the queue, and several threads may
+    /// serve a hardware queue at once, each with a driver queue of its own (`Inside::Each`).
     /// Allowed only for drives whose queues any thread may run.
     fn is_immediate(&self) -> bool {
         false
     }
-    /// Opens queue `index` with `depth` tags; on the owner's thread if the queue kind is
-    /// `OwnerOnly`.
+    /// Opens queue `index` with `depth` tags. If the queue kind is `OwnerOnly`, the owner's thread
+    /// calls this.
     ///
     /// # Errors
-    /// If the operating system refuses it.
+    /// If the operating system refuses to open the queue.
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error>;
     /// Opens queue `index` of an `OwnerOnly` drive on the thread that will own it. A disk over a
     /// volume opens its channel to that volume here.
     ///
     /// # Errors
-    /// If the operating system refuses it.
+    /// If the operating system refuses to open the queue.
     fn open_queue_on(
         &self,
         thread: &IoThread<M>,
@@ -224,23 +225,25 @@ pub trait Driver<M: Machine>: Send + Sync {
         self.open_queue(index, depth)
     }
     /// Returns true if the drive's `OwnerOnly` queues may be opened when their thread first needs
-    /// them instead of at the start. Opening must be quick, wait for no other thread, and need no
-    /// scarce resource beyond those that the thread's first queues of such drives took.
+    /// them instead of at the start. Opening must then be quick and wait for no other thread. It
+    /// must also need no scarce resource, except those that the thread's first such queue has
+    /// already taken.
     fn may_open_late(&self) -> bool {
         false
     }
-    /// Returns true for a disk over a volume. Owners poll its `OwnerOnly` queues even when no
-    /// request is in flight, and ask [`DriverQueue::has_work`].
+    /// Returns true for a disk over a volume. Owners then poll its `OwnerOnly` queues even when no
+    /// request is in flight, and ask [`DriverQueue::has_work`] before they sleep.
     fn is_stacked(&self) -> bool {
         false
     }
     /// Returns true if owners must poll the drive's `OwnerOnly` queues on each wake-up even when no
-    /// request is in flight, to notice other events such as the end of a connection.
+    /// request is in flight, so that the driver notices other events, such as the end of a
+    /// connection.
     fn is_polled_idle(&self) -> bool {
         false
     }
-    /// Returns true while the drive has lost its server and is reconnecting. Requests then fail by
-    /// the drive's own time limit, and all request timeouts stop.
+    /// Returns true while the drive has lost its server and is reconnecting. During that time,
+    /// requests fail when the drive's own time limit is over, and no request timeout runs.
     fn is_reconnecting(&self) -> bool {
         false
     }
@@ -249,45 +252,46 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn trouble(&self) -> Option<String> {
         None
     }
-    /// Describes why the last flush failed, if the medium was not at fault. `None` if it succeeded.
+    /// Describes why the last flush failed, if the cause was not the medium. `None` if the flush
+    /// succeeded.
     fn flush_trouble(&self) -> Option<String> {
         None
     }
-    /// Announces the last flush before the daemon stops. If everything completed since the drive
-    /// was opened has been flushed, a drive on a server may answer that flush without the server,
-    /// which may be gone or hang.
+    /// Announces the last flush before the daemon stops. If all writes completed since the drive
+    /// was opened have been flushed, a drive on a server may answer the last flush without the
+    /// server, which may be gone or hang.
     fn prepare_stop(&self) {}
-    /// Returns how much acknowledged data has not reached the storage below. Slow; not for the I/O
-    /// path.
+    /// Returns how much acknowledged data has not reached the storage below. Slow, so not for the
+    /// I/O path.
     fn unwritten(&self) -> Unwritten {
         Unwritten::default()
     }
     /// Returns the allocation state of a range. The extents cover the range from its start, but
-    /// perhaps not to its end. May block; not for the I/O path.
+    /// perhaps not to its end. May block, so not for the I/O path.
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         let _ = sector;
         alloc::vec![Extent { nr_sectors, hole: false, zero: false }]
     }
     /// Returns true if a read of the range is known, without reading, to succeed and give zeroes.
-    /// May be called for every read, so it must not allocate and may take one or two system calls.
-    /// It must take all completed writes into account. `false` is always correct, and is required
-    /// if such a read may fail, or if the drive exists to model its cost.
+    /// May be called for every read, so it must not allocate, and may take one or two system calls
+    /// at most. The answer must take all completed writes into account. `false` is always correct.
+    /// It is required if such a read may fail, or if the drive exists to model the cost of reads.
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         let _ = (sector, nr_sectors);
         false
     }
-    /// Announces, before queues are opened, that many requests will use this memory, so that the
-    /// operating system can register it once instead of for each request.
+    /// Announces, before queues are opened, that many requests will use this memory. A driver can
+    /// then register it with the operating system once instead of for each request.
     fn lend(&self, arena: &Arc<Arena>) {
         let _ = arena;
     }
-    /// Returns the driver's own counters, with their names, for statistics. They count since the
-    /// driver was made.
+    /// Returns the driver's own counters, as pairs of name and value, for statistics. Each counts
+    /// since the driver was made.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
     /// Takes the messages for an operator since the last call, one line each, such as a lost or
-    /// restored server connection. Polled now and then.
+    /// restored server connection. Called from time to time.
     fn take_news(&self) -> Vec<String> {
         Vec::new()
     }
@@ -295,22 +299,22 @@ pub trait Driver<M: Machine>: Send + Sync {
 
 /// One hardware queue of a driver.
 pub trait DriverQueue<M: Machine>: Send {
-    /// Hands a request to the driver, which may only stage it until `commit_rqs`.
+    /// Hands a request to the driver, which may hold it back until `commit_rqs`.
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch;
     /// Returns true if [`DriverQueue::is_bounced`] and [`DriverQueue::trace_data`] can return
     /// anything. Called only while the disk is traced.
     fn has_trace_data(&self) -> bool {
         true
     }
-    /// Returns true if the data of a request, which was just handed over, goes through a bounce
+    /// Returns true if the data of a request that was just handed over goes through a bounce
     /// buffer. Called only while the disk is traced.
     fn is_bounced(&self, tag: Tag) -> bool {
         let _ = tag;
         false
     }
     /// Returns the driver's trace data about a request that was just handed over, or that the last
-    /// `poll` returned; recorded as the kernel's driver data. Called only while a trace is
-    /// recorded.
+    /// `poll` returned. A trace records it as the kernel's driver data. Called only while a trace
+    /// is recorded.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         let _ = (tag, moment);
         DriverData::default()
@@ -319,8 +323,8 @@ pub trait DriverQueue<M: Machine>: Send {
     fn commit_rqs(&mut self);
     /// Adds completed requests to `batch` until it is full.
     fn poll(&mut self, batch: &mut CompletionBatch);
-    /// Returns true if a poll would find work; checked once more before the owner sleeps. Called
-    /// only for a disk over a volume ([`Driver::is_stacked`]).
+    /// Returns true if a poll would find work. The owner checks this once more before it sleeps.
+    /// Called only for a disk over a volume ([`Driver::is_stacked`]).
     fn has_work(&self) -> bool {
         false
     }
@@ -333,7 +337,7 @@ pub trait DriverQueue<M: Machine>: Send {
 pub struct CompletionBatch {
     entries: [(Tag, Status); CompletionBatch::CAPACITY],
     len: usize,
-    /// Number of entries checked to have been in flight.
+    /// Number of entries for which it was checked that their requests were in flight.
     checked: usize,
     /// Number of checked entries that were already taken out.
     taken: usize,
@@ -345,7 +349,7 @@ pub(crate) struct CheckedRequests<'a, M: Machine> {
     tags: &'a TagSet<M>,
     entries: &'a [(Tag, Status)],
     at: usize,
-    /// The batch's count of entries taken out, updated on drop.
+    /// Number of entries of the batch taken out, updated when the iterator is dropped.
     taken: &'a mut usize,
 }
 
@@ -354,12 +358,11 @@ impl<M: Machine> CheckedRequests<'_, M> {
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<(&Request<M>, Status)> {
         let (tag, status) = *self.entries.get(self.at)?;
-        // SAFETY: the driver has given the request back, and only from here, which stays borrowed,
-        // can a handle of it come.
+        // SAFETY: the driver has given the request back. Handles of it can come only from this
+        // iterator, which stays borrowed.
         Some((unsafe { self.tags.lent(tag) }, status))
     }
 
-    /// Returns how many entries of the batch were taken out.
     #[inline(always)]
     pub(crate) fn taken(&self) -> usize {
         self.at
@@ -370,8 +373,8 @@ impl<M: Machine> CheckedRequests<'_, M> {
     pub(crate) fn take(&mut self) -> Option<(RequestRef<M>, Status)> {
         let (tag, status) = *self.entries.get(self.at)?;
         self.at += 1;
-        // SAFETY: the driver has given the request back, and it was in flight, so nobody else has
-        // it; and it is taken out once.
+        // SAFETY: the request was in flight and the driver has given it back, so no one else has
+        // it; and each entry is taken out only once.
         Some((unsafe { self.tags.reclaim(tag) }, status))
     }
 }
@@ -412,7 +415,7 @@ impl CompletionBatch {
     /// Adds completed requests with the same status.
     ///
     /// # Panics
-    /// If they are more than the batch has room for.
+    /// If there are more tags than [`CompletionBatch::room`].
     #[inline]
     pub fn push_all(&mut self, tags: &[Tag], status: Status) {
         let room = &mut self.entries[self.len..self.len + tags.len()];
@@ -448,13 +451,14 @@ impl CompletionBatch {
         &self.entries[..self.len]
     }
 
-    /// Asks for another poll at this time of `Machine::now`, if no event causes one before.
+    /// Asks for another poll of the driver at this time of `Machine::now`, unless an event causes
+    /// one earlier.
     pub fn wake_at(&mut self, deadline_ns: u64) {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
-    /// Returns true if the batch holds exactly one completion, of `tag`, successful, and no wake-up
-    /// request.
+    /// Returns true if the batch holds exactly one completion, a successful one of `tag`, and no
+    /// request to be polled again.
     #[inline(always)]
     pub(crate) fn is_just(&self, tag: Tag) -> bool {
         let (first, status) = self.entries[0];
@@ -473,20 +477,20 @@ impl CompletionBatch {
         self.len = 0;
     }
 
-    /// Empties the batch for the next poll; a requested wake-up stays.
+    /// Empties the batch for the next poll. A request to be polled again stays.
     pub fn clear(&mut self) {
         (self.len, self.checked, self.taken) = (0, 0, 0);
     }
 
-    /// Records a successful check that each tag in the batch was in flight exactly once, in the
-    /// queue that filled the batch.
+    /// Marks all entries as checked: the caller has made sure that each tag was in flight exactly
+    /// once, in the queue that filled the batch.
     #[inline(always)]
     pub(crate) fn set_checked(&mut self) {
         self.checked = self.len;
     }
 
-    /// Returns the requests that were checked and not taken out yet. `tags` is the set of the queue
-    /// that filled the batch.
+    /// Returns an iterator that takes out the requests that were checked and not taken out yet.
+    /// `tags` is the set of the queue that filled the batch.
     #[inline(always)]
     pub(crate) fn rest<'a, M: Machine>(
         &'a mut self,
@@ -521,7 +525,8 @@ impl Default for CompletionBatch {
     }
 }
 
-/// Rounds a range inwards to multiples of `granularity_sectors`: the part that can be discarded.
+/// Shrinks a range to the multiples of `granularity_sectors` that it contains: the part of it that
+/// can be discarded.
 #[must_use]
 pub fn align_inwards(sector: Sector, nr: SectorCount, granularity_sectors: u32) -> (Sector, u32) {
     let unit = u64::from(granularity_sectors.max(1));

@@ -1,8 +1,8 @@
 //! `InFlight`: the requests that a driver has from one hardware queue, with their dispatch times.
 //!
-//! Protected by the serve lock. A request is lent to the driver by its handle, and only a lent
-//! request can come back: an assertion stops a driver that completes any other tag. Kernel
-//! counterpart: `MQ_RQ_IN_FLIGHT` and `rq->io_start_time_ns`.
+//! The serve lock protects it. `lend` keeps a request's handle while the driver has the request,
+//! and `take_back` accepts only tags of such requests: an assertion stops a driver that completes
+//! any other tag. Kernel counterpart: `MQ_RQ_IN_FLIGHT` and `rq->io_start_time_ns`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -22,7 +22,7 @@ pub(crate) struct InFlight {
     clock: Option<RunningClock>,
 }
 
-/// Rounds a time for `issued_ns`: never 0, and wrong by at most 1 ns.
+/// Returns a time for `issued_ns`, at most 1 ns later than `now_ns` and never 0.
 #[inline(always)]
 fn stamp(now_ns: u64) -> u64 {
     now_ns | 1
@@ -35,13 +35,13 @@ impl InFlight {
         InFlight { issued_ns, count: 0, clock: None }
     }
 
-    /// Returns the number of requests in flight.
     #[inline(always)]
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Records that the driver has accepted a request, which comes back by its tag.
+    /// Records that the driver has accepted a request. The request's handle is forgotten until the
+    /// driver completes the tag.
     #[inline(always)]
     pub(crate) fn lend<M: Machine>(&mut self, rq: RequestRef<M>, now_ns: u64) {
         self.issued_ns[rq.tag().0 as usize] = stamp(now_ns);
@@ -53,7 +53,7 @@ impl InFlight {
     /// the requests can be taken out of the batch.
     ///
     /// # Panics
-    /// If a tag is not in flight here; `drive` is for the message.
+    /// If a tag is not in flight here. The message names `drive`.
     #[inline(always)]
     pub(crate) fn take_back(&mut self, batch: &mut CompletionBatch, drive: &str) {
         // A local variable, so that the slice stays in a register.
@@ -80,8 +80,8 @@ impl InFlight {
         if self.issued_ns[tag.0 as usize] == 0 {
             return None;
         }
-        // SAFETY: lent by its only handle, so only the driver has it, which does no more than read
-        // it; and borrowed from here as long as this reference lives.
+        // SAFETY: the request's only handle was lent, so only the driver has the request, and the
+        // driver only reads it. `self` stays borrowed as long as the returned reference lives.
         Some(unsafe { tags.lent(tag) })
     }
 
@@ -89,12 +89,12 @@ impl InFlight {
     /// checks, for example because the process was suspended, does not count towards any request's
     /// timeout. Returns true if there was such a pause.
     pub(crate) fn look(&mut self, now_ns: u64, period_ns: u64) -> bool {
-        // One check may be missed while another thread serves the queue.
+        // One check may be missed because another thread served the queue at that time.
         let due_ns = 2 * period_ns;
         let issued_ns = &self.issued_ns;
         let clock = self.clock.get_or_insert_with(|| {
-            // The time of the first request counts as a check, because a pause may have come
-            // between that request and this check.
+            // The dispatch of the first request counts as an earlier check, because the process may
+            // have paused between that dispatch and this check.
             let first = issued_ns.iter().copied().filter(|issued| *issued != 0).min();
             let mut clock = RunningClock::new();
             clock.look(first.unwrap_or(now_ns), due_ns);
@@ -109,8 +109,8 @@ impl InFlight {
         pause_ns > 0
     }
 
-    /// Returns the first tag, from number `from` on, that was dispatched `timeout_ns` ago or
-    /// earlier.
+    /// Returns the first tag, from number `from` on, whose request was dispatched at least
+    /// `timeout_ns` ago.
     pub(crate) fn next_overdue(&self, from: u32, now_ns: u64, timeout_ns: u64) -> Option<Tag> {
         let is_overdue = |issued: u64| issued != 0 && now_ns.saturating_sub(issued) >= timeout_ns;
         let rest = self.issued_ns.get(from as usize..)?;

@@ -1,8 +1,8 @@
 //! `IoThread`: the properties of an I/O thread that a channel or worker running on it needs.
 //!
 //! The code that runs the thread (a reactor's context, a worker's thread, a test) passes an
-//! `IoThread` when it opens the channel or makes the worker. This layer makes no system call, so a
-//! function pointer lets the thread wait for its drives.
+//! `IoThread` when it opens the channel or makes the worker. The block layer makes no system call,
+//! so it calls a function pointer (`turn`) to wait for the thread's drives.
 
 use alloc::sync::Arc;
 
@@ -10,10 +10,10 @@ use millrace_machine::{Doorbell, Machine};
 
 use crate::bio::error::Error;
 
-/// Time in nanoseconds that a dropped channel or worker waits for its I/O before it leaks the
-/// memory.
+/// Time in nanoseconds for which a dropped channel or worker waits for its I/O in flight before it
+/// leaks the memory.
 pub(crate) const DRAIN_NS: u64 = 5_000_000_000;
-/// Pause in nanoseconds between two checks during that wait.
+/// Pause in nanoseconds between two checks while a dropped channel or worker waits for its I/O.
 pub(crate) const DRAIN_LOOK_NS: u64 = 100_000;
 
 /// An I/O thread that owns hardware queues.
@@ -29,9 +29,9 @@ pub struct IoThread<M: Machine> {
     pub turn: Option<ThreadTurn<M>>,
 }
 
-/// Starts the I/O that was handed to an I/O thread's drives, and collects completions. Sleeps until
-/// there is work, the doorbell rings or the deadline has come. Does not sleep if `has_work`, which
-/// is called after the doorbell was armed, returns true.
+/// A function that starts the I/O handed to an I/O thread's drives, and collects completions. It
+/// sleeps until there is work, the doorbell rings, or the deadline has come. It does not sleep if
+/// `has_work`, which it calls after arming the doorbell, returns true.
 ///
 /// # Errors
 /// If the thread's ring itself fails.

@@ -1,8 +1,9 @@
 //! `PendingQueues`: a bitmap of the software queues that have bios for a hardware queue.
 //!
-//! Each software queue has a bit, set after an insertion and cleared by the serving thread. Lanes
-//! (disk/baseline/lanes.rs) share words of 64 bits, and each lane checks only its own bit. Owned by
-//! a `HardwareQueue`. Kernel counterpart: `hctx->ctx_map`.
+//! Each software queue has a bit, set after an insertion and cleared by the thread that serves the
+//! hardware queue. If a hardware queue is divided into lanes (disk/baseline/lanes.rs), the lanes
+//! share the words of the bitmap, and each lane checks only its own bit. A `HardwareQueue` owns its
+//! bitmap. Kernel counterpart: `hctx->ctx_map`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -12,8 +13,8 @@ use millrace_machine::{Machine, Order, Word};
 /// Bitmap of the software queues that have bios for a hardware queue.
 pub(crate) struct PendingQueues<M: Machine> {
     words: Arc<[M::Word]>,
-    /// If the hardware queue is one of several lanes: the lane's bit, and the software queue that
-    /// the bit represents.
+    /// If the hardware queue is a lane: the lane's bit, and the software queue that the bit stands
+    /// for.
     own: Option<(u64, usize)>,
 }
 
@@ -26,8 +27,8 @@ impl<M: Machine> PendingQueues<M> {
         }
     }
 
-    /// Creates the bitmaps of several lanes. Each lane is a pair of hardware queue and software
-    /// queue.
+    /// Creates the bitmaps of several lanes. Each lane is given as its hardware queue and its
+    /// software queue.
     pub(crate) fn of_lanes(lanes: &[(usize, usize)]) -> Vec<Self> {
         let mut words = Vec::new();
         let part = |(queue, ctx): &(usize, usize)| {
@@ -49,7 +50,8 @@ impl<M: Machine> PendingQueues<M> {
             None => (&self.words[ctx / 64], 1u64 << (ctx % 64)),
             Some((bit, _)) => (&self.words[0], bit),
         };
-        // Release pairs with the Acquire of `take`; the insertion is under the lock anyway.
+        // Release pairs with the Acquire of `take`. The software queue's lock orders the insertion,
+        // too.
         word.fetch_or(bit, Order::Release);
     }
 
@@ -57,8 +59,8 @@ impl<M: Machine> PendingQueues<M> {
     #[inline]
     pub(crate) fn take(&self, mut f: impl FnMut(usize)) {
         for (index, word) in self.words.iter().enumerate() {
-            // Relaxed: only a quick check; a thread that marks later flags the serve lock or rings
-            // the doorbell.
+            // Relaxed: only a quick check. A thread that marks a queue later also flags the serve
+            // lock or rings the doorbell.
             if word.load(Order::Relaxed) == 0 {
                 continue;
             }

@@ -1,10 +1,11 @@
 //! `Request`: a driver's unit of work: one contiguous range of a drive and the memory for it.
 //!
-//! Preallocated, one for each tag of a `TagSet`. Filled just before dispatch from a chain of bios,
-//! read by the driver, and ended by its tag in a `CompletionBatch`. States: `Idle` (owned by the
-//! tag set) -> `InFlight` or `Waited` (owned by the driver) -> `Idle`; or -> `Abandoned` (timed out
-//! and its bios completed, but the driver may still write its memory) -> `Idle` when the driver
-//! confirms it after all. Kernel counterpart: `struct request` with `enum mq_rq_state`.
+//! Requests are preallocated, one for each tag of a `TagSet`. A request is filled from a chain of
+//! bios just before dispatch, read by the driver, and ended when its tag comes back in a
+//! `CompletionBatch`. States: `Idle` (owned by the tag set) -> `InFlight` or `Waited` (owned by the
+//! driver) -> `Idle`; or -> `Abandoned` (timed out and its bios completed, but the driver may still
+//! write its memory) -> `Idle` when the driver confirms it after all. Kernel counterpart: `struct
+//! request` with `enum mq_rq_state`.
 #![allow(unsafe_code)]
 
 use core::ops::{Deref, DerefMut};
@@ -19,7 +20,7 @@ use crate::chain::bio_set::BioSet;
 use crate::chain::slot::{BioRef, BioSlot};
 use crate::queue::sbitmap::TagBits;
 
-/// Number of a request in its tag set; the driver uses the same number.
+/// Number of a request in its tag set. The driver identifies the request by this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u32);
 
@@ -42,7 +43,7 @@ pub(crate) enum RequestState {
     InFlight,
     /// The request is in flight; its bios waited in a queue.
     Waited,
-    /// The request has timed out and is recorded as failed, but is not completed, because the
+    /// The request has timed out and is recorded as failed. It is not completed yet, because the
     /// submitter owns its memory.
     Overdue,
     Abandoned,
@@ -58,7 +59,7 @@ pub struct Request<M: Machine> {
     pub(crate) d_ns: u64,
     nr_sectors: SectorCount,
     tag: Tag,
-    /// Bit of the request's tag in the bitmap; `TagBits::RESERVED` for a reserved tag.
+    /// Bit of the request's tag in the tag set's bitmap; `TagBits::RESERVED` for a reserved tag.
     pub(crate) bits: TagBits,
     nr_segments: u16,
     pub(crate) hctx: u16,
@@ -87,7 +88,8 @@ impl<M: Machine> Request<M> {
         }
     }
 
-    /// Fills the request from a chain of bios. `taken` are the flags that the driver understands.
+    /// Fills the request from a chain of bios. `taken` are the flags that may be passed to the
+    /// driver.
     #[inline(always)]
     pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         assert!(
@@ -120,24 +122,27 @@ impl<M: Machine> Request<M> {
         }
     }
 
-    /// Returns true if the request is with the driver, or about to be, and its bios are not
+    /// Returns true if the driver has the request, or is about to get it, and its bios are not
     /// completed.
     #[inline(always)]
     pub(crate) fn is_in_flight(&self) -> bool {
         matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
     }
 
-    /// Returns operation and times, as an empty run of equal I/Os to compare other requests with.
+    /// Returns the request's operation and times as an empty run of equal I/Os, for comparison with
+    /// other requests.
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
-        // The run counts as this thread's own I/O; `ends_alike` checks this for each bio.
+        // `own` is set without a check here; `ends_alike` checks for each bio that this thread
+        // submitted it.
         let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
 
-    /// Returns true if the request is in flight and matches `times`, and consists of a single bio
-    /// of this channel that waited in no queue. So it is no flush: flushes always wait.
+    /// Returns true if the request is in flight, has the operation and times of `times`, and
+    /// consists of a single bio of this channel that waited in no queue. A flush never matches,
+    /// because flushes always wait.
     #[inline(always)]
     pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };
@@ -227,16 +232,16 @@ impl<M: Machine> Request<M> {
 
 /// The only handle of a request whose tag is taken and that no driver has.
 ///
-/// It comes from a batch of tags, goes to the driver's queue (`InFlight::lend`), comes back when
-/// the driver returns the tag (`CompletionBatch::take`), and ends when the tag is freed
-/// (`TagSet::give`). Not `Clone`; dropping one would lose a tag, and panics.
+/// A handle comes from a batch of tags, goes to the driver's queue (`InFlight::lend`), comes back
+/// when the driver returns the tag (`CompletionBatch::take`), and ends when the tag is freed
+/// (`TagSet::give`). It is not `Clone`. Dropping one would lose a tag, and panics.
 pub(crate) struct RequestRef<M: Machine>(NonNull<M::Line<Request<M>>>);
 
 // SAFETY: the handle is the only way to the request, which is Send.
 unsafe impl<M: Machine> Send for RequestRef<M> {}
 
 impl<M: Machine> RequestRef<M> {
-    /// Creates the handle of the request on a line of a tag set, which outlives it.
+    /// Creates the handle of the request on a line of a tag set. The tag set outlives the handle.
     ///
     /// # Safety
     /// The caller owns the request: no other handle of it exists, and no driver has it.
@@ -277,8 +282,8 @@ impl<M: Machine> Drop for RequestRef<M> {
     }
 }
 
-/// Panics. If a panic is already under way, does nothing: the tag and the bios stay in use, because
-/// the driver may have the request.
+/// Panics, because a handle was dropped. Does nothing if a panic is already under way: the tag and
+/// the bios stay in use, because the driver may have the request.
 #[cold]
 #[inline(never)]
 fn dropped_with_its_tag<M: Machine>() {

@@ -1,9 +1,9 @@
 //! `Sbitmap`: a scalable bitmap of free numbers, spread over words on separate cache lines.
 //!
-//! Owned by a `TagSet`. Bits are taken and returned in batches: one locked operation for up to a
-//! word of them. Each user starts at its own hint, so two users write to the same cache line only
-//! when the map is nearly full. A set bit means that the number is taken. Kernel counterpart:
-//! lib/sbitmap.c (names and the rule for bits per word, not code).
+//! Owned by a `TagSet`. A set bit means that its number is taken. Bits are taken and returned in
+//! batches, with one atomic operation for up to a word of bits. Each user starts its search at its
+//! own hint, so two users write to the same cache line only when the map is nearly full. Kernel
+//! counterpart: lib/sbitmap.c (names and the rule for bits per word, not code).
 
 use alloc::boxed::Box;
 
@@ -19,11 +19,11 @@ pub(crate) struct TagBits {
 impl TagBits {
     /// The empty set of bits.
     pub(crate) const NONE: TagBits = TagBits { word: 0, mask: 0 };
-    /// Represents a number that belongs to another map.
+    /// Stands for the bit of a number that belongs to another map.
     pub(crate) const RESERVED: TagBits = TagBits { word: u32::MAX, mask: 0 };
 }
 
-/// A set of numbers below `depth`.
+/// A set of numbers below `depth`, each free or taken.
 pub(crate) struct Sbitmap<M: Machine> {
     words: Box<[M::Word]>,
     /// log2 of the number of bits used in each word.
@@ -34,8 +34,8 @@ pub(crate) struct Sbitmap<M: Machine> {
 }
 
 impl<M: Machine> Sbitmap<M> {
-    /// Creates a map with all numbers below `depth` (1 to 2^20) free. Words are small enough that a
-    /// map of four or more bits has at least four words.
+    /// Creates a map with all numbers below `depth` (1 to 2^20) free. Each word holds few enough
+    /// bits that a map of four or more has at least four words.
     pub(crate) fn new(depth: u32) -> Self {
         assert!(
             (1..=1 << 20).contains(&depth),
@@ -52,7 +52,7 @@ impl<M: Machine> Sbitmap<M> {
             mask: low_bits(1 << shift),
             depth,
         };
-        // Bits at and above the depth are permanently taken.
+        // Bits of the last word that stand for no number are permanently taken.
         let last = words - 1;
         let used = depth - (last << shift);
         // Relaxed: no other thread has the map yet.
@@ -76,8 +76,8 @@ impl<M: Machine> Sbitmap<M> {
         TagBits { word: number >> self.shift, mask: 1 << (number & ((1 << self.shift) - 1)) }
     }
 
-    /// Takes up to `want` (1 or more) numbers from the first word, starting at `hint`, that has
-    /// free ones. Moves the hint to that word.
+    /// Takes up to `want` (1 or more) numbers, all from the first word that has free ones. The
+    /// search starts at word `hint`, and the hint moves to the word found.
     #[inline(always)]
     pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<TagBits> {
         let mut mask = match self.words.get(*hint as usize) {
@@ -90,7 +90,7 @@ impl<M: Machine> Sbitmap<M> {
         (mask != 0).then_some(TagBits { word: *hint, mask })
     }
 
-    /// Tries all words once, starting behind the hint. Returns 0 if all bits are taken.
+    /// Searches all words once, from the word after the hint on. Returns 0 if all bits are taken.
     #[inline(never)]
     fn take_elsewhere(&self, hint: &mut u32, want: u32) -> u64 {
         let count = self.words.len() as u32;
@@ -117,8 +117,8 @@ impl<M: Machine> Sbitmap<M> {
                 return 0;
             }
             let wanted = lowest(free, want);
-            // Acquire pairs with the Release in `give`: writes of the number's last user have
-            // happened before. Relaxed: after a failure the loop starts anew.
+            // Acquire pairs with the Release in `give`: this thread sees all writes of the number's
+            // last user. Relaxed: after a failure the loop starts anew.
             if word.compare_exchange(old, old | wanted, Order::Acquire, Order::Relaxed).is_ok() {
                 return wanted;
             }
@@ -128,8 +128,8 @@ impl<M: Machine> Sbitmap<M> {
     /// Frees numbers.
     #[inline(always)]
     pub(crate) fn give(&self, bits: TagBits) {
-        // SeqCst: Release for the next user of the number, and ordered before the check for
-        // waiters. Taken bits are set, so subtracting the mask clears exactly these, in one
+        // SeqCst: a Release for the next user of the number, and ordered before the check for
+        // waiters. The given bits are set, so subtracting the mask clears exactly these bits in one
         // instruction.
         let old = self.words[bits.word as usize].fetch_add(bits.mask.wrapping_neg(), Order::SeqCst);
         assert!(old & bits.mask == bits.mask, "a tag was freed twice");
@@ -138,7 +138,8 @@ impl<M: Machine> Sbitmap<M> {
     /// Returns how many numbers are taken.
     pub(crate) fn weight(&self) -> u32 {
         let mask = self.mask;
-        // Acquire pairs with `give`: a caller that sees 0 also sees everything that the users did.
+        // Acquire pairs with `give`: a caller that sees 0 also sees all writes of the numbers'
+        // users.
         let taken = |word: &M::Word| (word.load(Order::Acquire) & mask).count_ones();
         let sum: u32 = self.words.iter().map(taken).sum();
         sum - ((self.words.len() as u32) << self.shift).saturating_sub(self.depth)
@@ -162,7 +163,7 @@ fn lowest_of_many(bits: u64, want: u32) -> u64 {
     if bits.count_ones() <= want {
         return bits;
     }
-    // Bits 0 to `want` - 1 being free is the common case.
+    // The bits 0 to `want` - 1 are usually all free.
     let run = low_bits(want);
     if bits & run == run {
         return run;
@@ -229,8 +230,8 @@ mod tests {
     }
 
     impl Plain {
-        /// Returns the lowest free numbers of the first word that has free numbers, starting at the
-        /// hint's word.
+        /// Returns the lowest free numbers of the first word that has any, starting at the hint's
+        /// word.
         fn take(&mut self, hint: u32, want: u32) -> Option<(u32, Vec<u32>)> {
             let words = self.depth.div_ceil(self.width);
             let bio_set = (hint < words).then_some(hint);

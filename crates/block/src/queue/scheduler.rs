@@ -3,11 +3,11 @@
 //! A drive without a scheduler serves chains in order of arrival. With one, chains from software
 //! queues go through [`Scheduler::insert`], and [`Scheduler::next`] names the chain that becomes
 //! the next request. Each hardware queue has its own `Scheduler`, called under that queue's serve
-//! lock by one thread at a time; the schedulers of a drive coordinate as they like (deadline.rs
-//! shares one lock, as the kernel's does). Flushes bypass the scheduler. `Scheduling` is the
-//! layer's side of this interface: it counts the chains inside the scheduler, and reports
-//! completions only of requests that the scheduler named. Called by disk/scheduled.rs. Source:
-//! \[MQ\], "scheduling in the software queues". Kernel counterpart: `struct elevator_mq_ops`.
+//! lock by one thread at a time. The schedulers of a drive may share state (those of deadline.rs
+//! share one lock, as the kernel's does). Flushes bypass the scheduler. `Scheduling` is the layer's
+//! side of this interface: it counts the chains inside the scheduler, and reports completions only
+//! of requests that the scheduler named. Called by disk/scheduled.rs. Source: \[MQ\], "scheduling
+//! in the software queues". Kernel counterpart: `struct elevator_mq_ops`.
 
 pub(crate) mod builtin;
 pub(crate) mod cost;
@@ -36,12 +36,13 @@ use crate::chain::merge::{MergeKind, try_merge};
 use crate::chain::slot::{BioList, BioRef, BioSlot};
 use crate::queue::request::Tag;
 
-/// Minimum time, in nanoseconds, between two trace messages about pauses of the scheduler.
+/// Minimum time, in nanoseconds, between two trace messages that a scheduler dispatches nothing for
+/// a while.
 const REST_NOTED_NS: u64 = 10_000_000;
 
 /// Bios that wait to become one request: a single bio, or several adjacent ones merged.
 ///
-/// Dropping one would lose its I/O, so it panics.
+/// A dropped chain would lose its I/O, so dropping panics.
 #[derive(Debug)]
 pub struct BioChain<M: Machine> {
     pub(crate) bio: BioRef<M>,
@@ -49,8 +50,8 @@ pub struct BioChain<M: Machine> {
     drive: DriveMark,
 }
 
-/// Identity of a drive: the address of its wait accounts. The accounts of a drive with chains in a
-/// scheduler are never freed, so the address stays unique.
+/// Identity of a drive: the address of its wait accounts. These accounts are never freed while
+/// chains of the drive are in a scheduler, so the address stays unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DriveMark(usize);
 
@@ -100,7 +101,7 @@ impl<M: Machine> BioChain<M> {
         self.bio.chain_end()
     }
 
-    /// Returns the tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)) of the first bio.
+    /// Returns the tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)) of the chain's first bio.
     #[must_use]
     pub fn tenant(&self) -> u16 {
         self.bio.bio.account_key.tenant
@@ -112,20 +113,21 @@ impl<M: Machine> BioChain<M> {
         self.bio.bio.account_key.group
     }
 
-    /// Returns the time when the first bio was submitted, in nanoseconds of the machine's clock.
+    /// Returns the time at which the first bio was submitted, in nanoseconds of the machine's
+    /// clock.
     #[must_use]
     pub fn queued_ns(&self) -> u64 {
         self.bio.q_ns
     }
 
-    /// Returns the time when the limits of its group let the first bio pass; if it never waited for
-    /// a limit, the time of submission. A wait longer than 4 s counts as 4 s.
+    /// Returns the time at which the first bio had passed the limits of its group; if no limit
+    /// delayed it, the time of submission. A delay longer than 4 s counts as 4 s.
     pub(crate) fn admitted_ns(&self) -> u64 {
         self.bio.q_ns + u64::from(self.bio.waited.g_ns)
     }
 
-    /// Returns the time when the first bio was inserted into the queue. If that was more than 4 s
-    /// after submission, returns the present time.
+    /// Returns the time at which the first bio was inserted into the queue. If that was more than 4
+    /// s after submission, returns the present time.
     pub(crate) fn inserted_ns(&self) -> u64 {
         self.bio.inserted_ns()
     }
@@ -200,7 +202,8 @@ pub struct Leftover<M: Machine> {
 }
 
 impl<M: Machine> Leftover<M> {
-    /// Adds a chain; chains are scheduled anew in this order. A chain of another drive is lost.
+    /// Adds a chain. The layer schedules the chains anew in the order in which they are added. A
+    /// chain of another drive is lost.
     pub fn push(&mut self, chain: BioChain<M>) {
         if chain.drive == self.drive {
             return self.list.push_back(chain.bio);
@@ -218,12 +221,12 @@ pub enum SchedulerPick<M: Machine> {
     /// Chains wait, but none may go now. The layer asks again after a completion, or at this time
     /// in nanoseconds of the machine's clock.
     WaitUntil(u64),
-    /// No chain may go before the next insertion or completion. If chains wait, this answer is
-    /// allowed only while the driver has requests that came from this scheduler.
+    /// No chain may go before the next insertion or completion. If chains wait, a scheduler may
+    /// answer this only while the driver has requests that came from the scheduler.
     Nothing,
 }
 
-/// Numbers of hardware queues and of tags of a drive.
+/// Numbers of a drive's hardware queues and tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriveTags {
     /// Hardware queues, 1 or more.
@@ -232,7 +235,7 @@ pub struct DriveTags {
     pub tags: u32,
 }
 
-/// The end of a chain that the scheduler named.
+/// Report of the end of a chain that the scheduler had named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompletedChain {
     /// Operation of the chain.
@@ -245,26 +248,26 @@ pub struct CompletedChain {
     pub group: GroupId,
     /// Time of the first bio's submission, in nanoseconds.
     pub queued_ns: u64,
-    /// Time when the scheduler named the chain, in nanoseconds.
+    /// Time at which the scheduler named the chain, in nanoseconds.
     pub picked_ns: u64,
-    /// Time when the completion was noticed or the chain was taken back, in nanoseconds.
+    /// Time at which the completion was noticed or the chain was taken back, in nanoseconds.
     pub done_ns: u64,
-    /// The driver's status. `None` if the driver never got the chain: it was taken back because its
-    /// queue closes or another scheduler takes over. Then the chain may be inserted again.
+    /// The driver's status. `None` if the driver never had the chain, because its queue was closed
+    /// or the scheduler replaced. Such a chain may be inserted again.
     pub status: Option<Status>,
 }
 
 /// Decides in which order a hardware queue's chains go to the driver.
 ///
 /// The layer calls all methods of one object under one lock, from one thread at a time. No method
-/// may block or use a volume of the drive: the volume would wait for the caller itself. A panic
-/// unwinds through the call that ran the queue, as a driver's does
-/// ([`Driver`](crate::Driver#panics)). The layer panics if a scheduler names a chain of another
-/// drive; the I/O of that chain ends with `Aborted`.
+/// may block or use a volume that the drive is part of: the call would wait for the volume, and the
+/// volume for the end of the call. A panic unwinds through the call that ran the queue, as a
+/// driver's does ([`Driver`](crate::Driver#panics)). The layer panics if a scheduler names a chain
+/// of another drive; the I/O of that chain ends with `Aborted`.
 ///
-/// The layer's timeout starts at dispatch, so a chain that a scheduler never names waits for ever;
-/// [`Disk::set_scheduler`](crate::Disk::set_scheduler) gets it out. The example `own_scheduler.rs`
-/// of the crate `millrace` is an elevator.
+/// The layer's timeout starts at dispatch, so a chain that a scheduler never names waits for ever.
+/// [`Disk::set_scheduler`](crate::Disk::set_scheduler) gets such a chain out. The example
+/// `own_scheduler.rs` of the crate `millrace` is an elevator.
 pub trait Scheduler<M: Machine>: Send {
     /// Takes all chains of a batch. The layer panics if chains are left in the batch.
     fn insert(&mut self, batch: &mut ChainBatch<'_, M>);
@@ -273,15 +276,15 @@ pub trait Scheduler<M: Machine>: Send {
     /// Called while the driver has room.
     fn next(&mut self, now_ns: u64) -> SchedulerPick<M>;
 
-    /// Reports the end of a chain that [`Scheduler::next`] named: its request completed, or it was
-    /// taken back before the driver had it. Each chain is reported once, even if it failed or timed
-    /// out.
+    /// Reports the end of a chain that [`Scheduler::next`] named: its request completed, or the
+    /// chain was taken back before the driver had it. Each chain is reported once, even if it
+    /// failed or timed out.
     fn completed(&mut self, done: &CompletedChain);
 
     /// Returns true if chains of a group may bypass the scheduler because there is nothing to
     /// order. `ios` is the number of chains and of their sectors, `queued_ns` the time of
-    /// submission. Called only while nothing waits inside. The completion of a chain that bypassed
-    /// is not reported.
+    /// submission. Called only while no chain waits in the scheduler. The completion of a chain
+    /// that bypassed the scheduler is not reported to it.
     fn pass(&mut self, group: GroupId, ios: (u32, u64), queued_ns: u64) -> bool;
 
     /// Gives up all waiting chains, because another scheduler takes over or the queue closes.
@@ -334,7 +337,7 @@ pub(crate) struct Scheduling<M: Machine> {
     /// The name of a built-in scheduler; `None` for a program's own.
     name: Option<&'static str>,
     scheduler: Box<dyn Scheduler<M>>,
-    /// A chain that the scheduler named while no tag was free.
+    /// A chain that the scheduler named and that waits for a free tag.
     picked: Option<BioRef<M>>,
     /// Number of chains in the scheduler, including `picked`.
     len: u32,
@@ -342,14 +345,14 @@ pub(crate) struct Scheduling<M: Machine> {
     issued: Box<[IssuedChain]>,
     /// Number of requests in flight that came from this scheduler.
     in_flight: u32,
-    /// True if the scheduler kept chains when it was drained, or returned chains of another drive.
+    /// True if the drained scheduler kept chains, or returned chains of another drive.
     pub(crate) has_lost: bool,
-    /// Time until which another pause of the scheduler is not written to the trace.
+    /// Time until which no further message about a pause in dispatching is written to the trace.
     rests_until_ns: u64,
     /// The drive's wait accounts.
     drive: Arc<DriveWaits<M>>,
-    /// This queue's wait accounts: waits for a tag, and all waits in a scheduler that does not
-    /// count by itself.
+    /// This queue's wait accounts. They count waits for a tag and, if the scheduler does not count
+    /// by itself, all waits in the scheduler.
     holds: Option<WaitAccounts<M>>,
     /// True if the scheduler counts wait times by itself.
     counts: bool,
@@ -439,8 +442,9 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Returns true if a pause of the scheduler until `until_ns` must be written to the trace: the
-    /// scheduler does not report its decisions itself, and no pause was written recently.
+    /// Returns true if a trace message must say that the scheduler dispatches nothing until
+    /// `until_ns`: the scheduler does not report its decisions itself, and there was no such
+    /// message recently.
     pub(crate) fn begins_rest(&mut self, now_ns: u64, until_ns: u64) -> bool {
         let begins = !self.counts && self.rests_until_ns <= now_ns;
         if begins {
@@ -503,12 +507,13 @@ impl<M: Machine> Scheduling<M> {
         chain.bio
     }
 
-    /// Sets the reason why chains that the scheduler of queue `hctx` would dispatch still wait.
+    /// Sets the reason why chains at queue `hctx` wait although the scheduler would dispatch them.
     pub(crate) fn stop(&self, hctx: u16, hold: WaitReason) {
         self.drive.stop(hctx.into(), hold);
     }
 
-    /// Adds the wait time of a chain that goes to the driver now, if the scheduler does not count.
+    /// Adds the wait time of a chain that goes to the driver now to its group's account, unless the
+    /// scheduler counts wait times by itself.
     #[inline]
     pub(crate) fn account(&mut self, chain: &BioChain<M>, (hctx, now_ns): (u16, u64)) {
         if !self.counts {
@@ -559,8 +564,8 @@ impl<M: Machine> Scheduling<M> {
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
-            // The accounts are leaked, so that chains which are returned later are still recognised
-            // as chains of this drive.
+            // The accounts are leaked, so that chains that the scheduler returns later are still
+            // recognised as chains of this drive.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

@@ -3,12 +3,13 @@
 //!
 //! The lock consists of one word (free, held, held and flagged) and the value that it protects.
 //! Threads that run a hardware queue take the lock. Entering and leaving take one atomic operation
-//! each, and no fence. No work is lost, because a late thread publishes its work before it sets the
-//! flag, and the holder cannot leave while the flag is set. Lock statistics cost nothing while they
-//! are off: while they are on, another bit in the word makes both atomic operations fail, and only
-//! the failure path checks for statistics. The thread that enables statistics sets the bit, and the
-//! first thread to enter after they are disabled clears it; while it is clear, `hold` is empty.
-//! Kernel counterpart: the bit lock and re-run flag of `blk_mq_run_hw_queue`.
+//! each, and no fence. No work is lost: a thread that finds the lock held publishes its work before
+//! it sets the flag, and the holder cannot leave while the flag is set. Lock statistics cost
+//! nothing while they are off: while they are on, another bit in the word makes both atomic
+//! operations fail, and only the failure path checks for statistics. The thread that enables
+//! statistics sets the bit, and the first thread to enter after they are disabled clears it; while
+//! it is clear, `hold` is empty. Kernel counterpart: the bit lock and re-run flag of
+//! `blk_mq_run_hw_queue`.
 #![allow(unsafe_code)]
 
 use core::ops::{Deref, DerefMut};
@@ -18,9 +19,9 @@ use millrace_machine::{Hold, Line, LockCounts, Machine, Meter, Order, Site, Word
 
 const FREE: u64 = 0;
 const HELD: u64 = 1;
-/// Bit that is set together with `HELD`: a thread found the lock held and left work.
+/// Bit set in addition to `HELD`: a thread found the lock held, and left work for its holder.
 const FLAG: u64 = 2;
-/// Bit that can be set together with any of these states: the lock counts statistics.
+/// Bit set in addition to any of these states while the lock counts statistics.
 const METERED: u64 = 4;
 
 /// Name of the lock in lock statistics.
@@ -30,7 +31,7 @@ const NAME: &str = "serve";
 pub(crate) struct ServeLock<M: Machine, T: Send> {
     state: M::Word,
     value: M::Line<T>,
-    /// Holder and time of entry, if statistics are on.
+    /// Call site and time at which the lock was taken, if statistics were on.
     hold: M::Line<Option<Hold>>,
 }
 
@@ -57,8 +58,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         self.state.load(Order::Relaxed) & HELD != 0
     }
 
-    /// Takes the lock, or sets the flag that makes its holder serve again. The caller must publish
-    /// its work first.
+    /// Takes the lock, or sets the flag that makes its holder serve again. The caller must have
+    /// published its work before.
     #[track_caller]
     pub(crate) fn enter_or_flag(&self) -> Option<ServeGuard<'_, M, T>> {
         let site = Location::caller();
@@ -114,8 +115,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         entered
     }
 
-    /// Takes the lock if it is free. `tried_ns` is the time of the first attempt, if this is a
-    /// later attempt.
+    /// Takes the lock if it is free. For a repeated attempt, `tried_ns` is the time of the first
+    /// one.
     #[inline(always)]
     fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
@@ -131,7 +132,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Takes the lock if it is free, on a lock whose statistics are or were on.
+    /// Takes the lock if it is free, where statistics of the lock are on or were on before.
     #[cold]
     #[inline(never)]
     fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
@@ -147,32 +148,33 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         Some(ServeGuard { lock: self })
     }
 
-    /// Sets the flag that makes the holder serve again. Returns false if the lock is free, or the
-    /// caller must try again.
+    /// Sets the flag that makes the holder serve again. Returns false if the lock is free or the
+    /// attempt must be repeated.
     fn flag(&self) -> bool {
         // Release pairs with the Acquire of a failing `leave`: the holder sees the work.
         match self.state.compare_exchange(HELD, HELD | FLAG, Order::Release, Order::Relaxed) {
             Ok(_) => true,
             Err(found) if found & HELD == 0 => false,
-            // The flag is already set, perhaps since before this thread's work was published, so
-            // the exchange below publishes the work. Or statistics are on.
+            // Either the flag is already set, or statistics are on. In the first case the flag may
+            // be older than this thread's work, so this exchange is made to publish the work.
             Err(found) => {
-                // Release pairs with that Acquire too; Relaxed: a failure is tried again.
+                // Release pairs with the Acquire of `leave` and `stay`. Relaxed: a failed exchange
+                // is tried again.
                 let (release, relaxed) = (Order::Release, Order::Relaxed);
                 self.state.compare_exchange(found, found | FLAG, release, relaxed).is_ok()
             }
         }
     }
 
-    /// Counts statistics from now on, as long as [`Meter::is_on`] returns true. The time of the
-    /// present holder is not counted.
+    /// Counts statistics from now on, as long as [`Meter::is_on`] returns true. The present
+    /// holder's time is not counted.
     pub(crate) fn meter(&self) {
         // Relaxed: this bit publishes no data. Data is published by the operations that take and
         // release the lock.
         self.state.fetch_or(METERED, Order::Relaxed);
     }
 
-    /// Returns true if failed attempts are counted.
+    /// Returns true if failed attempts to take the lock are counted.
     #[inline]
     fn counts() -> bool {
         M::Meter::ALWAYS || M::Meter::is_on()
@@ -189,14 +191,14 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     /// Stores the call site and the time at which the lock was taken, for statistics. Only the
     /// holder may call this.
     fn set_hold(&self, hold: Option<Hold>) {
-        // SAFETY: the state word makes the caller the only one inside.
+        // SAFETY: only the holder calls this, so no other thread accesses the value.
         unsafe { *self.hold.held() = hold };
     }
 
     /// Returns the call site and time at which the lock was taken, with the statistics since then.
     /// Returns `None` if statistics were off at that time. Only the holder may call this.
     fn ended(&self) -> Option<(Hold, LockCounts)> {
-        // SAFETY: the state word makes the caller the only one inside.
+        // SAFETY: only the holder calls this, so no other thread accesses the value.
         let hold = unsafe { *self.hold.held() }?;
         Some((hold, hold.counts(M::Meter::now())))
     }
@@ -235,7 +237,8 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         }
     }
 
-    /// Releases the lock unless flagged, on a lock whose statistics are or were on.
+    /// Releases the lock unless it is flagged, where statistics of the lock are on or were on
+    /// before.
     #[cold]
     #[inline(never)]
     fn leave_counting(self) -> Option<Self> {
@@ -244,7 +247,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         if free == FREE {
             lock.set_hold(None);
         }
-        // As in `leave`: Release pairs with the Acquire of the next to enter.
+        // As in `leave`, Release pairs with the Acquire of the next holder.
         let held = HELD | METERED;
         if lock.state.compare_exchange(held, free, Order::Release, Order::Acquire).is_err() {
             return Some(self.stay());
@@ -252,7 +255,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         core::mem::forget(self);
         count::<M>(ended);
         if free == FREE && M::Meter::is_on() {
-            // As in `attempt_counting`.
+            // Statistics were enabled after the check, as in `attempt_counting`.
             lock.meter();
         }
         None
@@ -261,8 +264,8 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
     /// Clears the flag.
     #[inline]
     fn stay(self) -> Self {
-        // Acquire pairs with the Release of every flagging thread so far, even one that found the
-        // flag set: the next round sees the work that they published.
+        // Acquire pairs with the Release of every thread that flagged so far, even of one that
+        // found the flag set: the next round sees the work that these threads published.
         self.lock.state.fetch_and(!FLAG, Order::Acquire);
         self
     }
@@ -272,8 +275,8 @@ impl<M: Machine, T: Send> Drop for ServeGuard<'_, M, T> {
     fn drop(&mut self) {
         let (state, ended) = (&self.lock.state, self.lock.ended());
         self.lock.set_hold(None);
-        // Release pairs with the Acquire of the next `try_enter`. A flag left meanwhile is lost
-        // here, so a guard is only dropped where no thread leaves flags, and during panics.
+        // Release pairs with the Acquire of the next `try_enter`. A flag set meanwhile is lost
+        // here, so a guard is dropped only where no thread sets flags, or during a panic.
         if M::Meter::ALWAYS {
             state.store(FREE, Order::Release);
         } else {

@@ -18,10 +18,10 @@ use crate::chain::slot::BioRef;
 use crate::queue::request::{Request, RequestRef, Tag};
 use crate::queue::sbitmap::{Sbitmap, TagBits};
 
-/// A drive whose queues wait for tags, as the tag set sees it.
+/// A drive whose queues wait for tags. The tag set uses this trait to notify it.
 pub(crate) trait TagUser: Any + Send + Sync {
-    /// Makes the threads of queue `hctx` try for a tag; the queue is no longer on the list of
-    /// waiters.
+    /// Makes a thread that may run queue `hctx` try for a tag. The queue has been taken off the
+    /// list of waiters.
     fn look_for_tag(&self, hctx: u16);
 }
 
@@ -37,7 +37,7 @@ pub struct TagSet<M: Machine> {
     requests: Box<[M::Line<Request<M>>]>,
     /// Bitmap of the reserved tags, whose numbers start at the depth of `map`.
     reserved: Sbitmap<M>,
-    /// Length of `waiters`, readable without the lock.
+    /// Length of `waiters`, so that it can be read without the lock.
     waiting: M::Word,
     waiters: M::Lock<VecDeque<Waiter>>,
 }
@@ -63,7 +63,7 @@ impl<M: Machine> TagSet<M> {
         }
     }
 
-    /// Returns the number of tags that a driver may see: data tags and reserved ones.
+    /// Returns the number of tags that a driver may see: those for data and the reserved ones.
     #[must_use]
     pub fn depth_with_reserved(&self) -> u32 {
         self.map.depth() + RESERVED
@@ -114,8 +114,8 @@ impl<M: Machine> TagSet<M> {
         Some(unsafe { self.reclaim(tag) })
     }
 
-    /// Frees the tag of an idle request by adding it to a batch. Tags already in the batch are
-    /// freed first if they are in another word.
+    /// Adds the tag of an idle request to a batch of tags to free. If the batch holds tags of
+    /// another bitmap word, these are freed first.
     #[inline(always)]
     pub(crate) fn give(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let bits = rq.bits;
@@ -127,7 +127,7 @@ impl<M: Machine> TagSet<M> {
         gather.bits.mask |= bits.mask;
     }
 
-    /// Frees the tags of a batch, and starts it anew with a request's tag.
+    /// Frees the tags of a batch, and starts a new batch with a request's tag.
     #[inline(never)]
     fn give_of_other_word(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
@@ -149,7 +149,7 @@ impl<M: Machine> TagSet<M> {
         self.map.give(bits);
     }
 
-    /// Takes the bios out of a filled request that no driver has, and frees its tag.
+    /// Takes the bios out of a filled request that no driver has, and frees the request's tag.
     pub(crate) fn take_apart(&self, mut rq: RequestRef<M>) -> BioRef<M> {
         rq.touch();
         let chain = rq.empty();
@@ -164,7 +164,7 @@ impl<M: Machine> TagSet<M> {
         self.reserved.give(self.reserved.bit_of(tag.0 - self.map.depth()));
     }
 
-    /// Returns true if a data tag is free at this moment.
+    /// Returns true if a tag other than the reserved ones is free at this moment.
     pub(crate) fn has_free(&self) -> bool {
         self.map.weight() < self.map.depth()
     }
@@ -172,41 +172,43 @@ impl<M: Machine> TagSet<M> {
     /// Creates the handle of a tag's request.
     ///
     /// # Safety
-    /// The caller owns the tag: it has just taken it, or the driver that had the request has given
-    /// it back; and no other handle of it exists.
+    /// The caller owns the tag: it has just taken the tag, or the driver that had the request has
+    /// given it back. No other handle of the request exists.
     #[inline(always)]
     pub(crate) unsafe fn reclaim(&self, tag: Tag) -> RequestRef<M> {
         // SAFETY: by the contract above.
         unsafe { RequestRef::of(&self.requests[tag.0 as usize]) }
     }
 
-    /// Returns a request that was lent to a driver. The simulator charges it as a write.
+    /// Returns a request that was lent to a driver. The simulator counts this as a write to its
+    /// cache line.
     ///
     /// # Safety
     /// The request is in flight in a queue that the caller serves, and the caller makes no second
-    /// reference.
+    /// reference to it.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn lent(&self, tag: Tag) -> &mut Request<M> {
-        // SAFETY: exclusive by the contract above; the driver only reads it.
+        // SAFETY: exclusive by the contract above; the driver only reads the request.
         unsafe { &mut *self.requests[tag.0 as usize].write() }
     }
 
     /// Adds a queue to the list of waiters. The caller must then try once more to take a tag.
-    /// Either it finds a tag that was freed meanwhile, or the thread that frees a tag sees the
-    /// waiter (all four accesses are SeqCst).
+    /// Either the caller finds a tag that was freed meanwhile, or the thread that frees a tag sees
+    /// the waiter: all four accesses are SeqCst.
     pub(crate) fn wait(&self, waiter: Waiter) {
         let mut waiters = self.waiters.lock();
         waiters.push_back(waiter);
         self.waiting.store(waiters.len() as u64, Order::SeqCst);
     }
 
-    /// Returns true if a queue waits; checked after tags were freed.
+    /// Returns true if a queue waits for a tag. Checked after tags were freed.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Order::SeqCst) != 0
     }
 
-    /// Wakes all waiters, for a thread that frees tags but runs no queues.
+    /// Wakes all waiters. For a thread that frees tags but runs no queues, and so cannot pass
+    /// wake-ups on.
     pub(crate) fn wake_all(&self) {
         while let Some(waiter) = self.wake_one() {
             if let Some(drive) = waiter.drive.upgrade() {
@@ -225,7 +227,7 @@ impl<M: Machine> TagSet<M> {
 }
 
 impl<M: Machine> Drop for TagSet<M> {
-    /// Forgets bios that a drive never completed. Their bio set was leaked because of them.
+    /// Forgets bios that a drive never completed. Their bio set was leaked for that reason.
     fn drop(&mut self) {
         for line in &self.requests {
             // SAFETY: no other thread has the tag set any more.

@@ -10,8 +10,8 @@ use crate::chain::slot::Stride;
 use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 
 pub(crate) struct Linear {
-    /// First sector of each drive. The last entry stands for the end of the last drive, which may
-    /// grow, so it is the largest value.
+    /// First sector of each drive, and at the end the largest value instead of the end of the last
+    /// drive, which may grow.
     starts: Vec<Sector>,
 }
 
@@ -28,7 +28,8 @@ impl Linear {
         Linear { starts }
     }
 
-    /// Returns the sectors of drives of these sizes, in whole blocks of `block_sectors`.
+    /// Returns the size in sectors of a volume over drives of these sizes. Each drive counts in
+    /// whole blocks of `block_sectors`.
     pub(crate) fn capacity(sizes: &[Sector], block_sectors: u64) -> Sector {
         sizes.iter().map(|size| size / block_sectors * block_sectors).sum()
     }

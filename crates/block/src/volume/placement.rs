@@ -2,32 +2,33 @@
 //!
 //! There is one implementation for each layout (linear.rs, stripe.rs). The volume calls it, and
 //! channels split bios according to the results. A range of a volume is one contiguous range on
-//! each drive that it touches. Sectors are in units of 512 bytes; members are numbered as the
-//! volume's drives.
+//! each drive that it touches. Sectors are units of 512 bytes; a member is the index of a drive in
+//! the volume.
 
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
 
 pub(crate) trait Placement {
-    /// Returns the drive and its sector, if the whole range lies on one drive in one piece.
+    /// Returns the drive and the sector on that drive, if the whole range lies on one drive in one
+    /// piece.
     fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)>;
 
-    /// Returns the first drive that a range touches, and the number of drives from there on, round
-    /// robin. `last` is the range's last sector.
+    /// Returns the first drive that a range touches, and the number of drives that it touches,
+    /// which follow each other round robin. `last` is the range's last sector.
     fn span(&self, sector: Sector, last: Sector) -> (u16, u16);
 
-    /// Precomputes the data that [`Placement::part_of`] needs for the range from `sector` to before
-    /// `end`.
+    /// Computes the data about a range that [`Placement::part_of`] needs, once for all drives.
+    /// `end` is the sector after the range.
     fn range(&self, sector: Sector, end: Sector) -> VolumeRange;
 
     /// Returns the part of a range that lies on drive `member`; `None` if there is none.
     fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart>;
 
-    /// Returns how many sectors from `at` on lie on the drive of `at` in one piece.
+    /// Returns how many sectors of the volume, from `at` on, lie on the drive of `at` in one piece.
     fn run_from(&self, at: Sector) -> u64;
 
-    /// Returns the first drive whose growth to `sizes` (in whole blocks) would move other drives'
-    /// data, with its present size in the layout.
+    /// Returns the first drive whose growth to its size in `sizes` (in whole blocks) would move the
+    /// data of other drives, with the size that the drive has in the layout now.
     fn moved(&self, sizes: &[Sector]) -> Option<(usize, Sector)>;
 }
 
@@ -42,16 +43,16 @@ pub(crate) struct DrivePart {
     pub(crate) stride: Stride,
 }
 
-/// Precomputed ends of a range, for all drives that it touches.
+/// The first and last chunk of a range, computed once for all drives that the range touches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VolumeRange {
     pub(super) sector: Sector,
     pub(super) end: Sector,
-    /// Row and drive of the first chunk.
+    /// Row of the first chunk (one row is a chunk of each drive), and its drive.
     pub(super) first: (u64, u16),
     /// Number of sectors of the first chunk that lie before the range.
     pub(super) within: u64,
-    /// Row and drive of the last chunk.
+    /// Row of the last chunk, and its drive.
     pub(super) last: (u64, u16),
     /// Number of sectors of the last chunk that lie after the range.
     pub(super) short: u64,

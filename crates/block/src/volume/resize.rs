@@ -2,12 +2,12 @@
 //!
 //! Any thread that learns that a drive has grown may call this, also during I/O. Sizes only grow,
 //! so an old size is never wrong, only outdated, and the I/O path pays nothing. A channel reads the
-//! volume's size when a bio lies beyond the end that it knows (checks.rs). Servers that told
-//! clients a size can ask to be called ([`Volume::watch_size`]). All drives are asked before any
-//! new size counts, so a refused growth changes nothing. Growth must not move stored data: in a
-//! linear volume only the last drive may grow. Lock order: no other lock is held together with that
-//! of the list of watchers, which is not held while watchers are called. Kernel counterpart:
-//! `set_capacity_and_notify`, and md's `raid0_size` and `linear_size`.
+//! volume's size again when a bio lies beyond the end that it knows (checks.rs). A server that has
+//! told clients a size can register a callback ([`Volume::watch_size`]). All drives are asked
+//! before any new size is adopted, so a refused growth changes nothing. Growth must not move stored
+//! data: in a linear volume only the last drive may grow. Lock order: no other lock is held
+//! together with that of the list of watchers, which is not held while watchers are called. Kernel
+//! counterpart: `set_capacity_and_notify`, and md's `raid0_size` and `linear_size`.
 
 use alloc::format;
 use alloc::string::String;
@@ -47,23 +47,23 @@ pub struct Resized {
     pub new: Sector,
     /// Sizes of the volume's drives, in their order.
     pub drives: Vec<DriveResized>,
-    /// The drives that must grow before the volume can grow; empty if the volume has grown.
+    /// The drives that must grow before the volume can grow; empty if the volume has just grown.
     pub needs: Vec<DriveNeed>,
 }
 
-/// A drive that must grow before its volume can.
+/// A drive that must grow before its volume can grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriveNeed {
     /// Name of the drive.
     pub name: String,
     /// Present size in sectors.
     pub has: Sector,
-    /// Size in sectors that this drive needs for the volume to grow by its smallest step, provided
-    /// that the other drives in the list have the sizes that they need.
+    /// Size in sectors that this drive needs for the volume to grow by its smallest step. Other
+    /// drives in the list must have the sizes that they need, too.
     pub needs: Sector,
 }
 
-/// The size of a drive before and after.
+/// The size of a drive before and after a call of [`Volume::resize`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriveResized {
     /// Name of the drive.
@@ -74,8 +74,8 @@ pub struct DriveResized {
     pub new: Sector,
 }
 
-/// Keeps a callback registered for the growth of a volume until it is dropped. A call that is under
-/// way on another thread at that moment may end later.
+/// Registration of a callback for the growth of a volume; ends when it is dropped. A call of the
+/// callback that is under way on another thread at that moment may end later.
 #[must_use = "dropping the watch unregisters its callback"]
 pub struct SizeWatch<M: Machine> {
     volume: Weak<Volume<M>>,
@@ -96,14 +96,15 @@ impl<M: Machine> VolumeSize<M> {
         }
     }
 
-    /// Returns the size when the volume was made, which may be outdated but costs nothing to read.
+    /// Returns the size that the volume had when it was made. This size may be outdated, but
+    /// reading it costs nothing.
     pub(crate) fn made(&self) -> Sector {
         self.made
     }
 
     fn begin(&self) -> Option<ResizeGuard<'_, M>> {
-        // Acquire pairs with the Release at the end of the previous resize, so that its sizes and
-        // calls are complete.
+        // Acquire pairs with the Release when the previous resize ends: its changes of sizes and
+        // its calls of watchers are complete.
         (self.busy.swap(1, Order::Acquire) == 0).then(|| ResizeGuard(self))
     }
 }
@@ -119,8 +120,8 @@ fn raise<W: Word>(word: &W, size: Sector) {
     // Relaxed: the value is only compared.
     let mut old = word.load(Order::Relaxed);
     while old < size {
-        // Release pairs with the loads of capacities: a thread that sees a size also sees the
-        // driver's own record of it. Relaxed: after a failure the loop starts anew.
+        // Release pairs with the Acquire of readers of the size: a thread that sees the size also
+        // sees the driver's own record of it. Relaxed: after a failure the loop starts anew.
         match word.compare_exchange(old, size, Order::Release, Order::Relaxed) {
             Ok(_) => return,
             Err(found) => old = found,
@@ -175,8 +176,8 @@ impl<M: Machine> Volume<M> {
             let list: Vec<SizeCallback> =
                 watchers.list.iter().map(|(_, call)| call.clone()).collect();
             drop(watchers);
-            // Watchers are called while no other thread can change the size, so that sizes are
-            // reported in order.
+            // No other thread can change the size during these calls, so watchers learn sizes in
+            // order.
             list.iter().for_each(|call| call(new));
         }
         drop(turn);
@@ -199,9 +200,10 @@ impl<M: Machine> Volume<M> {
         Err(Error::new(ErrorKind::InvalidSetting, text))
     }
 
-    /// Registers `call`, which gets the new size in sectors after each growth, on the thread that
-    /// made the volume grow and without a lock held, until the watch is dropped. It must not block
-    /// for long or resize the volume. To miss no size, first watch and then read the capacity.
+    /// Registers `call`, which gets the new size in sectors after each growth until the returned
+    /// watch is dropped. The thread that made the volume grow calls it, without holding a lock. The
+    /// callback must not block for long or resize the volume. To miss no size, first watch and then
+    /// read the capacity.
     pub fn watch_size(
         self: &Arc<Self>,
         call: impl Fn(Sector) + Send + Sync + 'static,
@@ -214,7 +216,7 @@ impl<M: Machine> Volume<M> {
     }
 }
 
-/// Returns the drives that must grow before the volume can, given their sizes.
+/// Returns the drives that must grow, from their present sizes, before the volume can grow.
 fn needs_of<M: Machine>(volume: &Volume<M>, sizes: &[Sector]) -> Vec<DriveNeed> {
     let block = u64::from(volume.limits().logical_sectors());
     let (first, needs) = match volume.layout() {
@@ -237,7 +239,8 @@ fn needs_of<M: Machine>(volume: &Volume<M>, sizes: &[Sector]) -> Vec<DriveNeed> 
     short.map(need).collect()
 }
 
-/// Asks the drive for its size without changing anything. Returns whole blocks.
+/// Asks a disk's driver for the drive's present size, in whole blocks, and changes nothing in the
+/// disk.
 fn revalidate<M: Machine>(disk: &Disk<M>) -> Result<Sector, Error> {
     let (old, new) = (disk.capacity(), whole_blocks(disk.driver.revalidate()?, &disk.limits));
     if new < old {
@@ -259,7 +262,7 @@ impl<M: Machine> Drop for SizeWatch<M> {
         let mut watchers = volume.size.watchers.lock();
         let place = watchers.list.iter().position(|(number, _)| *number == self.number);
         let gone = place.map(|place| watchers.list.swap_remove(place));
-        // The callback is dropped without the lock held.
+        // The lock is released before the callback is dropped.
         drop(watchers);
         drop(gone);
     }

@@ -2,11 +2,11 @@
 //!
 //! A `Volume` has a `Serving`, its settings, and a `ServingChoice` that its channels share. Each
 //! channel counts its own I/O (`Chooser`) and adds the counts to the shared state only every
-//! quarter of a millisecond, so batches do not write shared memory. `auto` measures the throughput
-//! of all channels together: it uses each mode for a while, keeps the faster one, and tries the
-//! other again after increasing intervals. A channel that measured only itself would hand its work
-//! to workers that take the CPUs from the other channels. Source: \[FALCON\] (watermarks, per-drive
-//! serving; "per-volume" is its description of Linux).
+//! quarter of a millisecond, so that batches do not write shared memory. `auto` measures the
+//! throughput of all channels together. It uses each mode for a while, keeps the faster one, and
+//! tries the other again after increasing intervals. A channel that measured only itself would hand
+//! its work to workers that take the CPUs from the other channels. Source: \[FALCON\] (watermarks,
+//! per-drive serving; "per-volume" is its description of Linux).
 
 use alloc::format;
 use alloc::string::String;
@@ -23,8 +23,9 @@ pub enum Serving {
     /// \[FALCON\].
     PerDrive,
     /// The submitting thread serves the drives one after the other, from a single list of requests
-    /// for all drives. This list is searched for merges, and requests take their tags when they are
-    /// plugged. The Linux path of \[FALCON\], for comparison.
+    /// for all drives. Each bio is compared with the requests in this list for merges, and takes
+    /// its tag when it is plugged. This is the Linux design described in \[FALCON\], for
+    /// comparison.
     PerVolume,
     /// `Inline` or `PerDrive`, depending on which has the higher throughput.
     Auto,
@@ -50,18 +51,22 @@ impl Serving {
     }
 }
 
-/// Settings of how a volume's drives are served; all counts are for each drive of the volume.
+/// Settings of how a volume's drives are served. Each number is multiplied by the number of the
+/// volume's drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServingConfig {
     /// Threads that serve the drives.
     pub serving: Serving,
-    /// High watermark: number of bios that unplugs a batch, 1 or more. \[FALCON\]: 32.
+    /// High watermark: number of plugged bios at which a batch is submitted at once, 1 or more.
+    /// \[FALCON\]: 32.
     pub plug_high: u32,
-    /// Low watermark: the submitter serves smaller batches itself. \[FALCON\]: 16.
+    /// Low watermark: number of bios from which workers serve a batch; the submitter serves smaller
+    /// ones. \[FALCON\]: 16.
     pub plug_low: u32,
-    /// High pressure point: number of waiting chains above which `submit` returns bios.
+    /// High pressure point: number of chains waiting for workers above which `submit` returns bios.
     pub pressure_high: u32,
-    /// Low pressure point: number of waiting chains at which `submit` accepts bios again.
+    /// Low pressure point: number of chains waiting for workers at which `submit` accepts bios
+    /// again.
     pub pressure_low: u32,
 }
 
@@ -75,7 +80,7 @@ impl ServingConfig {
     /// Checks the values.
     ///
     /// # Errors
-    /// A description of the first wrong value that starts with its key.
+    /// A description of the first wrong value, which begins with the value's key.
     pub fn validate(&self) -> Result<(), String> {
         let pairs = [
             ("plug-low", self.plug_low, "plug-high", self.plug_high),
@@ -96,10 +101,10 @@ impl ServingConfig {
 }
 
 impl Default for ServingConfig {
-    /// Inline, with the source's watermarks. The source gives no pressure points: the high one is
-    /// 32 times the depth of a SATA queue, and the low one an eighth below, because waiting chains
-    /// are unevenly spread over drives, so that some workers run out of chains long before all
-    /// waiting chains are dispatched.
+    /// Returns inline serving with the watermarks of \[FALCON\]. That paper gives no pressure
+    /// points. The high one is 32 times the depth of a SATA queue. The low one is an eighth below
+    /// it: waiting chains are unevenly spread over drives, so some workers run out of chains long
+    /// before all waiting chains are dispatched.
     fn default() -> Self {
         ServingConfig {
             serving: Serving::Inline,
@@ -113,27 +118,29 @@ impl Default for ServingConfig {
 
 /// Nanoseconds between two updates of the shared state by a channel.
 const MEETING_NS: u64 = 250_000;
-/// Shortest time in nanoseconds for which a mode is measured, for each active channel, because the
-/// channels take turns on the CPUs.
+/// Shortest time in nanoseconds for which a mode is measured, multiplied by the number of active
+/// channels, because channels that share CPUs run in turn.
 const WINDOW_NS: u64 = 1_000_000;
 /// Longest time in nanoseconds for which a mode is measured, for any number of channels.
 const WINDOW_NS_MAX: u64 = 50_000_000;
-/// Number of batches that a mode must serve in a window; fewer would be noise.
+/// Smallest number of batches that a mode must serve in a window; the rate over fewer would be
+/// noise.
 const WINDOW_BATCHES: u64 = 8;
-/// Bios that a mode must serve in a window, in addition, as a multiple of the bios in flight.
+/// Smallest number of bios that a mode must serve in a window, as a multiple of the bios in flight.
 const WINDOW_ROUNDS: u64 = 4;
 /// Number of batches before a window that are not measured, because I/O of the other mode still
 /// completes.
 const SETTLE_BATCHES: u64 = 4;
-/// Bios that must pass before a window, in addition, as a multiple of the bios in flight.
+/// Number of bios before a window that are not measured, as a multiple of the bios in flight.
 const SETTLE_ROUNDS: u64 = 1;
-/// Number of windows until the slower mode is tried again, at first.
+/// Number of windows for which the faster mode is first kept before the slower one is tried again.
 const STAY_FIRST: u32 = 32;
-/// Largest number of windows until the slower mode is tried again.
+/// Largest number of windows for which the faster mode is kept before the slower one is tried
+/// again.
 const STAY_MOST: u32 = 1024;
-/// A mode that takes this many times as long as the other would is given up at once.
+/// A trial ends early when it has taken this many times as long as the other mode would.
 const TRIAL_FACTOR: u64 = 2;
-/// Percentage by which workers must be faster, because they use other CPUs.
+/// Percentage by which workers must be faster to be chosen, because they use additional CPUs.
 const MARGIN_PERCENT: u64 = 3;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -143,7 +150,7 @@ pub(crate) struct Chooser {
     meeting_ns: u64,
     /// Window in which this channel was last counted.
     window: u64,
-    /// True if workers serve at present.
+    /// True if workers serve large batches at present.
     workers: bool,
 }
 
@@ -155,8 +162,8 @@ struct ChannelWork {
 }
 
 impl Chooser {
-    /// Counts a batch of `bios` at `now_ns`, with `in_flight` bios of the channel in total. Returns
-    /// true if workers serve batches that are large enough.
+    /// Counts a batch of `bios` bios, submitted at `now_ns` while the channel had `in_flight` bios
+    /// in total. Returns true if workers serve batches that are large enough.
     #[inline]
     pub(crate) fn next<M: Machine>(
         &mut self,
@@ -191,7 +198,8 @@ impl Chooser {
 pub(crate) struct ServingChoice {
     /// True while workers serve, false while submitters do.
     workers: bool,
-    /// Bios a second of submitters and of workers; 0 if not measured yet.
+    /// Measured bios per second while submitters serve, and while workers serve; 0 if not measured
+    /// yet.
     rates: [u64; 2],
     window: u64,
     /// Start of the current window, in nanoseconds.
@@ -200,11 +208,11 @@ pub(crate) struct ServingChoice {
     done: ChannelWork,
     /// Number of active channels in this window and in the one before.
     channels: [u64; 2],
-    /// True in the time before a window, in which I/O is not measured.
+    /// True between a change of mode and its first window, while I/O is not measured.
     settling: bool,
-    /// Windows until the other mode is tried.
+    /// Number of further windows until the other mode is tried.
     stay: u32,
-    /// Value of `stay` after the next trial.
+    /// Number of windows for which the present mode is kept after the next failed trial.
     patience: u32,
 }
 
@@ -231,7 +239,7 @@ impl ServingChoice {
         }
     }
 
-    /// Adds a channel's I/O up to `now_ns`.
+    /// Adds a channel's I/O up to `now_ns` to the current window.
     fn note(&mut self, done: ChannelWork, now_ns: u64) {
         self.done.bios += done.bios;
         self.done.batches += done.batches;
@@ -250,14 +258,14 @@ impl ServingChoice {
         }
     }
 
-    /// Returns the shortest length of a window for the present number of channels.
+    /// Returns the shortest length of a window in nanoseconds, for the number of active channels.
     fn shortest_ns(&self) -> u64 {
         let channels = self.channels[0].max(self.channels[1]).max(1);
         channels.saturating_mul(WINDOW_NS).min(WINDOW_NS_MAX)
     }
 
-    /// Returns how long a trial of `bios` bios may last: a multiple of the time that the other mode
-    /// would take.
+    /// Returns how long, in nanoseconds, a trial of a mode may take for `bios` bios: a multiple of
+    /// the time that the other mode would take. `u64::MAX` if this is no trial.
     fn limit(&self, bios: u64) -> u64 {
         let other = self.rates[usize::from(!self.workers)];
         let is_trial = other > self.rates[usize::from(self.workers)];
@@ -297,8 +305,7 @@ impl ServingChoice {
     fn end_window(&mut self, elapsed_ns: u64) {
         let rate = u128::from(self.done.bios) * 1_000_000_000 / u128::from(elapsed_ns.max(1));
         let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
-        // The rate of a single window may be an outlier, so the old rate counts as much as the new
-        // one.
+        // A single window may be an outlier, so the old rate and the new one count equally.
         let known = &mut self.rates[usize::from(self.workers)];
         *known = if *known == 0 { rate } else { *known / 2 + rate / 2 + 1 };
         if self.rates[usize::from(!self.workers)] == 0 {
@@ -307,7 +314,7 @@ impl ServingChoice {
         let [own, theirs] = self.rates;
         let better = theirs > own.saturating_add(own / 100 * MARGIN_PERCENT);
         if better != self.workers {
-            // Returns from a trial that failed, or leaves a mode that has become slower.
+            // Either a trial has failed, or the mode in use has become slower than the other one.
             let stay = self.patience;
             self.patience = (self.patience * 2).min(STAY_MOST);
             return self.turn(stay);
@@ -319,7 +326,8 @@ impl ServingChoice {
         self.turn(0);
     }
 
-    /// Changes to the other mode, for `stay` windows plus one.
+    /// Changes to the other mode, and stays there for `stay` windows plus one before the next
+    /// trial.
     fn turn(&mut self, stay: u32) {
         self.workers = !self.workers;
         self.stay = stay;

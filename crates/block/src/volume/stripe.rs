@@ -1,8 +1,8 @@
 //! The striped layout: chunks round robin over the drives (RAID-0).
 //!
 //! A row is one chunk of each drive. The chunks of a range are adjacent on each drive, so a range
-//! is one contiguous part of each drive, whose memory has gaps described by a `Stride`. Source:
-//! \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0.
+//! has one contiguous part on each drive. In memory, that part has gaps, which a `Stride`
+//! describes. Source: \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0.
 
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;

@@ -203,7 +203,7 @@ mod tests {
         let listener = "[[listener]]\naddress = \"unix:/s\"\n";
         for (text, words) in [
             ("[[listener]]\naddress = \"unix:/t\"\n", "m.toml:11: address: no export has nbd"),
-            ("[[listener]]\nmode = \"0660\"\n", "it has no address"),
+            ("[[listener]]\nmode = \"0660\"\n", "this listener has no address"),
             (&format!("{listener}{listener}"), "m.toml:13: address: unix:/s has a [[listener]]"),
             (
                 &format!("{listener}mode = \"rw\"\n"),

@@ -141,7 +141,6 @@ impl Server {
     ///
     /// # Errors
     /// `InvalidSetting` for an invalid name, or a volume too large for the protocol.
-    /// `InvalidSetting` for a bad name or a volume too large for the protocol.
     pub fn add_on_demand(&mut self, export: ExportConfig) -> Result<(), Error> {
         let threads = self.shared.mailboxes.len() as u16;
         let exports = self.shared.exports().with(export, threads)?;

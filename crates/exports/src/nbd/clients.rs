@@ -22,7 +22,8 @@ use crate::ClientReport;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Observer {
-    /// Returns reports of all NBD clients by number, leaving out clients of threads that hang.
+    /// Returns reports of all NBD clients, sorted by client number. Clients of threads that hang
+    /// are left out.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientReport> {
         let mut clients = self.ask(ThreadMessage::Report);

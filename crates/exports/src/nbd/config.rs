@@ -13,8 +13,8 @@ use super::listen::Listen;
 use super::tls::ListenTls;
 use crate::{ClientGroup, SocketAccess};
 
-/// Default limit, in nanoseconds, of polling before a thread sleeps. On a virtual machine, it can
-/// take this long to wake a client and for the client to send its next request.
+/// Default limit, in nanoseconds, of polling before a thread sleeps. On a virtual machine, waking a
+/// client and receiving its next request can take this long.
 const SPIN_NS: u64 = 100_000;
 
 /// Settings of one export: a volume under a name.
@@ -31,7 +31,7 @@ pub struct ExportConfig {
     pub read_only: bool,
     /// I/O group of the export's clients.
     pub group: ClientGroup,
-    /// Names in client certificates that may see and use the export. `None` admits all clients.
+    /// Certificate names of the clients that may see and use the export. `None` admits all clients.
     pub tls_allow: Option<Vec<String>>,
     /// Name that clients ask for if the export was opened on demand. No listener lists it then.
     pub on_demand: Option<String>,
@@ -90,8 +90,8 @@ pub struct ServerConfig {
     pub exports: Vec<ExportConfig>,
     /// Listening sockets.
     pub listeners: Vec<ListenConfig>,
-    /// Number of I/O threads, at least 1. A file drive needs one hardware queue for each thread in
-    /// its disk's settings.
+    /// Number of I/O threads, at least 1. The disk of a file drive must be set up with one hardware
+    /// queue for each of them.
     pub threads: u16,
     /// CPUs that threads are pinned to, round-robin. Empty if threads are not pinned.
     pub cpus: Vec<u32>,

@@ -126,13 +126,13 @@ pub(crate) struct RefusedRequest {
     pub(crate) why: &'static str,
 }
 
-/// Requests that one connection has used of its share of the present turn.
+/// A connection's use of its share of one turn of the I/O thread's loop.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TurnUsage {
     read_bytes: usize,
     /// True if more requests are already received, which the next turn will take.
     pub(crate) has_more: bool,
-    /// True if the client has read no replies for a while, possibly because it wants to send more
+    /// True if the client has read no replies for a while, perhaps because it wants to send more
     /// first.
     pub(crate) reads_late: bool,
 }
@@ -143,7 +143,7 @@ impl TurnUsage {
         self.read_bytes += len_bytes;
     }
 
-    /// Returns true if the remaining requests wait for the next turn.
+    /// Returns true if the share is used up, so that further requests wait for the next turn.
     #[inline]
     pub(crate) fn is_full(&mut self) -> bool {
         self.has_more = self.read_bytes >= TURN_BYTES;
@@ -304,7 +304,8 @@ impl Connection {
             && (self.turn.reads_late || self.out.unsent_bytes() < UNSENT_BYTES)
     }
 
-    /// Records that the server takes no more requests for now, through no fault of the client.
+    /// Records that the server takes no more requests for now, for a reason other than the
+    /// client's.
     #[cold]
     pub(crate) fn stop_taking(&mut self) {
         // A large backlog of unsent replies means that the client does not read.
@@ -347,7 +348,8 @@ impl Connection {
         shut_down_input(self.fd);
     }
 
-    /// Stops answering, and makes outstanding socket operations complete.
+    /// Closes the connection for both sides: nothing more is answered, and outstanding socket
+    /// operations complete.
     pub(crate) fn kill(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         if self.phase == ConnectionPhase::Dead {
             return;

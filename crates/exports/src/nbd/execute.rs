@@ -185,7 +185,7 @@ impl WorkerContext {
         self.start(conn, Ticket { len_bytes, bio_bytes: len_bytes, memory, ..ticket })
     }
 
-    /// Submits a ticket, or lets it wait for its payload.
+    /// Submits the request of a ticket, or makes the ticket wait for its payload.
     #[inline]
     fn start(&mut self, conn: &mut Connection, ticket: Ticket) -> TakeResult {
         let op = ticket.op;

@@ -1,8 +1,8 @@
-//! The exports of a server: the properties that clients are told, and the volume of each.
+//! The exports of a server: the properties announced to clients, and the volume of each.
 //!
 //! [`Exports`] is the state of one moment, shared by all threads, and replaced as a whole when
 //! exports or listeners change. A connection keeps its own [`Export`], so a replacement affects new
-//! connections only. Volumes may grow; each negotiation tells the current size.
+//! connections only. Volumes may grow; each negotiation announces the current size.
 //!
 //! Invariant: every `ExportInfo` here was validated. A listener's catalog names existing exports,
 //! the default one first.
@@ -38,10 +38,10 @@ pub(crate) struct ServedVolume {
     pub(crate) ranges: RangeLocks,
     /// True once a client was granted an export of the volume, so that the volume may need a flush.
     was_used: AtomicBool,
-    /// Number of I/O threads that have a lane of the volume.
+    /// Number of I/O threads that have a lane of the volume, that is, have the volume open.
     lanes: AtomicU32,
-    /// Number of clients that were granted an export of the volume on demand and have no lane of it
-    /// yet.
+    /// Number of clients that were granted an export of the volume on demand, and do not use a lane
+    /// (an open volume) yet.
     grants: AtomicU32,
 }
 
@@ -71,8 +71,8 @@ impl ServedVolume {
         self.grants.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns true if a client has the volume, or is about to get it. Checks grants first, so that
-    /// a client that turns its grant into a lane meanwhile is not missed.
+    /// Returns true if a client uses the volume, or is about to. Grants are checked first, so that
+    /// a client whose grant becomes a lane meanwhile is not missed.
     pub(crate) fn is_in_use(&self) -> bool {
         self.grants.load(Ordering::SeqCst) > 0 || self.has_lanes()
     }
@@ -93,7 +93,7 @@ pub(crate) struct Export {
     /// export's other settings.
     pub(crate) faults: Arc<IoErrorCounter>,
     pub(crate) group: ClientGroup,
-    /// Names in client certificates that may use the export. `None` admits all clients.
+    /// Certificate names of the clients that may use the export. `None` admits all clients.
     pub(super) tls_allow: Option<Vec<String>>,
     /// True if the export was added on demand, so that no listener lists it.
     is_on_demand: bool,
@@ -108,7 +108,7 @@ impl Export {
         }
     }
 
-    /// Returns the current size that clients are told, in bytes.
+    /// Returns the size in bytes that is announced to new clients.
     pub(crate) fn size_bytes(&self) -> u64 {
         told_bytes(&self.served.volume)
     }
@@ -282,7 +282,8 @@ impl Exports {
         catalogs.filter(|(_, catalog)| catalog.is_some()).map(|(number, _)| number)
     }
 
-    /// Counts a failure whose client has disconnected, at the volume's first export.
+    /// Counts a failed request of a client that has disconnected. The volume's first export gets
+    /// the count.
     #[cold]
     pub(crate) fn note_fault(&self, served: &Arc<ServedVolume>, status: Status) {
         let mut exports = self.list.iter();
@@ -324,7 +325,7 @@ impl VolumeTable {
     }
 }
 
-/// Returns the size that clients are told, in bytes. A volume that has grown beyond the range of a
+/// Returns the size in bytes to announce to clients. A volume that has grown beyond the range of a
 /// file offset is served up to that limit.
 fn told_bytes(volume: &Volume<Native>) -> u64 {
     volume.capacity().min(SECTORS_MAX) << 9
@@ -399,7 +400,8 @@ fn flags_of(limits: &QueueLimits, access: ExportAccess) -> TransmissionFlags {
     }
     if limits.max_write_zeroes_sectors > 0 {
         flags = flags.with(TransmissionFlags::WRITE_ZEROES);
-        // A drive that cannot discard may implement write-zeroes by writing zeroes.
+        // Fast zeroing is announced only for drives that can discard: others may implement
+        // write-zeroes by writing zeroes.
         if limits.max_discard_sectors > 0 {
             flags = flags.with(TransmissionFlags::FAST_ZERO);
         }

@@ -75,8 +75,8 @@ fn take_from(sockets: &mut Vec<(String, OwnedFd)>, name: &str) -> Result<OwnedFd
     Ok(socket)
 }
 
-/// Reads the sockets that systemd passed to this process from the environment, which stays as it
-/// is.
+/// Reads from the environment which sockets systemd passed to this process. Leaves the environment
+/// unchanged.
 fn handed_over() -> Vec<(String, OwnedFd)> {
     let Ok(all) = sd_notify::listen_fds_with_names(false) else { return Vec::new() };
     // SAFETY: the descriptors were opened for this process before it began, as LISTEN_PID says, and

@@ -159,13 +159,14 @@ impl BufferPool {
     }
 
     /// Takes a buffer for a connection. Returns `None` if other connections wait in front of this
-    /// one, or if the part of the memory that it may use has no room. Memory that the pool has
-    /// already mapped is used without asking the budget while no connection waits.
+    /// one, or if `part` has no room. Memory that the pool has already mapped is used without
+    /// asking the budget while no connection waits.
     #[inline]
     pub(crate) fn take(&mut self, waiter: Waiter, part: MemoryPart) -> Option<PoolBuffer> {
         let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
         let is_shared = part == MemoryPart::Shared;
-        // While the shared part is overfull, free memory is reserved for windows.
+        // While the shared part is overfull, free memory is reserved for the windows of
+        // connections.
         let may_reuse = !is_shared || !self.budget.is_overfull();
         let found = may_reuse.then(|| self.arenas[arena].take(order)).flatten();
         let asks = is_shared && (waiter.account.is_some() || self.budget.has_waiters());
@@ -255,7 +256,8 @@ impl BufferPool {
     }
 
     /// Unmaps unused memory for the benefit of other threads. Keeps one region of the smallest
-    /// buffers if connections have windows, since their next requests would map it again at once.
+    /// buffers if connections have windows (memory reserved for each), since their next requests
+    /// would map it again at once.
     pub(crate) fn trim_for_others(&mut self) {
         let kept_bytes = if self.budget.window_bytes > 0 { REGION_BYTES } else { 0 };
         self.unmap_idle(usize::MAX, kept_bytes);
@@ -278,7 +280,8 @@ impl BufferPool {
         let handle = &self.handle;
         let Some(bytes) = self.arenas[arena].unmap(region, |note| {
             if let Some(index) = note.registered {
-                // SAFETY: no buffer of the region is in use, so no operation names it.
+                // SAFETY: no buffer of the region is in use, so no outstanding operation refers to
+                // it.
                 unsafe { handle.unregister_buffer(index) };
             }
         }) else {

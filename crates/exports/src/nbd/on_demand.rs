@@ -90,8 +90,8 @@ pub(crate) struct WaitingClient {
 pub(crate) enum OnDemandState {
     #[default]
     None,
-    /// The request is unanswered. The request checks this reference to see whether its client still
-    /// waits.
+    /// The request is unanswered. The `ExportRequest` checks this reference to see whether its
+    /// client still waits.
     Waiting {
         _alive: Arc<()>,
     },

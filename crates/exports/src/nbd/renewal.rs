@@ -28,7 +28,7 @@ pub(crate) struct CertificateWatcher {
 struct WatchedCertificates {
     config: Arc<ServerConfig>,
     address: String,
-    /// Expiry state of each certificate that was logged last.
+    /// Expiry state that was last logged for each certificate.
     said: Vec<(String, Expiry)>,
 }
 
@@ -85,7 +85,7 @@ fn watched(listeners: &[ListenConfig]) -> Vec<WatchedCertificates> {
 }
 
 impl WatchedCertificates {
-    /// Logs which certificates have expired or expire soon, each once a day.
+    /// Logs which certificates have expired or expire soon, at most once a day for each.
     fn look_at_dates(&mut self, now: SystemTime) {
         let mut said = Vec::new();
         for CertificateLifetime { name, role, lifetime } in self.config.lifetimes() {

@@ -175,9 +175,9 @@ pub(crate) fn process_of(fd: RawFd) -> Option<(i32, u32)> {
 
 /// Returns the bytes of a piece of a connection's replies.
 pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
-    // SAFETY: pieces name a batch's headers, a pool buffer that the batch has, or the shared
-    // zeroes; the batch keeps them until the piece is taken (replies.rs), and no drive writes to
-    // a buffer that a reply was made of.
+    // SAFETY: a piece points into a batch's headers, a pool buffer that the batch holds, or the
+    // shared zeroes. The batch keeps them until the piece is taken (replies.rs), and no drive
+    // writes to a buffer of which a reply was made.
     unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) }
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct TlsSession {
     pub(crate) session: Session,
     /// True if all received bytes were decrypted and handed out.
     drained: bool,
-    /// True once the negotiation was told that it is encrypted.
+    /// True once the negotiation was informed that TLS is established.
     pub(crate) told: bool,
 }
 

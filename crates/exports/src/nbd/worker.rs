@@ -40,7 +40,7 @@ use crate::descriptors;
 use crate::nbd::memory::waiting_line::MemoryWait;
 
 /// Number of ended connections after which the heap is trimmed. The first constant applies if no
-/// connection is left, the second one otherwise. Each used about 200 KiB of heap.
+/// connection is left, the second one otherwise. Each connection used about 200 KiB of heap.
 const CLOSED_FEW: u32 = 16;
 const CLOSED_MANY: u32 = 256;
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
@@ -569,7 +569,7 @@ fn follow_exports(worker: &mut Worker) {
     worker.shared.served.note_served(worker.number, version);
 }
 
-/// Returns true if the connection is the ticket's and its client has not been answered yet.
+/// Returns true if the ticket belongs to this connection, and its client has not been answered yet.
 #[inline]
 fn awaits(conn: &Connection, ticket: &Ticket) -> bool {
     conn.serial == ticket.owner.serial && ticket.state != TicketState::Overdue

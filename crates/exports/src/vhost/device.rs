@@ -101,8 +101,8 @@ impl Device {
         }
     }
 
-    /// Returns true if the frontend may continue after a failed message, because it requested a
-    /// reply.
+    /// Returns true if the frontend may continue after a refused message: the message changed
+    /// nothing, and REPLY_ACK lets the frontend learn of the error.
     pub(crate) fn goes_on(&mut self) -> bool {
         std::mem::take(&mut self.whole) && self.answers
     }
@@ -116,7 +116,8 @@ impl Device {
         Err(Error::InvalidParam)
     }
 
-    /// Explains why a guest cannot continue that uses features which are no longer offered.
+    /// Returns the message for the operator about a guest that uses features which are no longer
+    /// offered, and so cannot continue.
     fn lacks(&self, missing: u64) -> String {
         let ranges = missing & (feature::DISCARD | feature::WRITE_ZEROES) != 0;
         let mut causes = Vec::new();

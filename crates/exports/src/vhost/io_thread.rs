@@ -301,8 +301,8 @@ impl IoThread {
         // Delivered completions wait at the drives' queues, where only a poll finds them.
         let delivered = self.reactor.turn(Wait::No).map_err(failed)?;
         if measured && self.ctx.reactor().counters().system_calls > before {
-            // Most of the time is spent on each request by the drive. The quotient is the minimum
-            // cost of one more submission.
+            // The time grows with the number of requests, because the drives spend most of it on
+            // each one. So one more submission costs at least the time per request.
             let cost_ns = (Native::now() - start_ns) / u64::from(submitted);
             self.pace.pace.submitted(cost_ns, submitted);
         }

@@ -79,7 +79,7 @@ impl FileMapping {
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `of`, and whoever has a place in it keeps its region.
+        // SAFETY: mapped by `of`; every holder of an address in the mapping keeps its region alive.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }
@@ -208,8 +208,9 @@ pub(crate) unsafe fn read_once(place: *const u8) -> [u64; 2] {
     #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
     {
         let [mut low, mut high] = read;
-        // SAFETY: no instruction. The compiler has to take both for new values, which it cannot get
-        // by reading again; unlike `black_box` it may keep them in registers.
+        // SAFETY: the assembly has no instruction. The compiler must assume that both values change
+        // here, so it cannot replace a use of them by a second read. Unlike `black_box`, this
+        // leaves them in registers.
         unsafe {
             std::arch::asm!("/* {0} {1} */", inout(reg) low, inout(reg) high,
                 options(nomem, nostack, preserves_flags));

@@ -7,7 +7,6 @@ use millrace_checker::{Checked, CheckedThread, Explorer};
 use millrace_machine::Machine;
 use millrace_machine::plant::{self, Plant};
 
-/// Starts a thread of a model.
 pub(super) fn spawn(body: impl FnOnce() + Send + 'static) -> CheckedThread {
     Checked::spawn("t", None, Box::new(body))
 }

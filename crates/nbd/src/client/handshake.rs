@@ -60,7 +60,7 @@ pub enum ClientProgress {
 enum ClientHandshakeState {
     Greeting,
     StartTls,
-    /// The server agreed to TLS, which has not started.
+    /// The server agreed to TLS, and the caller has not completed it yet.
     Securing,
     Style(ReplyStyle),
     Context,
@@ -154,8 +154,8 @@ impl ClientHandshake {
         self
     }
 
-    /// Returns the error if the server refused the export. Needed for servers that close the
-    /// connection after a refusal.
+    /// Returns the error if the server refused the export and the list of exports for the error
+    /// text is still awaited. Needed for servers that close the connection after a refusal.
     #[must_use]
     pub fn refusal(&self) -> Option<ProtocolError> {
         (self.state == ClientHandshakeState::List).then(|| self.no_export())

@@ -12,12 +12,12 @@ use crate::wire::{
 };
 use crate::{DescriptorWidth, Errno, ProtocolError, ReplyStyle};
 
-/// Longest data of one chunk that a client accepts, in bytes.
+/// Maximum length in bytes of one chunk's data that a client accepts.
 pub const DATA_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Longest error chunk that a client accepts, in bytes.
+/// Maximum length in bytes of an error chunk that a client accepts.
 pub const ERROR_BYTES_MAX: u64 = 2 * STRING_BYTES_MAX as u64;
 
-/// A reply, or one chunk of a reply. `cookie` is the request's, offsets are positions in the
+/// A reply, or one chunk of a reply. `cookie` identifies the request, offsets are positions in the
 /// export, lengths are at least 1, and `last` is true for the last chunk of a reply.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,8 @@ pub const INPUT_BYTES: usize = 264 * 1024;
 pub const OUTPUT_BYTES: usize = 8 * RECORD_BYTES_MAX;
 /// Maximum length of a record in bytes with header and tag, plus a key update before it.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + 128;
-/// Unconsumed bytes shorter than this are moved to the beginning of the buffer before the next
-/// receive.
+/// Unconsumed bytes are moved to the beginning of the buffer before the next receive if there are
+/// fewer than this.
 const MOVE_BYTES_MAX: usize = 4096;
 
 pub(super) struct Incoming {
@@ -98,7 +98,7 @@ pub(super) struct Outgoing {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Messages of rustls that must be sent after the bytes in the buffer.
+    /// Messages of rustls that wait for room in the buffer, and must be sent after the bytes in it.
     control: Vec<u8>,
 }
 

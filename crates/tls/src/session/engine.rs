@@ -34,7 +34,8 @@ pub(super) enum Engine {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TurnOutcome {
-    /// This many bytes of plaintext were written to the caller's memory; further bytes are kept.
+    /// This many bytes of plaintext were written to the caller's memory. Further plaintext is kept
+    /// in the session.
     Plain(usize),
     /// The state machine advanced; the caller must call again.
     GoOn,
@@ -49,7 +50,8 @@ pub(super) struct TurnResult {
     pub(super) peer_closed: bool,
     /// True once the handshake is over.
     pub(super) can_write: bool,
-    /// Number of bytes written for `want`. `None` if rustls has to handle another state first.
+    /// Number of bytes that the requested [`WriteAction`] wrote. `None` if rustls has to handle
+    /// another state first.
     pub(super) written: Option<usize>,
 }
 
@@ -81,14 +83,15 @@ pub(super) struct PlaintextSink<'a> {
 }
 
 impl PlaintextSink<'_> {
-    /// Returns the caller's memory for the next plaintext. It is empty while the buffer holds
-    /// plaintext.
+    /// Returns the caller's memory for the next plaintext. The slice is empty while earlier
+    /// plaintext is kept, so that the order is preserved.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let room = if self.kept.is_empty() { &mut *self.into } else { &mut [] };
         room.get_mut(self.filled..).unwrap_or_default()
     }
 
-    /// Returns how many bytes were copied to the caller's memory.
+    /// Copies `plain` to the caller's memory, and keeps the part that does not fit. Returns how
+    /// many bytes were copied to the caller's memory.
     pub(super) fn take(&mut self, plain: &[u8]) -> usize {
         let room = self.room();
         let (now, later) = plain.split_at(plain.len().min(room.len()));
@@ -113,8 +116,8 @@ impl Engine {
         made.map(|one| Engine::Client(Box::new(one))).map_err(|error| Error::of_set_up(&error))
     }
 
-    /// Advances by one state. Plaintext is written to `plain.0`, and to `plain.1` if there is no
-    /// more room.
+    /// Advances by one state. Plaintext is written to `plain.0`, the caller's memory, and what does
+    /// not fit is appended to `plain.1`.
     pub(super) fn turn(
         &mut self,
         incoming: &mut Incoming,

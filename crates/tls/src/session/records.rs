@@ -112,7 +112,7 @@ impl KeySecrets {
 }
 
 impl RecordLayer {
-    /// Takes over from rustls between two records.
+    /// Takes over from rustls, at the boundary between two records.
     pub(super) fn new(keys: ExtractedSecrets, secrets: KeySecrets) -> Result<RecordLayer, Error> {
         let suite = secrets.suite();
         Ok(RecordLayer {
@@ -143,7 +143,7 @@ impl RecordLayer {
             WriteAction::Nothing => self.open(incoming, sink, &mut control).map_err(|wrong| {
                 let (error, alert) = wrong;
                 if let Some(alert) = alert {
-                    // If sending the alert fails, too, the first error is reported.
+                    // If encrypting the alert fails, too, the first error is reported.
                     let _ = self.say(ContentType::Alert, &[2, alert.into()], &mut control);
                 }
                 error
@@ -331,7 +331,7 @@ impl RecordLayer {
     }
 }
 
-/// Key update message that does not request a key update in return.
+/// Key update message that does not ask the peer to update its key.
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 
 /// Returns the length of an encrypted record with this many bytes of content.

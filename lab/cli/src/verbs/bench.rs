@@ -2,11 +2,11 @@
 //!
 //! This module owns the order of a run: the arguments become a plan of rows (plan.rs), each row
 //! runs on a volume of its own (rows of simulated machines: machine.rs; of servers: connect.rs),
-//! and tables (table.rs, states.rs, row_locks.rs) or JSON are printed at the end. With `--client`
-//! contention.rs does all of that, with `--vm` vm.rs, with `--jobfile` jobfile.rs, with `--program`
-//! program.rs; beside.rs runs a row in turn with other programs. Ctrl-C ends the current row, and
-//! the results so far are printed. The verb reads nothing but its arguments and the machine file
-//! that they name, and creates no file but those that a `file:` spec names.
+//! and tables (table.rs, states.rs, row_locks.rs) or JSON are printed at the end. Other modules
+//! replace this order for `--client` (contention.rs), `--vm` (vm.rs), `--jobfile` (jobfile.rs) and
+//! `--program` (program.rs); beside.rs runs a row in turn with other programs. Ctrl-C ends the
+//! current row, and the results so far are printed. The verb reads nothing but its arguments and
+//! the machine file that they name, and creates no file but those that a `file:` spec names.
 #![allow(clippy::print_stderr)]
 
 mod args;

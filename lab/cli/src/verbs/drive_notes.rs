@@ -1,9 +1,9 @@
 //! `DriveNotes`: prints messages that drives report by themselves while a verb does I/O on them,
 //! such as that an NBD drive lost its server, or has reconnected.
 //!
-//! A thread checks once per second and writes notes to standard error; `serve` has its log for
-//! these. Verbs that open drives themselves create it. Dropping it stops the thread, after a last
-//! check.
+//! A thread checks once per second and writes notes to standard error. Verbs that open drives
+//! themselves create a `DriveNotes` (`serve` writes such notes to its log). Dropping the value
+//! stops the thread, after a last check.
 #![allow(clippy::print_stderr)]
 
 use std::io::IsTerminal;

@@ -86,7 +86,7 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
     Ok(if sums.found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// Runs a single given scenario, without shrinking.
+/// Runs the scenario that the user gave, without looking for smaller ones.
 fn one(
     scenario: Scenario,
     subject: WorkerTask<'_>,

@@ -64,7 +64,7 @@ impl PaperSelection {
         PaperSelection { paper, parts: paper.parts.to_vec() }
     }
 
-    /// Adds the parts of another selection. Returns false if the other one is of another paper.
+    /// Adds the parts of another selection. Returns false if that selection is from another paper.
     fn takes(&mut self, other: &PaperSelection) -> bool {
         let is_same = self.paper.name == other.paper.name;
         if is_same {
@@ -96,8 +96,8 @@ impl PaperSelection {
         );
     }
 
-    /// Returns the file name of its page in a directory. A run of some parts, or without some
-    /// mechanism, has a name of its own, so that it does not replace the complete page.
+    /// Returns the file name of the selection's page. A page of some parts, or without some
+    /// mechanism, has another name than the complete page, so that it does not replace that page.
     fn file(&self, without: &[Mechanism]) -> PathBuf {
         let mut name = vec![self.paper.name];
         if self.parts.len() < self.paper.parts.len() {

@@ -66,7 +66,8 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     Ok(if ended == ExitCode::SUCCESS { damage.exit_code() } else { ended })
 }
 
-/// Prints the report and returns the exit code. `said` has notes on the trace and its damage.
+/// Prints the report and returns the exit code. `said` has the notes on the trace, and the reports
+/// of damage.
 fn finish(
     args: &ReplayArgs,
     head: &table::Head,

@@ -79,7 +79,7 @@ impl TraceInput {
         self.traces.iter().map(in_dir).collect()
     }
 
-    /// Returns true if `file` exists and is one of the trace files, by whatever name.
+    /// Returns true if `file` exists and is one of the trace files, even under another name.
     fn reads(&self, file: &Path) -> bool {
         let identity = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
         let Some(file) = identity(file) else { return false };

@@ -32,7 +32,8 @@ impl Scenario {
             _ => true,
         });
         if self.has_owned() {
-            // A cache's queue opens its channel before other threads have brought up their queues.
+            // A queue of the cache opens its channel to the drives before the other I/O threads
+            // have brought up theirs, so each core gets a hardware queue.
             self.layer.hardware = SpreadSpec::Core;
             self.drives.iter_mut().for_each(|drive| drive.queues = 64);
         }
@@ -53,8 +54,8 @@ impl Scenario {
         let is_stalled = self.stall_ns() > 0;
         let is_dead = self.drives.iter().any(|drive| drive.faults.dead_us.is_some());
         if let Some(cache) = &mut self.cache {
-            // Pages stranded by a dead drive take memory that the other drives need; with a drive
-            // that hangs, other writers would soon be at the limit.
+            // Dirty pages of a dead drive stay in memory that writes to other drives need. If a
+            // drive hangs, its dirty pages would soon reach the limit and delay those writes, too.
             let most = if is_stalled { 64 } else { 256 };
             cache.dirty_kib = cache.dirty_kib.min(if is_stalled || is_dead { most } else { 1024 });
         }
@@ -147,7 +148,8 @@ fn write_beside_a_stall(scenario: &mut Scenario, random: &mut Random) {
     if let Some(cache) = &mut scenario.cache {
         (cache.through, cache.read_ahead_kib) = (false, 0);
     }
-    // Above a pressure point the volume accepts no I/O for any drive.
+    // With more waiting I/O than the high pressure point, the volume accepts none for any drive, so
+    // the defaults replace points drawn at random.
     (scenario.serving.plug, scenario.serving.pressure) = (plain.plug, plain.pressure);
     let block = scenario.block_sectors();
     for channel in &mut scenario.channels {

@@ -12,7 +12,7 @@ use super::random::Random;
 use super::scenario::{DriveSpec, FaultSpec, LimitSpec};
 use super::time::NS_PER_US;
 
-/// Number and stamp of a change of a sector.
+/// One change of a sector: its number, and the stamp that it wrote there.
 type Change = (u32, u64);
 
 /// Changes of a sector: the newest that certainly survives a power cut, then all later ones.

@@ -26,8 +26,8 @@ impl Scenario {
         let mut channels = channels(random, &machine);
         let shares = layer.shared_tags || drives.iter().any(|drive| drive.drive_tags);
         if shares {
-            // A request that was given up keeps its tag until somebody polls its queue; sharers of
-            // the tags would wait for that.
+            // A request that timed out keeps its tag until a thread polls its queue. Queues that
+            // share the tags would have to wait for that poll.
             let anybodys = drives.iter_mut().filter(|drive| !drive.owned);
             anybodys.for_each(|drive| {
                 let faults = &mut drive.faults;
@@ -63,8 +63,8 @@ impl Scenario {
         }
         one_freeze_per_drive(&mut scenario.disturbances);
         if scenario.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
-            // A request that was given up stays in the drive until somebody polls its queue, which
-            // a freeze cannot force: the freeze may last as long.
+            // A request that timed out stays in the drive until a thread polls its queue. A freeze
+            // waits for the request but cannot cause the poll, so it might never end.
             scenario.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
         }
         scenario.be_served(&mut Random::new(seed, 2));

@@ -171,7 +171,8 @@ fn finish(state: &Arc<RunState>) {
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
-    // The channels of a cache are I/O threads, which serve the drives until they are idle.
+    // Over a cache every channel is an I/O thread and serves the drives until these are idle, so no
+    // sweep is needed.
     if used(state) && keeps && !leaves && state.scenario.cache.is_none() {
         sweep(state);
     }
@@ -319,7 +320,8 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
             queue_depth: None,
             timeout_ns: u64::from(layer.timeout_us) * NS_PER_US,
             baseline: BaselineConfig {
-                // The seed picks no wait at all, a short wait, or the default wait.
+                // A thread that finds the queue busy waits 0, 1 or 2 us for it, as the seed
+                // decides.
                 inside: match layer.each {
                     true => Inside::Each,
                     false => Inside::One { wait_ns: scenario.seed % 3 * 1_000 },

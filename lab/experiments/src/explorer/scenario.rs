@@ -477,9 +477,9 @@ impl Scenario {
         let late_ns = most(&|d| late(d.faults.slow, d.faults.slow_us));
         let stuck_ns = most(&|d| late(d.faults.stuck, d.faults.stuck_us));
         let busy_ns = most(&|d| u64::from(d.faults.busy) * 100);
-        // A freed tag starts the request that waited for it in another queue, whose own threads
-        // find it at their next poll, a millisecond later at most. Nor is a plugging channel woken
-        // when others free tags: a request without a tag stays in its plug until the next poll.
+        // Queues that share tags: a freed tag may start a request of another queue, whose threads
+        // are not woken and poll at most a millisecond later. Nor is a channel woken whose plug
+        // holds a request without a tag.
         let shares = self.layer.shared_tags
             || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)

@@ -44,7 +44,7 @@ impl Scenario {
         if random.per_mille(300) {
             for _ in 0..random.within(1, 3) {
                 let group = random.below(self.groups.len() as u64) as u32;
-                // A group keeps its parent.
+                // A change of settings does not move a group to another parent.
                 let below = self.groups[group as usize].below;
                 let spec = GroupSpec { below, ..GroupSpec::draw(random, group) };
                 self.disturb(random, &[0, 20, 100, 500], DisturbanceKind::Regroup(group, spec));
@@ -171,7 +171,7 @@ pub(super) struct GroupEnds(Vec<Vec<u64>>);
 
 impl GroupEnds {
     pub(super) fn note(&mut self, (group, op): (GroupId, Op), status: Status, now_ns: u64) {
-        // Failed I/Os may never have passed the limit.
+        // A failed I/O is not counted, because it may have failed before it reached the limit.
         if op != Op::Flush && status.is_ok() {
             let at = usize::from(group.0);
             self.0.resize_with(self.0.len().max(at + 1), Vec::new);
@@ -242,8 +242,8 @@ impl GroupEnds {
 }
 
 impl GroupEnds {
-    /// Returns the violation, if any: its kind and text. Some group exceeded its limit or did not
-    /// get its share.
+    /// Returns the kind and the text of a violation if a group exceeded its limit or did not get
+    /// its share.
     pub(super) fn accusation(&self, scenario: &Scenario) -> Option<(&'static str, String)> {
         let excess = self.excess(scenario).map(|text| ("limit", text));
         excess.or_else(|| self.unfair(scenario).map(|text| ("weights", text)))

@@ -90,7 +90,7 @@ pub(super) struct Submitter {
     groups: Random,
     foreign: BTreeMap<u64, OwnedPieces>,
     bell: Option<SimDoorbell>,
-    /// A bio that was refused because too much waits in the stack.
+    /// A bio that the block layer refused because too much I/O is waiting; submitted again later.
     refused: Option<(u64, Bio)>,
 }
 
@@ -234,7 +234,8 @@ impl Submitter {
         (id, made.bio.with_group(group))
     }
 
-    /// Submits a bio. Returns false if it was refused because too much waits in the stack.
+    /// Submits a bio. Returns false if the block layer refused the bio because too much I/O is
+    /// waiting.
     fn submit(&mut self, channel: &mut Channel<Simulated>) -> bool {
         let (id, bio) = self.next();
         let known_sectors = lock_oracle(&self.state.oracle).map.told;

@@ -199,7 +199,8 @@ pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchErr
     check_verify(plan, volume.capacity() << 9)
 }
 
-/// Checks that `what`, which writes, may run on a volume: none of its drives is read-only.
+/// Returns an error if a drive of the volume is read-only. `what` names the workload in the
+/// message.
 pub(crate) fn check_writable(volume: &Volume<Native>, what: &str) -> Result<(), BenchError> {
     let read_only = |drive: &&Arc<Disk<Native>>| drive.limits().features.read_only;
     let Some(drive) = volume.drives().iter().find(read_only) else { return Ok(()) };

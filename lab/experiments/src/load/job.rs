@@ -46,7 +46,7 @@ impl JobResult {
     }
 }
 
-/// I/O of a job, with the memory that it keeps for the next one.
+/// I/O of a job. When it completes, the job reuses it and its memory for the next I/O.
 pub(crate) trait JobIo {
     /// Sets the operation and the offset of the next submission.
     fn aim(&mut self, op: Op, sector: Sector, stamp_ns: u64);
@@ -58,8 +58,8 @@ pub(crate) trait JobIo {
     fn failure(&self, status: &dyn Display) -> String;
 }
 
-/// Receiver of a target's completions. It decides for each I/O: if it returns `Submit`, after it
-/// has aimed the I/O, the target submits the I/O again.
+/// Receiver of a target's completions. Its result decides about each I/O: after `Submit`, the
+/// target submits the I/O again, with the operation and offset that the receiver has set.
 pub(crate) trait CompletionHandler<Io> {
     fn done(&mut self, io: &mut Io) -> AfterCompletion;
     fn failed(&mut self, io: &mut Io, status: &dyn Display) -> AfterCompletion;
@@ -70,15 +70,15 @@ pub(crate) trait Target {
     type Io: JobIo;
     /// Returns the number of I/Os that were submitted and whose completion was not handed out yet.
     fn in_flight(&self) -> u32;
-    /// Aims and submits at most `most` idle I/Os. Returns the number that the target accepted.
+    /// Sets up at most `most` idle I/Os with `aim` and submits them. Returns the number that the
+    /// target accepted.
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
     /// Hands out completions. Returns their number.
     fn turn(&mut self, to: &mut impl CompletionHandler<Self::Io>) -> Result<usize, BenchError>;
     fn wait(&mut self) -> Result<(), BenchError>;
     /// Checks for timeouts; called from time to time while I/Os are in flight.
     fn tick(&mut self) {}
-    /// Returns the offset of a write that was aimed and not accepted. The write will not be
-    /// submitted.
+    /// Gives up a write that `aim` has set up and the target has not accepted. Returns its offset.
     fn withdraw(&mut self) -> Option<Sector> {
         None
     }

@@ -120,8 +120,8 @@ fn contents_of_file(path: &Path) -> DiskContents {
     })
 }
 
-/// Asks the server or cluster of a drive for the drive's zeroes. The drive is opened read-only and
-/// closed again.
+/// Asks the server or cluster of a drive which ranges of the drive are zeroes. Opens the drive
+/// read-only for this, and closes it again.
 fn contents_elsewhere(spec: &Spec) -> Result<DiskContents, BenchError> {
     let mut reader = spec.clone();
     reader.options.retain(|(key, _)| key != "read-only");

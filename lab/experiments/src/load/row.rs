@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use crate::load::workload::Rw;
 
-/// Latencies of one row in nanoseconds, from Q to C. Known to an eighth (the width of a bucket).
+/// Latencies of one row in nanoseconds, from queueing (Q) to completion (C). Percentiles are
+/// accurate to an eighth, the width of a histogram bucket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LatencyNs {
     pub samples: u64,
@@ -105,9 +106,9 @@ pub struct DriveStates {
     pub drive: String,
     /// Number of bios for the drive, whole or split.
     pub start: u64,
-    /// Number of these that are parts of split bios.
+    /// Number of bios in `start` that are parts of split bios.
     pub split: u64,
-    /// Number of these that were merged into another bio's request.
+    /// Number of bios in `start` that were merged into another bio's request.
     pub merge: u64,
     /// Number of bios that were not merged; a request is created for each.
     pub ready: u64,
@@ -205,20 +206,21 @@ pub struct MachineRow {
 /// Concurrency inside hardware queues, and the units of raw I/O, in the words of `bench`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Linux24Row {
-    /// Threads that could dispatch from a hardware queue at a time: `one`, or `each` with work for
-    /// the queue.
+    /// Threads that could dispatch from a hardware queue at a time: `one`, or `each` (all that had
+    /// work for the queue).
     pub inside: String,
-    /// `512`, `page` or `whole`; `none` if an I/O was no more than its bio.
+    /// Size of the bios that an I/O was split into: `512`, `page` or `whole`; `none` if the row did
+    /// not do raw I/O.
     pub unit: String,
     /// Number of elements of an I/O's vector.
     pub iovecs: u32,
-    /// Treatment of these elements: `whole` or `serial`.
+    /// Submission of the vector's elements: `whole` (together) or `serial` (one after the other).
     pub readv: String,
     /// Use of bounce buffers: `never` or `always`.
     pub bounce: String,
-    /// The lock of `sq`: `queue`, `adapter` or `global`.
+    /// Scope of the request queue lock of the design `sq`: `queue`, `adapter` or `global`.
     pub request_lock: String,
-    /// Place where bios of a batch waited with `sq`: `task` or `queue`.
+    /// Place where the bios of a batch were plugged in the design `sq`: `task` or `queue`.
     pub queue_plug: String,
     /// Size in bytes of the descriptor of each job's open drive.
     pub descriptor: u32,
@@ -248,7 +250,7 @@ pub struct Row {
     pub cost: Cost,
     pub lat_ns: LatencyNs,
     pub outcome: Outcome,
-    /// The machine, if it is a simulated one or measured with lock statistics.
+    /// Machine of the row, if the row was simulated or ran with lock statistics.
     pub machine: Option<MachineRow>,
 }
 

@@ -60,7 +60,8 @@ pub fn run_virtqueue_row(
     Ok(row)
 }
 
-/// Virtqueue whose device runs when another client would wait for it.
+/// Virtqueue with both of its sides. `wait` runs the device on the calling thread instead of
+/// sleeping.
 struct LocalQueue {
     ring: DriverRing,
     device: LocalDevice,

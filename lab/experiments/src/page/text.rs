@@ -40,9 +40,9 @@ fn figure(blocks: &mut Vec<String>, figure: &Figure) {
 }
 
 struct PanelUnit {
-    /// Text after the label, such as `, in us`.
+    /// Text that names the unit after an axis label, such as `, in us`.
     said: String,
-    /// Value of one unit.
+    /// Divisor of the numbers: 1,000 if they are shown in thousands.
     one: f64,
 }
 

@@ -139,7 +139,7 @@ impl From<Settings> for Point {
             drive,
             scheduler,
             loads: settings.clients.into_iter().filter(is_there).map(count).collect(),
-            // A single client is one group in any case.
+            // Groups make no difference to a single client.
             groups: groups && threads > 1,
             depth,
             limit,
@@ -151,7 +151,8 @@ impl From<Settings> for Point {
 
 fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
     let (warm_up_ms, length_ms) = match drive {
-        // All I/Os in flight take 20 ms to be served once.
+        // Long enough for the deadline scheduler to serve all I/Os in flight twice: once takes 20
+        // ms.
         "null" if scheduler == SchedulerKind::Deadline => (40, 40),
         "null" => (5, 5),
         "850evo" => (400, 800),

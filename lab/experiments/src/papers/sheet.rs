@@ -39,7 +39,7 @@ pub(crate) struct Sheet {
     /// Lists for `each` and for axes: of values of the setting of that name, or of whole settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
-    /// Lists that are composed of products of other lists, one after the other.
+    /// Lists of settings by name. Each is a concatenation of products of other lists.
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
     /// Values of a setting that have a name: by setting, then by name.

@@ -33,9 +33,10 @@ const SPANS: [(Span, f64); 5] = [
     (Span::D2C, 25.327e-6),
     (Span::Q2C, 26.503e-6),
 ];
-/// The paper's average time at the drive, in nanoseconds.
+/// The paper's average time from dispatch to completion (D2C), in nanoseconds.
 const PAPER_D2C_NS: f64 = 25_327.0;
-/// Largest share of Q2C that the software's steps may take for the check to hold.
+/// Largest share of an I/O's total time (Q2C) that the software's steps may take for the check to
+/// hold.
 const SHARE_MOST: f64 = 0.10;
 
 /// Measured spans of a drive: averages in ns, in the order of `SPANS`.
@@ -50,13 +51,14 @@ impl DriveSpans {
         self.avg_ns[..3].iter().sum()
     }
 
-    /// Returns the share of the software's steps in Q2C.
+    /// Returns the share of the software's steps in an I/O's total time (Q2C).
     fn share(&self) -> f64 {
         self.software_ns() / self.avg_ns[4]
     }
 
-    /// Returns the share of the software's steps in Q2C, counting at most the paper's D2C, so that
-    /// a late wake-up on this machine does not make the share look smaller.
+    /// Returns the share of the software's steps in an I/O's total time (Q2C). The drive's part
+    /// (D2C) counts as at most the paper's, so that a late wake-up on this machine does not make
+    /// the share look smaller.
     fn share_beside_paper(&self) -> f64 {
         self.software_ns() / (self.software_ns() + PAPER_D2C_NS.min(self.avg_ns[3]))
     }

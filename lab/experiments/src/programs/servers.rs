@@ -148,7 +148,7 @@ impl Program for Server {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// The window opens after reads of twice the cache's memory.
+    /// The measured window begins when the server has read about twice as much as the cache holds.
     fn measured(&self) -> (u64, u64) {
         let reads = self.kind.flow().iter().filter(|flow| matches!(flow, Flow::Read)).count();
         let rounds = 2 * CACHE_BYTES / self.kind.mean_bytes() / reads as u64;

@@ -119,7 +119,7 @@ impl Program for Utility {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// The window opens after twice as many pages as the cache holds.
+    /// The measured window begins after twice as many pages as the cache holds.
     fn measured(&self) -> (u64, u64) {
         (2 * CACHE_BYTES / 4096, LENGTH_NS)
     }

@@ -73,7 +73,7 @@ pub(crate) trait Target {
     fn now_ns(&self) -> u64;
 
     /// Takes a piece; returns false if there is no room for the piece now. The target may delay the
-    /// piece until `start`.
+    /// piece until `start` is called.
     fn submit(&mut self, piece: &Piece) -> Result<bool, BenchError>;
 
     fn start(&mut self) -> Result<(), BenchError>;

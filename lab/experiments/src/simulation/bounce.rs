@@ -1,8 +1,8 @@
 //! `BounceDriver`: reports to the block layer that all data of a drive goes through bounce buffers.
 //!
 //! run.rs wraps a drive's driver with this one in rows with bounce buffers. The wrapper reports
-//! each request with data as bounced, so that traces contain its B event. raw_job.rs makes the
-//! copies, and linux24.rs charges a simulated machine for the copies.
+//! each request with data as bounced, so that traces contain a B (bounced) event for it. raw_job.rs
+//! makes the copies, and linux24.rs makes them take time on a simulated machine.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,

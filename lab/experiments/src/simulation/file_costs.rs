@@ -1,9 +1,9 @@
-//! `FileCosts`: CPU time that Linux 4.4 spends on file I/O outside of the block layer, which a
-//! simulated machine is charged for.
+//! `FileCosts`: CPU time that Linux 4.4 spends on file I/O outside of the block layer, as a
+//! simulated machine spends it.
 //!
-//! The constants and their origins come from `machines/linux-4.4.toml`. job.rs charges them for
-//! direct I/O to a file, program/access.rs for the system calls of simulated programs. A paper's
-//! page shows them in a table beside the machine's constants.
+//! The constants and their origins come from `machines/linux-4.4.toml`. job.rs adds them to direct
+//! I/O to a file, program/access.rs to the system calls of simulated programs. A paper's page shows
+//! them in a table beside the machine's constants.
 
 use millrace_block::Op;
 use millrace_simulator::Cost;

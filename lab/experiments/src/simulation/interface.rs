@@ -42,17 +42,19 @@ use crate::load::workload::text_by_words;
 /// source of Linux 3.10.
 const HOST_READS: u32 = 3;
 
-/// Charges costs of an operating system to a simulated machine; does nothing on a real machine.
+/// Makes a simulated machine spend the time of operating system work; does nothing on a real
+/// machine.
 pub trait Host: Machine {
-    /// Charges the entry and exit of a system call.
+    /// Spends the time of entering and leaving a system call.
     fn system_call() {}
-    /// Charges an interrupt from the calling CPU to another.
+    /// Sends an interrupt from the calling CPU to another; both CPUs spend time on it.
     fn interrupt(_cpu: CpuId) {}
-    /// Charges a device interrupt that the calling CPU handles.
+    /// Spends the calling CPU's time for handling a device interrupt.
     fn take_interrupt() {}
     /// Preempts the calling thread for `ns` nanoseconds.
     fn preempted(_ns: u64) {}
-    /// Charges the calling thread for `ns` nanoseconds of kernel work outside of the block layer.
+    /// Spends `ns` nanoseconds of the calling thread's time on kernel work outside of the block
+    /// layer.
     fn kernel_work(_ns: u64) {}
     /// Starts to record the trace events of volumes.
     fn record(

@@ -2,15 +2,15 @@
 //! submitters.
 //!
 //! An `IrqDriver` wraps a drive's driver. Only a handler thread finds completions; it runs on CPU 0
-//! or on the first CPU of the hardware queue's socket. For each completion, the handler is charged
-//! an interrupt, adds the completion to the hardware queue's list, and interrupts the CPU that
-//! submitted the request, unless this is its own CPU. It then wakes the jobs of that CPU, which
-//! take the completion through the block layer. So each I/O costs two interrupts and two context
-//! switches, as \[MQ\] section 2.2 counts them. A lock protects the drive's queue, as in the NVMe
-//! driver of 2013, and is taken by submitters and the handler. Not modelled: an interrupt does not
-//! take the CPU from a running job (the handler runs when that job waits), interrupts are not
-//! coalesced, and a submitter whose I/O completes earliest of all pays for setting the handler's
-//! alarm. Lock order: the device lock before the lock of the filed completions.
+//! or on the first CPU of the hardware queue's socket. For each completion, the handler spends the
+//! time of an interrupt, adds the completion to the hardware queue's list, and interrupts the CPU
+//! that submitted the request, unless this is its own CPU. It then wakes the jobs of that CPU,
+//! which take the completion through the block layer. So each I/O costs two interrupts and two
+//! context switches, as \[MQ\] section 2.2 counts them. A lock protects the drive's queue, as in
+//! the NVMe driver of 2013, and is taken by submitters and the handler. Not modelled: an interrupt
+//! does not take the CPU from a running job (the handler runs when that job waits), interrupts are
+//! not coalesced, and a submitter whose I/O completes earliest of all pays for setting the
+//! handler's alarm. Lock order: the device lock before the lock of the filed completions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -37,7 +37,8 @@ pub(super) struct RowState<M: Host> {
     pub(super) queue_counters: Counters<M>,
     pub(super) signals: Vec<Arc<Signal<M>>>,
     pub(super) sums: Mutex<Sums>,
-    /// Model of the kernel's work outside of the block layer, charged to a simulated machine.
+    /// Model of the kernel's work outside of the block layer, which takes time on a simulated
+    /// machine.
     pub(super) kernel: Option<Arc<Kernel<M>>>,
 }
 
@@ -46,14 +47,14 @@ pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Q-to-C latencies. While the window is open: of all I/Os before the window, to be subtracted.
-    /// After its end: of the I/Os within the window.
+    /// Latencies from queueing (Q) to completion (C). While the measured window is open, those of
+    /// I/Os before the window, to be subtracted; after its end, those within the window.
     pub(super) latency: Snapshot,
     /// Durations of the program's calls, for jobs with one I/O per call; in raw_job.rs a call
     /// covers the whole vector.
     pub(super) calls: Snapshot,
-    /// Statistics of each drive: before the window while it is open, within the window after its
-    /// end.
+    /// Statistics of each drive. While the measured window is open, those before the window; after
+    /// its end, those within the window.
     pub(super) drives: Vec<StatsSnapshot>,
 }
 

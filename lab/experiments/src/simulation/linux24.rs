@@ -1,11 +1,11 @@
 //! `Linux24`: settings that make a benchmark row do its I/O as the raw devices of Linux 2.4 did.
 //!
 //! The settings are the size of the bios into which an I/O is split, the handling of vectors,
-//! copies to low memory (bounce buffers), and the scope of the request queue's lock.
-//! `Kernel` charges a simulated machine for the work of Linux 2.4 outside of the block layer:
-//! buffer heads, bounce buffers, and the adapter's driver under its lock. raw_job.rs charges the
-//! submitters' work and irq.rs the drives'. Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c, scsi.c,
-//! highmem.c, raw.c.
+//! copies to low memory (bounce buffers), and the scope of the request queue's lock. `Kernel` makes
+//! a simulated machine spend the time of Linux 2.4's work outside of the block layer: buffer heads,
+//! bounce buffers, and the adapter's driver under its lock. raw_job.rs adds the time of the
+//! submitters' work, irq.rs that of the drives'. Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c,
+//! scsi.c, highmem.c, raw.c.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use std::sync::{Arc, Mutex};
@@ -57,7 +57,8 @@ impl Words for Readv {
         &[(Readv::Whole, "whole"), (Readv::Serial, "serial")];
 }
 
-/// Settings of raw I/O. By default, no I/O is split, nothing is copied, and no work is charged.
+/// Settings of raw I/O. By default, no I/O is split, nothing is copied, and the kernel's own work
+/// takes no time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Linux24 {
     /// Length of a bio in bytes, a multiple of 512. `None`: each element of the vector becomes one
@@ -80,7 +81,7 @@ pub struct Linux24 {
     /// If true, the bios of a batch are plugged in the request queue instead of in the task, in the
     /// `sq` stack.
     pub plug_in_queue: bool,
-    /// If given, a simulated machine is charged for Linux 2.4's work outside of the block layer,
+    /// If given, a simulated machine spends time on Linux 2.4's work outside of the block layer,
     /// with adapter drivers that run under a lock of this scope.
     pub adapters: Option<LockScope>,
     /// Time that a simulated job computes after each I/O, in nanoseconds.
@@ -281,8 +282,8 @@ pub(super) struct Charge {
     pub(super) ghz: f64,
 }
 
-/// Charges a simulated machine for the work of Linux 2.4, scaled by the machine's clock: for all of
-/// it if the plan sets `adapters`, otherwise only for bounce buffers.
+/// Makes a simulated machine spend the time of Linux 2.4's work, scaled by the machine's clock: of
+/// all work if the plan sets `adapters`, otherwise only of bounce buffers.
 pub(super) struct Kernel<M: Machine> {
     costs: KernelCosts,
     charge: fn(u64),
@@ -329,7 +330,7 @@ impl<M: Machine> Kernel<M> {
     }
 
     fn spend_ns(&self, on: TimeUse, ns: u64) {
-        // The mutex takes no virtual time, like all bookkeeping.
+        // A plain mutex, because bookkeeping of the simulation must take no virtual time.
         lock(&self.spent_ns)[on as usize] += ns;
         (self.charge)(ns);
     }
@@ -352,23 +353,23 @@ impl<M: Machine> Kernel<M> {
         }
     }
 
-    /// Charges the copy of this many sectors to or from a bounce buffer. Does nothing for a drive
-    /// behind an adapter, for which `bottom_half` charges the copy.
+    /// Spends the time of copying this many sectors to or from a bounce buffer. Does nothing for a
+    /// drive behind an adapter, for which `bottom_half` includes the copy.
     pub(super) fn copy(&self, sectors: u32) {
         if !self.has_adapters() && !self.without_copies {
             self.spend(TimeUse::BounceCopies, &self.costs.bounce.copy, sectors);
         }
     }
 
-    /// Charges the release of a bounce page. Does nothing for a drive behind an adapter, for which
-    /// `bottom_half` charges the release.
+    /// Spends the time of releasing a bounce page. Does nothing for a drive behind an adapter, for
+    /// which `bottom_half` includes the release.
     pub(super) fn give_back(&self) {
         if self.bounce && !self.has_adapters() {
             self.spend(TimeUse::BouncePages, &self.costs.bounce.put, 1);
         }
     }
 
-    /// Charges the dispatch of a command to a drive's adapter. Kernel counterpart:
+    /// Spends the time of dispatching a command to a drive's adapter. Kernel counterpart:
     /// `scsi_dispatch_cmd`.
     pub(super) fn dispatch(&self, drive: usize) {
         let _held = self.adapters[drive].hold();
@@ -380,7 +381,7 @@ impl<M: Machine> Kernel<M> {
         self.spend(TimeUse::Interrupt, &self.costs.held.interrupt, 1);
     }
 
-    /// Charges the completion of a command of this many buffer heads. Kernel counterpart:
+    /// Spends the time of completing a command of this many buffer heads. Kernel counterpart:
     /// `scsi_bottom_half_handler`, which runs on one CPU at a time.
     pub(super) fn bottom_half(&self, heads: u32, sectors: u32) {
         self.spend(TimeUse::BottomHalf, &self.costs.buffer.end, heads);

@@ -212,16 +212,16 @@ pub(super) struct Noise {
 }
 
 impl Noise {
-    /// Creates noise at a random time within its own duration, drawn from the seed and the job;
-    /// none if the duration is 0.
+    /// Creates a kernel thread that wakes at a random time between 0 and `takes_ns`, drawn from the
+    /// seed and the job; none if `takes_ns` is 0.
     pub(super) fn new(takes_ns: u64, seed: u64, job: u32) -> Noise {
         let mut random = millrace_random::SplitMix64::new(seed ^ u64::from(job) << 32);
         let after_ns = (takes_ns > 0).then(|| random.next() % takes_ns.max(1));
         Noise { after_ns, takes_ns }
     }
 
-    /// Takes the CPU if the noise is due; called in a system call, where no lock is held.
-    /// `begin_ns` returns the start of the window, 0 if it has not begun.
+    /// Lets the kernel thread take the CPU if its wake-up is due; called in a system call, where no
+    /// lock is held. `begin_ns` returns the start of the window, 0 if it has not begun.
     pub(super) fn look<M: Host>(&mut self, now_ns: u64, begin_ns: impl FnOnce() -> u64) {
         let Some(after_ns) = self.after_ns else { return };
         let begin_ns = begin_ns();

@@ -1,10 +1,9 @@
-//! `PollerDriver`: charges the thread that polls a drive's queue for the drive's interrupts.
+//! `PollerDriver`: a drive's interrupts take time of the thread that polls the drive's queue.
 //!
 //! Wraps a drive's driver in rows without interrupt handler threads (irq.rs models these). The
 //! submitter or the drive's worker polls the queue and finds the completions. Each poll that finds
-//! completions charges one interrupt to the polling CPU, at the machine's cost of an interrupt;
-//! nothing else changes. run.rs uses this driver for `Irq::Poller`; the drive of a virtual machine
-//! uses it, too.
+//! completions takes the machine's time for one interrupt on the polling CPU; nothing else changes.
+//! run.rs uses this driver for `Irq::Poller`; the drive of a virtual machine uses it, too.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Request, Tag,

@@ -57,14 +57,14 @@ struct RunMeasurement<M: Host> {
 pub struct ObservedRow {
     /// The row.
     pub row: Row,
-    /// Mean time from Q to D of each drive's I/Os, in nanoseconds.
+    /// Mean time from queueing (Q) to dispatch (D) of each drive's I/Os, in nanoseconds.
     pub stack_ns: Vec<u64>,
     /// Samples of the tags in use, if the plan asks for them.
     pub tags: Vec<TagSample>,
     /// Time statistics summed over all CPUs, from start to end of the row.
     pub cpus: CpuTimes,
-    /// Time charged for Linux 2.4 outside of the block layer, in nanoseconds, in the order of
-    /// [`TimeUse::NAMES`](super::TimeUse::NAMES); empty if nothing was charged.
+    /// Simulated time of Linux 2.4's work outside of the block layer, in nanoseconds, in the order
+    /// of [`TimeUse::NAMES`](super::TimeUse::NAMES); empty if there was none.
     pub spent_ns: Vec<u64>,
     /// Statistics of the cache, for a program's run through one.
     pub cache: Option<CacheStats>,

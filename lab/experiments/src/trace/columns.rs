@@ -70,7 +70,8 @@ impl TimeUnit {
 pub(super) enum Action {
     /// An I/O; a flush needs no further columns.
     Io(Op),
-    /// The time advances by the microseconds in the next column, unless lines have a time.
+    /// A pause: the time advances by the microseconds in the next column. Ignored in formats whose
+    /// lines have times.
     Wait,
     /// An I/O about which the trace tells too little. It is skipped and counted.
     Skip,
@@ -91,7 +92,7 @@ impl ColumnParser {
         Box::new(ColumnParser { table, device, waited_ns, skipped, io })
     }
 
-    /// Returns the kind of the first line, unless it is one with columns.
+    /// Returns the kind of the first line if it is a header, or `None` if it is an ordinary line.
     fn head(&self, text: &str) -> Result<Option<LineKind>, Problem> {
         match self.table.head {
             Some(head) if text == head => Ok(Some(LineKind::Proof)),

@@ -70,8 +70,8 @@ fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
     }
 }
 
-/// Returns true if a parser accepts all lines and at least one of them has content, or one that no
-/// other format has.
+/// Returns true if a parser accepts all lines and at least one is an I/O record. A line that only
+/// this format has decides at once.
 fn takes(parser: &mut dyn LineParser, lines: &[(u64, &str)]) -> bool {
     let (mut devices, mut any) = (DeviceNames::default(), false);
     for (number, text) in lines {

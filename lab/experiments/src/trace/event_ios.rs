@@ -1,11 +1,11 @@
 //! `EventIos`: turns blktrace events into I/Os with latencies, in bounded memory.
 //!
 //! `Spans` of millrace-trace decides which events belong to one I/O, as for `trace spans` and the
-//! report page; this type listens to it. An I/O arrives with its Q event. On a device whose trace
-//! has D events without any Q, as recorded by `blktrace -a issue`, I/Os arrive with D; that is
-//! decided after `ISSUES_TRIED` such events. If a Q comes earlier, the I/Os that arrived with D are
-//! dropped, since they began before the recording. A write with a preflush becomes a flush and a
-//! write. Passthrough commands (SCSI generic) have no range and are ignored.
+//! report page; this type listens to it. An I/O arrives with its Q (queued) event. On a device
+//! whose trace has D (issued) events without any Q, as recorded by `blktrace -a issue`, I/Os arrive
+//! with D; that is decided after `ISSUES_TRIED` such events. If a Q comes earlier, the I/Os that
+//! arrived with D are dropped, since they began before the recording. A write with a preflush
+//! becomes a flush and a write. Passthrough commands (SCSI generic) have no range and are ignored.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;

@@ -113,8 +113,8 @@ pub struct AnySource {
 }
 
 impl AnySource {
-    /// Creates the merge of readers of one format, whose lines may step back by its disorder (less
-    /// if there are many readers) and by less than `span_ns`.
+    /// Merges readers of one format. A reader's times may step back by as many I/Os as the format's
+    /// disorder (fewer if there are many readers), and by less than `span_ns`.
     pub(super) fn new(streams: Vec<TraceStream>, format: Format, span_ns: u64) -> AnySource {
         let most = (WAITING_MAX / streams.len().max(1)).clamp(1, WINDOW_MAX);
         AnySource {
@@ -161,8 +161,8 @@ impl AnySource {
         }
     }
 
-    /// Fills a stream's window and queues its earliest I/O; records the stream's damage if it has
-    /// none.
+    /// Fills a stream's window and queues its earliest I/O. If the stream has no more I/Os, records
+    /// the damage that ended it, if any.
     fn queue(&mut self, number: usize) {
         let stream = &mut self.streams[number];
         stream.fill((self.window, self.span_ns), &mut self.devices);

@@ -16,7 +16,7 @@ use super::pending::StreamState;
 use super::timeline::Timeline;
 
 pub(super) trait TraceParser: Send {
-    /// Reads one line or record. Nothing follows an error.
+    /// Reads one line or record. After an error there are no further I/Os to read.
     fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError>;
 
     /// Returns the next I/O that may be output, with its time by the format's own clock.

@@ -46,8 +46,8 @@ impl Pending {
         self.first + self.held.len() as u64 - 1
     }
 
-    /// Returns an I/O whose completion is still to come. The caller has found the completion, so
-    /// the I/O counts as complete from now on.
+    /// Marks an I/O as complete and returns it, so that the caller can set its latency. `None` if
+    /// the I/O is complete already or no longer held.
     fn end(&mut self, number: u64) -> Option<&mut TraceIo> {
         let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let held = self.held.get_mut(place).filter(|held| held.state == CompletionState::Open)?;
@@ -61,7 +61,7 @@ impl Pending {
         }
     }
 
-    /// Records that an I/O has no completion of its own.
+    /// Marks an I/O as complete without a latency, because no completion is expected.
     pub(super) fn release(&mut self, number: u64) {
         let _ = self.end(number);
     }

@@ -68,7 +68,7 @@ impl<T: TimeSlot> Slots<T> {
         count as f64 * 1e9 / self.slot_ns as f64
     }
 
-    /// Plots a value of each slot, where `value` returns one.
+    /// Returns a line with a point for each slot for which `value` returns a number.
     pub(super) fn series(
         &self,
         name: impl Into<String>,
@@ -79,7 +79,7 @@ impl<T: TimeSlot> Slots<T> {
         Series::ours(name, points.collect())
     }
 
-    /// Creates a plot of the lines that are not 0 everywhere.
+    /// Creates a plot of these lines, without lines that are 0 everywhere.
     pub(super) fn panel(
         &self,
         title: &str,

@@ -1,7 +1,8 @@
 //! `VmCosts`: costs of virtualisation, from a file of its own beside the machine's file.
 //!
 //! Plain data with an origin for each entry, as in the machines' files. The costs do not depend on
-//! the program in the guest. The guest's threads and I/O threads charge themselves for their work.
+//! the program in the guest. The guest's threads and the I/O threads spend these times in their own
+//! code.
 
 use millrace_simulator::{Cost, Simulated};
 use serde::Deserialize;

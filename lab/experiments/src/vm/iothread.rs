@@ -2,8 +2,8 @@
 //!
 //! Each I/O thread is one simulated thread. An iteration of its loop checks notifications, takes
 //! the rings' requests into the channel, submits them together, collects completions, puts them on
-//! the used rings, and interrupts the guest. The model charges the costs of QEMU and its system
-//! calls around the production code (`Channel`, `BatchPacer`, `Polling`). QEMU 2.1 publishes each
+//! the used rings, and interrupts the guest. The model adds the time of QEMU and of its system
+//! calls to the production code (`Channel`, `BatchPacer`, `Polling`). QEMU 2.1 publishes each
 //! completed request separately, and signals the guest for each one if the driver asks for an
 //! interrupt (`complete_request_vring`; 2.2 has a bottom half for all requests). Like QEMU, the
 //! thread enables notifications as soon as it has emptied a ring, but not while it polls. Without
@@ -186,7 +186,7 @@ impl IoThreadState<'_> {
         }
     }
 
-    /// Charges QEMU's work for a request, and submits the request to the channel.
+    /// Spends the time of QEMU's work for a request, and submits the request to the channel.
     fn start(&mut self, queue: u32, request: VmRequest) {
         let (costs, bs_bytes) = (&self.vm.costs.device, self.vm.plan.workload.bs_bytes);
         charge(&costs.request, 1);

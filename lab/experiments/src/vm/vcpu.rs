@@ -91,7 +91,7 @@ impl Vcpu {
         self.bell.ring();
         if self.cpu() != Simulated::cpu().0 && cores.has(self.cpu(), self.number) {
             *lock(&self.kicked) = true;
-            // The vCPU's own cost is charged with its exit.
+            // This is the sender's cost; the vCPU's cost is part of its exit.
             Simulated::charge(cores.send_ns);
         }
     }

@@ -1,4 +1,5 @@
-//! `Prices`: a model's costs converted to integer picoseconds, as the simulation charges them.
+//! `Prices`: a model's costs converted to integer picoseconds, as the simulation adds them to
+//! clocks.
 //!
 //! `Prices` is created once per simulation: line costs for the caches, thread costs for the
 //! scheduler, the other costs for the world. Fractions are in units of 1/65536, so that no run
@@ -20,7 +21,7 @@ pub(crate) struct LinePrices {
     pub(crate) locked: u64,
 }
 
-/// Costs that are charged outside the caches and the scheduler, in picoseconds.
+/// Costs of operations outside the caches and the scheduler, in picoseconds.
 #[derive(Debug)]
 pub(crate) struct Prices {
     /// Fraction of spinner reads served before the next holder's, in 1/65536.
@@ -31,7 +32,7 @@ pub(crate) struct Prices {
     work: [u64; 7],
     /// Minimum number of cache lines written under the single-queue design's lock.
     pub(crate) request_queue_lines: u64,
-    /// Maximum relative deviation of a work charge, in 1/65536.
+    /// Maximum relative deviation of the cost of work, in 1/65536.
     jitter: u64,
 }
 

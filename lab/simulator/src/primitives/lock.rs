@@ -70,7 +70,7 @@ impl<T> SimLock<T> {
         lock
     }
 
-    /// Charges for the value's cache lines, which follow the lock to its new holder.
+    /// Spends the time in which the value's cache lines move to the lock's new holder.
     fn fetch_value(&self, world: &mut World) {
         let mut lines = size_of::<T>().div_ceil(64) as u64;
         if self.name == REQUEST_QUEUE {
@@ -221,7 +221,8 @@ impl World {
         LockRequest { thread, cpu, socket, since_ps, row: self.locks.row(lock, site) }
     }
 
-    /// Charges the atomic instruction that takes a ticket, and protects the thread from preemption.
+    /// Spends the time of the atomic instruction that takes a ticket, and protects the thread from
+    /// preemption.
     fn write_claim(&mut self, word: &LineState) {
         let start_ps = self.scheduler.now_ps;
         self.scheduler.me().locks += 1;
@@ -263,7 +264,7 @@ impl World {
         true
     }
 
-    /// Charges for the value's lines if another CPU held the lock last.
+    /// Spends the time in which the value's lines arrive, if another CPU held the lock last.
     fn fetch_data(&mut self, data: &LineState, lines: u64) {
         if lines > 0 {
             let recording = core::mem::take(&mut self.scheduler.recording);

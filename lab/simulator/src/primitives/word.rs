@@ -1,9 +1,10 @@
 //! Words, lines and counters of the simulated machine.
 //!
 //! Each type holds its value together with the state of its cache line. Inside a simulation an
-//! access waits for its turn, is charged, and then accesses the value. Outside, it only accesses
-//! the value, with the given memory orderings. A counter is charged nothing: it is a statistic with
-//! a single owner, and costs one plain instruction on a line that the owner has on a real machine.
+//! access waits for its turn, spends its time, and then accesses the value. Outside, an access only
+//! accesses the value, with the given memory orderings. Counters take no virtual time: a counter
+//! has a single owner, and on a real machine an update is one plain instruction on a line that the
+//! owner holds.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -108,7 +109,7 @@ unsafe impl Word for SimWord {
     }
 }
 
-/// A value whose cache lines are all charged at each access.
+/// A value on cache lines of its own. Each access takes the time of an access to all of them.
 #[derive(Debug)]
 pub struct SimLine<T> {
     line: LineState,

@@ -21,7 +21,7 @@ pub(crate) struct CpuState {
     pub(crate) slice_end_ps: u64,
     /// True if the time slice is over and other threads wait, but the current thread holds a lock.
     pub(crate) is_overdue: bool,
-    /// Time taken by interrupts that is not charged yet, in picoseconds.
+    /// Time of interrupts that the CPU's clock does not include yet, in picoseconds.
     pub(crate) stolen_ps: u64,
     /// Rank of the CPU among CPUs of equal time.
     pub(crate) position: usize,

@@ -3,9 +3,9 @@
 //!
 //! CPUs of one core share its execution units: work on a CPU takes longer while a sibling works,
 //! too. A CPU that is idle, or spins with PAUSE, leaves the core to its siblings. Cache line
-//! transfers between siblings cost as much as between cores: a shared L1 is not modelled. A charge
-//! depends on the siblings' state at the CPU's last access to shared data, and does not change
-//! while it lasts.
+//! transfers between siblings cost as much as between cores: a shared L1 is not modelled. The time
+//! of a piece of work depends on the siblings' state at the CPU's last access to shared data, and
+//! stays the same if that state changes during the work.
 //!
 //! A thread that may roam wakes on the CPU where it ran last if that CPU is idle, else on the first
 //! CPU of a completely idle core of the same socket, else on an idle sibling, else where it ran

@@ -48,8 +48,8 @@ pub(crate) struct ThreadState {
     pub(crate) locks: u32,
     /// True if the thread may wake on a CPU other than the one on which it slept.
     pub(crate) roams: bool,
-    /// True if the thread waits for a cache line, or has just received one. Interrupts of its CPU
-    /// are charged later in that case.
+    /// True if the thread waits for a cache line, or has just received one. In that case the time
+    /// of interrupts of its CPU is added later.
     pub(crate) in_line_queue: bool,
     /// Run time in picoseconds, as fair scheduling counts it.
     pub(crate) ran_ps: u64,

@@ -1,13 +1,13 @@
 //! `VolumePlug`: a single list of requests for all drives of a volume, as in Linux.
 //!
-//! For comparison (\[FALCON\], its problem statement). One context does everything. For each bio
-//! the whole list is searched backwards for an adjacent request, even for a bio that was split and
-//! can never merge; the search cost includes all drives' requests. A bio takes its tag while it is
-//! plugged. If the drive has no free tag, the whole context waits until it has one. 16 requests for
-//! one drive unplug the whole list, sorted by drive and sector, drive after drive. With a single
-//! drive of several hardware queues, one request is kept in the plug; the next bio is compared only
-//! with this request, which is then sent. Owned by a `Submission`. Kernel counterpart:
-//! blk_sq_make_request and blk_mq_make_request with blk_attempt_plug_merge, and
+//! The design exists for comparison (\[FALCON\], problem statement). One thread does everything.
+//! For each bio the whole list is searched backwards for an adjacent request, even for a bio that
+//! was split and can never merge; the search cost includes all drives' requests. A bio takes its
+//! tag while it is plugged. If the drive has no free tag, all bios of the channel wait until it has
+//! one. 16 requests for one drive unplug the whole list, sorted by drive and sector, drive after
+//! drive. With a single drive of several hardware queues, one request is kept in the plug; the next
+//! bio is compared only with this request, which is then sent. Owned by a `Submission`. Kernel
+//! counterpart: blk_sq_make_request and blk_mq_make_request with blk_attempt_plug_merge, and
 //! blk_mq_flush_plug_list, 4.4; blk_queue_split marks its parts REQ_NOMERGE, which blk_rq_merge_ok
 //! refuses entry by entry; md/raid0.c splits by chunks.
 
@@ -33,22 +33,22 @@ use crate::volume::Volume;
 /// Number of requests for one drive that unplugs the list: the kernel's BLK_MAX_REQUEST_COUNT.
 const REQUESTS_MAX: u32 = 16;
 
-/// A filled request that no driver has yet.
+/// A request that has a tag and bios, but was not handed to a drive yet.
 struct PluggedRequest<M: Machine> {
     member: u16,
     sector: u64,
-    /// `None` once the request was handed over, just before the list is cleared.
+    /// `None` once the request was handed over, just before the list of requests is cleared.
     rq: Option<RequestRef<M>>,
 }
 
 pub(crate) struct VolumePlug<M: Machine> {
     requests: Vec<PluggedRequest<M>>,
     counts: Vec<u32>,
-    /// Bios that wait until the drive of the first one has a tag.
+    /// Bios that wait, in order, until the drive of the first one has a free tag.
     blocked: BioList<M>,
-    /// Chains that a frozen drive refused; they have no tags and are tried again.
+    /// Chains that a frozen drive refused. Their tags were freed, and they are tried again.
     refused: BioList<M>,
-    /// True for a single drive with several queues, for which one request is kept back.
+    /// True for a volume of a single drive with several queues: the plug then keeps one request.
     keeps_one: bool,
 }
 
@@ -77,7 +77,7 @@ fn fill<M: Machine>(
     PluggedRequest { member: number, sector, rq: Some(rq) }
 }
 
-/// Sends a flush by itself, past the list.
+/// Sends a flush to its drive at once, without a place in the list of requests.
 fn send_flush<M: Machine>(
     member: &mut VolumeMember<M>,
     slot: BioRef<M>,
@@ -108,7 +108,8 @@ impl<M: Machine> VolumePlug<M> {
         self.requests.len() as u32 + self.refused.len() + self.blocked.len()
     }
 
-    /// Merges a bio with a request in the list, the newest first; returns the bio if none fits.
+    /// Merges a bio with a request in the list, searched from the newest request on. Returns the
+    /// bio if no request accepts it.
     fn merge(
         &mut self,
         bio: BioRef<M>,
@@ -127,7 +128,7 @@ impl<M: Machine> VolumePlug<M> {
             rq.touch();
             let split = |stage| stage == BioStage::Child;
             if split(bio.stage) || rq.chain.as_ref().is_some_and(|chain| split(chain.stage)) {
-                // A part is never merged, and nothing is merged with a part.
+                // Parts of a split bio are neither merged nor merged into.
                 left = Some(bio);
                 continue;
             }
@@ -153,8 +154,8 @@ impl<M: Machine> VolumePlug<M> {
         self.len() + flushes as u32
     }
 
-    /// Adds a bio to the list, as a request of its own or merged; it waits behind blocked bios if
-    /// there are any.
+    /// Adds a bio to the list, as a request of its own or merged. If other bios wait for a tag, the
+    /// bio waits behind them.
     pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         if self.blocked.is_empty() {
             self.plug_or_block(slot, to);
@@ -163,7 +164,7 @@ impl<M: Machine> VolumePlug<M> {
         }
     }
 
-    /// Adds a bio to the list; without a free tag it blocks all bios that come after it.
+    /// Adds a bio to the list. If its drive has no free tag, the bio and all later ones wait.
     fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         let at = usize::from(slot.member);
         let slot = match slot.op().has_data() {
@@ -196,8 +197,7 @@ impl<M: Machine> VolumePlug<M> {
         }
     }
 
-    /// Blocks on a bio whose drive has no free tag. As in the kernel, the list is unplugged before
-    /// the whole context waits.
+    /// Makes a bio wait whose drive has no free tag. As in the kernel, the list is unplugged first.
     fn block(&mut self, slot: BioRef<M>, to: &mut Submission<M>) {
         let why = core::mem::replace(&mut to.run.trace_context.unplug, UnplugReason::ToWait);
         self.unplug(to);
@@ -214,8 +214,8 @@ impl<M: Machine> VolumePlug<M> {
     }
 
     /// Sends all requests, sorted by drive and sector, one drive after the other. If a frozen drive
-    /// refuses requests, their tags are freed, because the drive may need them for other requests
-    /// in order to drain.
+    /// refuses requests, their tags are freed: the drive may need them for other requests in order
+    /// to drain.
     fn unplug(&mut self, to: &mut Submission<M>) {
         let count = self.requests.len() as u32;
         M::work(Work::Search, count * (32 - count.leading_zeros()));
@@ -243,7 +243,7 @@ impl<M: Machine> VolumePlug<M> {
         self.requests.clear();
     }
 
-    /// Unplugs the list, and retries refused and blocked bios.
+    /// Unplugs the list, and retries bios that were refused or found no tag.
     pub(crate) fn flush(&mut self, to: &mut Submission<M>) {
         self.unplug(to);
         while let Some(chain) = self.refused.pop_front() {
@@ -254,7 +254,7 @@ impl<M: Machine> VolumePlug<M> {
             };
             self.requests.push(fill(member, rq, chain));
         }
-        // Tries the blocked bios once, until one of them blocks again.
+        // Tries the bios that wait for a tag in order, until one finds no tag again.
         let mut waiting = self.blocked.take();
         let now_ns = if waiting.is_empty() { 0 } else { M::now() };
         while let Some(mut slot) = waiting.pop_front() {
@@ -268,7 +268,7 @@ impl<M: Machine> VolumePlug<M> {
         self.unplug(to);
     }
 
-    /// Takes plugged requests apart, for a `BioSet` that is leaked.
+    /// Frees the tags of plugged requests and forgets all bios, because their `BioSet` is leaked.
     pub(crate) fn leak(&mut self, members: &[VolumeMember<M>]) {
         self.blocked.leak();
         self.refused.leak();

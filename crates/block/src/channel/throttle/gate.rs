@@ -1,8 +1,8 @@
 //! `BioAtBucket`: a bio at one token bucket of its group, and the cost that it pays there.
 //!
-//! Buckets are numbered (`place`): first the buckets of the group itself, then those of its parent.
-//! Buckets belong to a channel's copy of the group table (group/view.rs), so time that was booked
-//! with an old copy is returned to the buckets of the same copy. Used by throttle.rs.
+//! A bucket's number (`place`) counts first the buckets of the group itself, then those of its
+//! parent. Buckets belong to a channel's copy of the group table (group/view.rs), so a booking that
+//! was made with an old copy is returned to the buckets of that copy. Used by throttle.rs.
 
 use millrace_machine::Machine;
 
@@ -30,8 +30,8 @@ pub(super) fn at_level<M: Machine>(
     }
 }
 
-/// Returns the costs and buckets at a place for a group's bios of an operation, if there is a
-/// limit.
+/// Returns the costs and buckets at a place for bios of a group and operation; `None` if no limit
+/// applies there.
 pub(super) fn buckets_at<M: Machine>(
     view: &GroupView<M>,
     (group, op): (GroupId, Op),
@@ -66,12 +66,12 @@ impl<'a, M: Machine> BioAtBucket<'a, M> {
         self.buckets.wait(self.costs, self.io);
     }
 
-    /// Records that the bio no longer waits and has paid its cost.
+    /// Tells the bucket that the bio no longer waits; the cost stays booked.
     pub(super) fn leave(&self) {
         self.buckets.leave(self.costs, self.io);
     }
 
-    /// Records that the bio no longer waits, and gives the booked cost back to the bucket.
+    /// Tells the bucket that the bio no longer waits, and returns its cost to the bucket.
     pub(super) fn give_back(&self) {
         self.buckets.give_back(self.costs, self.io);
     }

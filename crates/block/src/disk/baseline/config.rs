@@ -13,7 +13,7 @@ pub enum Stack {
     /// Multi-queue: two levels of queues (\[MQ\]).
     #[default]
     Mq,
-    /// Single queue: one request queue under one lock, as before 2013.
+    /// Single queue: one request queue under one lock, as in Linux before multi-queue (2013).
     Sq,
     /// No queues: bios go straight to the driver's queue.
     Raw,
@@ -32,13 +32,14 @@ pub enum Inside {
     },
     /// All threads with work for the queue at the same time, as in the kernel. The threads share
     /// the queue's tags and its bitmap of software queues, and each calls the driver itself. This
-    /// design exists for comparison. It requires drives that complete at once
-    /// ([`Driver::is_immediate`](crate::Driver::is_immediate)), without scheduler or worker.
+    /// setting exists for comparison. It requires a drive that completes at once
+    /// ([`Driver::is_immediate`](crate::Driver::is_immediate)), and excludes schedulers and
+    /// workers.
     Each,
 }
 
 impl Inside {
-    /// One thread at a time; a submitter waits up to 2 us for it.
+    /// One thread at a time; a submitter waits up to 2 us for the serving thread.
     pub const ONE: Inside = Inside::One { wait_ns: 2_000 };
 
     #[inline]

@@ -1,8 +1,8 @@
 //! Submission of requests that got their tags in the plug, for the `per-volume` mode.
 //!
 //! Called by the channel's single list for all drives (channel/baseline/volume_plug.rs). The
-//! requests go to the front of the hardware queue, past the software queue, like requests that the
-//! driver returned as busy. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
+//! requests bypass the software queue and go to the front of the hardware queue, like requests that
+//! the driver returned as busy. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
 
 use millrace_machine::{Machine, Stage};
 
@@ -12,8 +12,8 @@ use crate::queue::request::RequestRef;
 use crate::queue::serve::ServeGuard;
 use crate::trace::blktrace::EventCode;
 
-/// Takes filled requests and runs the queue. Returns false and takes nothing if the queue is
-/// frozen.
+/// Takes filled requests and runs the queue. If the queue is frozen, returns false and takes
+/// nothing.
 pub(crate) fn submit<M: Machine>(
     context: &mut QueueContext<'_, M>,
     requests: impl Iterator<Item = RequestRef<M>>,
@@ -46,8 +46,8 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // If another thread left a flag meanwhile, its work is marked as pending, so the owner finds
-    // the work.
+    // A flag that another thread left meanwhile can be ignored: the work of that thread is marked
+    // as pending, so the owner finds it.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

@@ -1,9 +1,9 @@
 //! Lanes: let several threads serve one hardware queue, for drives that complete at once.
 //!
-//! A disk has lanes if its settings say `Inside::Each`, and with the `sq` stack if the drive
-//! allows. Each lane is a `HardwareQueue` of one thread (or of one CPU, on machines whose threads
-//! stay on their CPU) with its own driver queue. The lanes of a hardware queue share its tags and
-//! its bitmap of software queues. Made once, by `Disk::new`. Kernel counterpart:
+//! A disk has lanes if its settings say `Inside::Each`, or if its stack is `sq` and the drive
+//! allows lanes. Each lane is a `HardwareQueue` of one thread (or of one CPU, on machines whose
+//! threads stay on their CPU) with its own driver queue. The lanes of a hardware queue share its
+//! tags and its bitmap of software queues. `Disk::new` makes them. Kernel counterpart:
 //! `blk_mq_run_hw_queue`, which any number of CPUs run at once.
 
 use alloc::boxed::Box;
@@ -24,7 +24,8 @@ use crate::queue::pending::PendingQueues;
 use crate::queue::{HardwareQueue, QueueRoute, Spread};
 
 pub(crate) struct Lanes {
-    /// For each lane, its hardware queue and the software queue that feeds it.
+    /// For each lane: the number of the hardware queue that it is part of, and the software queue
+    /// that feeds it.
     lanes: Box<[(usize, usize)]>,
 }
 
@@ -33,7 +34,7 @@ pub(crate) fn is_possible<M: Machine>(driver: &dyn Driver<M>, hw: HwQueues) -> b
 }
 
 impl Lanes {
-    /// Creates a lane for each thread or CPU, as far as the driver has queues.
+    /// Creates a lane for each thread or CPU; fewer if the driver has fewer queues.
     pub(crate) fn spread<M: Machine>(
         config: &DiskConfig<M>,
         hw: HwQueues,
@@ -68,13 +69,13 @@ impl Lanes {
         self.lanes.len()
     }
 
-    /// Returns the number of hardware queues that the lanes lead into.
+    /// Returns the number of hardware queues that are divided into lanes.
     pub(crate) fn queues(&self) -> usize {
         self.lanes.iter().map(|(queue, _)| queue + 1).max().unwrap_or(0)
     }
 
-    /// Returns the lane of a submitter at position `place`. The submitter uses the lane's software
-    /// queue wherever its thread runs.
+    /// Returns the lane of a submitter at position `place` among the threads or CPUs. The software
+    /// queue is always that of the lane, on whichever CPU the thread runs.
     pub(crate) fn route(&self, place: usize) -> QueueRoute {
         let hctx = place % self.lanes.len();
         QueueRoute { ctx: self.lanes[hctx].1 as u16, hctx: hctx as u16, number: 0 }
@@ -84,7 +85,8 @@ impl Lanes {
 /// The design in which several threads serve one hardware queue, each in a lane of its own.
 pub(crate) struct SharedQueueStack {
     lanes: Lanes,
-    /// True for the `raw` stack: no simulated cost of queues, and no merging.
+    /// True for the `raw` stack: queues cost nothing on simulated machines, and bios are not
+    /// merged.
     is_raw: bool,
 }
 
@@ -137,7 +139,8 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
         }
     }
 
-    /// Each thread marks its software queue and takes the bios that are there.
+    /// Inserts a batch into the submitter's software queue and runs the lane, which takes all bios
+    /// from that software queue.
     fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>) {
         context.trace().begin_insert(list);
         // The mark is set under the software queue's lock, as in `__blk_mq_insert_request`.

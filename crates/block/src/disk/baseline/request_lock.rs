@@ -1,32 +1,34 @@
 //! `RequestLock`: the lock around the request queue of the `sq` stack, with a choice of its scope.
 //!
-//! A setting of the disk: one lock for each disk, or one that several disks share, as in old
-//! kernels. sq.rs takes the shared lock first. For comparison only (\[OLS\]). Kernel counterpart:
-//! `io_request_lock` of 2.4, `queue_lock` since 2.5.
+//! The setting of a disk says whether each disk has its own lock, or several disks share one as in
+//! old kernels. sq.rs takes the shared lock before the disk's own. The setting is for comparison
+//! only (\[OLS\]). Kernel counterpart: `io_request_lock` of 2.4, `queue_lock` since 2.5.
 
 use alloc::sync::Arc;
 
 use millrace_machine::{Lock, Machine};
 
-/// The lock around the request queue of the `sq` stack, and where that stack keeps plugged bios.
+/// The lock around the request queue of the `sq` stack, and the place where that stack keeps
+/// plugged bios.
 ///
-/// For comparison with Linux 2.4, \[OLS\]. Other stacks ignore it.
+/// This setting is for comparison with Linux 2.4 (\[OLS\]). Other stacks ignore it.
 pub struct RequestLock<M: Machine> {
-    /// Lock that all disks with a clone of it take around their own lock; `None` if each disk has
-    /// only its own.
+    /// Lock that several disks share. Each of them takes it before its own lock. `None` if the disk
+    /// has only its own lock.
     pub(crate) shared: Option<Arc<M::Lock<()>>>,
     pub(crate) plug: QueuePlug,
 }
 
 impl<M: Machine> RequestLock<M> {
-    /// Creates a lock that every disk with a clone of it takes.
+    /// Creates a lock that all disks with a clone of the returned value share.
     #[must_use]
     pub fn shared() -> Self {
         let lock = Arc::new(M::Lock::new("io-request", ()));
         RequestLock { shared: Some(lock), plug: QueuePlug::Task }
     }
 
-    /// Takes the shared lock, if there is one, for a driver that works under it, too.
+    /// Takes the shared lock, if there is one. Drivers that must work under the same lock call
+    /// this.
     #[track_caller]
     #[must_use]
     pub fn hold(&self) -> Option<LockGuard<'_, M, ()>> {
@@ -35,7 +37,7 @@ impl<M: Machine> RequestLock<M> {
         Some(shared.lock())
     }
 
-    /// Sets where the bios of a batch wait for its end.
+    /// Sets the place where the bios of a batch wait for the end of the batch.
     #[must_use]
     pub fn with_plug(self, plug: QueuePlug) -> Self {
         RequestLock { plug, ..self }
@@ -57,12 +59,12 @@ impl<M: Machine> Default for RequestLock<M> {
 /// The place where the bios of a batch wait for the batch's end in the `sq` stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueuePlug {
-    /// In the submitter's plug, as since Linux 2.6.39: a bio that follows the last one is merged
+    /// In the submitter's plug, as in Linux since 2.6.39: a bio that follows the last one is merged
     /// without the queue's lock.
     #[default]
     Task,
-    /// In the queue, as before: each bio takes the lock, is merged with the last request or becomes
-    /// one, and the end of the batch runs the queue.
+    /// In the queue, as in Linux before 2.6.39: each bio takes the lock and is merged with the last
+    /// request or gets one of its own. The end of the batch runs the queue.
     Queue,
 }
 

@@ -1,13 +1,13 @@
 //! `sq`: the single-queue design, with one lock for merging, insertion, removal and completion.
 //!
-//! For comparison (\[MQ\] problem statement). Each submitter takes the queue's lock to merge its
-//! bio or get a request with its tag (G), again to insert its requests and fetch the first of the
-//! queue, again after each request handed to the driver, and once for each request that it ends:
-//! four times for a lone I/O. Several submitters dispatch at once if the driver allows it
-//! (`Driver::is_immediate`), each with a hardware queue of its own over the same tags; else the
-//! thread that serves the one hardware queue dispatches for all. Called by member.rs, dispatch.rs
-//! and complete.rs, which have the rest of the path. Kernel counterpart: blk-core.c before 5.0,
-//! `blk_queue_bio`, `blk_flush_plug_list`, `blk_fetch_request`, `blk_end_request_all`.
+//! The design exists for comparison (\[MQ\], problem statement). Each submitter takes the queue's
+//! lock to merge its bio or get a request with its tag (G), again to insert its requests and fetch
+//! the first of the queue, again after each request handed to the driver, and once for each request
+//! that it ends: four times for a lone I/O. Several submitters dispatch at once if the driver
+//! allows it (`Driver::is_immediate`), each with a hardware queue of its own over the same tags;
+//! else the thread that serves the one hardware queue dispatches for all. Called by member.rs,
+//! dispatch.rs and complete.rs, which have the rest of the path. Kernel counterpart: blk-core.c
+//! before 5.0, `blk_queue_bio`, `blk_flush_plug_list`, `blk_fetch_request`, `blk_end_request_all`.
 
 use alloc::collections::VecDeque;
 use core::ops::{Deref, DerefMut};
@@ -47,7 +47,7 @@ pub(crate) struct SingleQueueStack<M: Machine> {
 struct SingleQueue<M: Machine> {
     queue: VecDeque<RequestRef<M>>,
     frozen: bool,
-    /// Number of requests that submitters hold and have not inserted yet.
+    /// Number of requests that have tags and are in submitters' plugs, not in the queue yet.
     plugged: u32,
     in_flight: u32,
 }
@@ -60,7 +60,7 @@ impl<M: Machine> SingleQueueStack<M> {
         SingleQueueStack { single: M::Lock::new("request-queue", single), request_lock, lanes }
     }
 
-    /// Takes the lock that the disk shares with others, if any, and then the queue's lock.
+    /// Takes the lock that several disks share, if any, and then the queue's own lock.
     #[track_caller]
     fn lock(&self) -> LockedQueue<'_, M> {
         let _shared = self.request_lock.hold();
@@ -148,8 +148,8 @@ impl<M: Machine> DerefMut for LockedQueue<'_, M> {
     }
 }
 
-/// Gets a request for each bio, inserts the requests and runs the queue. Bios without a request
-/// stay in the list.
+/// Gets a request for each bio, inserts the requests into the queue and runs the queue. Bios for
+/// which no request is free stay in the list.
 fn submit<M: Machine>(
     sq: &SingleQueueStack<M>,
     context: &mut QueueContext<'_, M>,
@@ -177,7 +177,7 @@ fn submit<M: Machine>(
     }
 }
 
-/// Puts each bio into the queue under its lock; the queue stays plugged until the last one.
+/// Puts each bio into the queue separately under its lock, and runs the queue after the last one.
 fn submit_each<M: Machine>(
     sq: &SingleQueueStack<M>,
     context: &mut QueueContext<'_, M>,
@@ -193,8 +193,8 @@ fn submit_each<M: Machine>(
     unplug(context);
 }
 
-/// Merges a bio with the queue's last request or queues a request for it; flushes are kept apart.
-/// Kernel counterpart: `__make_request` of 2.4.
+/// Merges a bio with the queue's last request or queues a new request for it. Flushes go to a
+/// separate list. Kernel counterpart: `__make_request` of 2.4.
 fn make_request<M: Machine>(
     sq: &SingleQueueStack<M>,
     context: &mut QueueContext<'_, M>,
@@ -216,14 +216,14 @@ fn make_request<M: Machine>(
 /// Runs the queue at the end of a batch. Kernel counterpart: `generic_unplug_device`.
 fn unplug<M: Machine>(context: &mut QueueContext<'_, M>) {
     if !context.may_serve() {
-        // The owner checks this mark before it sleeps.
+        // The owner of the hardware queue checks this mark before it sleeps.
         context.hctx.mark_pending(0);
     }
     context.kick();
 }
 
-/// Returns the time at which a bio of a batch got its request (trace event G): the start of the
-/// batch, or the time after the wait for the lock if every I/O gets a time stamp of its own.
+/// Returns the time at which a bio got its request (trace event G): the start of its batch or, if
+/// every I/O gets a time stamp of its own, the present time, after the wait for the lock.
 #[inline]
 fn stamp<M: Machine>(context: &QueueContext<'_, M>, batch_ns: u64) -> u64 {
     if context.run.stamp == Stamp::Io { M::now() } else { batch_ns }
@@ -235,7 +235,7 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     let Some(mut serving) = entered else {
         sq.lock().take_in(plugged);
         if !context.may_serve() {
-            // The owner checks this mark before it sleeps.
+            // The owner of the hardware queue checks this mark before it sleeps.
             context.hctx.mark_pending(0);
         }
         return context.kick();
@@ -244,7 +244,7 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     let mut single = sq.lock();
     single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
-        // The first request is fetched without releasing the lock in between.
+        // The first request is fetched while the lock is still held from the insertion.
         serve.requeued.extend(fetch(context, &mut single));
     }
     drop(single);
@@ -273,7 +273,8 @@ impl<M: Machine> SingleQueue<M> {
     }
 }
 
-/// Merges a bio with a request or gets a request for it; flushes are kept apart.
+/// Merges a bio with a request of the submitter's plug, or gets a request for it. Flushes go to a
+/// separate list.
 fn get<M: Machine>(
     context: &mut QueueContext<'_, M>,
     bio: BioRef<M>,
@@ -290,7 +291,7 @@ fn get<M: Machine>(
         None => Some(bio),
     };
     let Some(bio) = bio else {
-        // The cost is charged as in `claim`, but outside the lock.
+        // The simulated cost is the same as in `claim`, but is not paid under the lock.
         M::work(Stage::Submit, 1);
         return Ok(());
     };
@@ -319,15 +320,15 @@ fn claim<M: Machine>(
         return Err(bio);
     }
     let hctx = context.hctx;
-    // In that design, searching for a request and accounting happened under the lock.
+    // The simulated cost is paid under the lock: the old kernels searched for a request and did
+    // their accounting there.
     M::work(Stage::Submit, 1);
     let bio = match single.queue.back_mut() {
         Some(last) => merge(context, last, bio, now_ns),
         None => Some(bio),
     };
     let Some(mut bio) = bio else { return Ok(None) };
-    // Queued requests hold tags, so there are no more than the drive accepts; otherwise they would
-    // keep tags from other drives.
+    // Queued requests hold tags. Without this limit, they would keep tags that other drives need.
     let held = single.queue.len() as u32 + single.plugged + single.in_flight;
     let taken = match held < hctx.depth_max {
         true => hctx.tags.take_one(&mut context.run.hint),
@@ -338,14 +339,15 @@ fn claim<M: Machine>(
     }
     context.stats.add(DiskCounter::TagWaits, 1);
     if bio.waited == WaitTimes::NOT {
-        // The trace records only the first attempt to get a tag.
+        // The trace records only the first failed attempt to get a tag.
         context.trace().slot(EventCode::Sleep, &bio);
         bio.mark_admitted(now_ns);
     }
     Err(bio)
 }
 
-/// Fills a request. Its tag was just taken, so this is G as well as I.
+/// Fills a request whose tag was just taken. So the bio gets its request (G) and is inserted (I) at
+/// the same time.
 fn fill<M: Machine>(
     context: &mut QueueContext<'_, M>,
     mut rq: RequestRef<M>,
@@ -361,8 +363,8 @@ fn fill<M: Machine>(
     rq
 }
 
-/// Puts a flush into a list of its own, apart from the queue's requests and under the software
-/// queue's lock.
+/// Puts a flush into the software queue, under that queue's lock, because the request queue holds
+/// no flushes.
 fn wait_apart<M: Machine>(
     context: &mut QueueContext<'_, M>,
     mut bio: BioRef<M>,
@@ -408,7 +410,8 @@ fn dispatch<M: Machine>(
     mut now_ns: u64,
 ) -> u32 {
     let mut sent = context.dispatch_staged(serve, now_ns);
-    // The loop ends when the driver is busy, which may already be the case because of a flush.
+    // The loop ends when the driver is busy. A flush that was dispatched before may already have
+    // found it busy.
     while serve.requeued.is_empty() {
         let rq = fetch(context, &mut sq.lock());
         let Some(rq) = rq else { break };

@@ -1,8 +1,8 @@
 //! `BaselineStack`: the interface of a design that a disk follows instead of the multi-queue one.
 //!
-//! The disk holds it as a trait object and calls it where designs differ: when the disk is made,
-//! when a channel is opened, and at most twice in a batch. Called by `Disk`, `QueueContext` and
-//! `VolumeMember`; implemented in the other files of this folder.
+//! The disk holds a design as a trait object and calls it only where designs differ: when the disk
+//! is made, when a channel is opened, and at most twice in a batch. Called by `Disk`,
+//! `QueueContext` and `VolumeMember`; implemented in the other files of this folder.
 
 use millrace_machine::Machine;
 
@@ -32,7 +32,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
     }
 
     /// Ends all requests of the context's completion batch. Returns true if that put new work into
-    /// the queue.
+    /// the queue, such as the next flush.
     fn complete(&self, context: &mut QueueContext<'_, M>) -> bool {
         complete::end_batch(context)
     }
@@ -41,7 +41,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         NO_SCHEDULER
     }
 
-    /// Returns the route of batches to the driver. `_first` is the disk's first hardware queue.
+    /// Returns the way that batches take to the driver. `_first` is the disk's first hardware
+    /// queue.
     fn submit_path(&self, _config: &DiskConfig<M>, _first: &HardwareQueue<M>) -> SubmitPath {
         SubmitPath::Queues
     }
@@ -61,7 +62,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         false
     }
 
-    /// Returns true if a bio gets its request only after the plug, so that event G follows event U.
+    /// Returns true if a bio gets its request only after it has left the plug, so that trace event
+    /// G follows event U.
     fn gets_request_late(&self) -> bool {
         false
     }
@@ -80,7 +82,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         BioList::new()
     }
 
-    /// Records that a request is taken apart that the driver had returned as busy.
+    /// Removes a request from the design's count of requests at the driver, because the request was
+    /// taken apart instead of being dispatched again.
     fn forget_issued(&self) {}
 
     fn leak(&self) {}

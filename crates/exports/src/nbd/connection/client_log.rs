@@ -14,7 +14,8 @@ fn client(thread: usize, conn: &Connection) -> u16 {
     client_number(thread, conn.index)
 }
 
-/// Returns the client's address as text to follow its number; empty if the socket has none.
+/// Returns the client's address as a suffix to its number in log lines; empty if the socket has
+/// none.
 fn whence(conn: &Connection) -> String {
     peer_of(conn.fd).map_or_else(String::new, |peer| format!(" from {peer}"))
 }
@@ -70,8 +71,8 @@ pub(crate) fn not_allowed(thread: usize, conn: &Connection, why: &str) {
     tracing::warn!(%client, "client {client}{from}: {why}");
 }
 
-/// Warns the operator that an active client is disconnected. A client that holds memory gets
-/// several seconds before that, so the warning is rare.
+/// Warns the operator that the server disconnects a client. A client that is ended because it holds
+/// memory is given several seconds first, so the warning is rare.
 #[cold]
 pub(crate) fn broken(thread: usize, conn: &Connection, why: impl fmt::Display) {
     let (client, from) = (client(thread, conn), whence(conn));

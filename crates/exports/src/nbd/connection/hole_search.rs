@@ -2,18 +2,19 @@
 //!
 //! On a file drive, the query costs a system call, which is wasted if the client reads data.
 
-/// Shortest read, in bytes, for which drives are asked. A shorter read costs about as much as the
-/// query.
+/// Shortest read, in bytes, for which a drive is asked whether the range is a hole. A shorter read
+/// costs about as much as the query.
 pub(crate) const HOLE_BYTES_MIN: u64 = 64 * 1024;
-/// Largest number of consecutive reads for which drives are not asked.
+/// Maximum number of consecutive reads that skip the hole query.
 const PASSES_MAX: u8 = 64;
 
 /// Back-off of hole queries: after n negative answers the next 2^(n-1) reads are not checked.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HoleSearch {
-    /// Number of reads still to come without a query.
+    /// Number of reads still to skip the hole query.
     left: u8,
-    /// Number of reads without a query that the last negative answer caused; 0 after a hole.
+    /// Number of reads that skip the hole query because of the last negative answer; 0 after a
+    /// hole.
     passes: u8,
 }
 
@@ -29,7 +30,7 @@ impl HoleSearch {
         (self.left, self.passes) = (0, 0);
     }
 
-    /// Doubles the number of reads without a query.
+    /// Records that the read found data, and doubles the number of reads that skip the query.
     pub(crate) fn note_data(&mut self) {
         let passes = (2 * self.passes).clamp(1, PASSES_MAX);
         (self.left, self.passes) = (passes, passes);

@@ -80,7 +80,8 @@ impl ReceiveBuffer {
         assert!(self.end <= self.buffer.len());
     }
 
-    /// Returns the message that receives into `payload` first and then into the free space.
+    /// Returns a `msghdr` that receives into `payload` first and then into the free space of the
+    /// buffer.
     pub(crate) fn message(&mut self, payload: (*mut u8, usize)) -> *mut libc::msghdr {
         let room = self.room();
         let room = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };

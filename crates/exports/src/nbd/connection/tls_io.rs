@@ -15,7 +15,7 @@ impl Connection {
             return;
         }
         if !negotiation.out.is_empty() && tls.session.is_established() {
-            // If the session failed, the next read reports it, and this write takes nothing.
+            // A failed session takes no bytes here; the next read reports the failure.
             negotiation.sent +=
                 tls.session.write(&negotiation.out[negotiation.sent..]).unwrap_or(0);
             if negotiation.sent == negotiation.out.len() {
@@ -36,7 +36,7 @@ impl Connection {
         }
     }
 
-    /// Starts a receive of ciphertext, unless some was received that is not decrypted yet.
+    /// Starts a receive of ciphertext, unless earlier ciphertext has not been decrypted yet.
     pub(super) fn receive_secure(&mut self, ring: &SocketRing) {
         let Some(tls) = &mut self.tls else { return };
         if tls.has_more() {

@@ -21,8 +21,8 @@ impl WorkerContext {
         conn: &mut Connection,
         request: ClientRequest<'_>,
     ) -> bool {
-        // Drives without payload exist to measure requests that are sent to them, and an answer
-        // from here would save little.
+        // Null drives exist to measure requests that reach them, so their reads are not answered
+        // here. That would save little anyway.
         let has_chunks = request.granted.session.style != ReplyStyle::Simple;
         if request.command != Command::Read || !has_chunks || request.granted.no_payload {
             return false;

@@ -3,8 +3,9 @@
 //! memory/budget.rs has the rules. A waiting connection receives nothing, so its client waits too.
 //! worker/memory_retry.rs tries again.
 //!
-//! Invariant: a connection that holds no buffer waits in the line, or for its volume. A connection
-//! that holds buffers is retried whenever one of them is freed, so none is forgotten.
+//! Invariant: a connection that holds no buffer waits in the waiting line (memory/waiting_line.rs),
+//! or for its volume. A connection that holds buffers is retried whenever one of them is freed, so
+//! none is forgotten.
 
 use millrace_block::Op;
 
@@ -50,9 +51,9 @@ impl WorkerContext {
         Ok(buffer)
     }
 
-    /// Returns true if the requests started on a volume may take `bytes` more memory. Together they
-    /// may hold at most as much memory as is left for other volumes, so that a stuck volume cannot
-    /// take all of it.
+    /// Returns true if the requests started on a volume may hold `bytes` more memory. All requests
+    /// of a volume together may hold at most as much as is left for other volumes, so that a stuck
+    /// volume cannot take all of it.
     fn lane_may_hold(&self, lane: u32, bytes: usize) -> bool {
         let held_bytes = self.submitter.lanes[lane as usize].held_bytes;
         let free_bytes = self.pool.budget().free_bytes() + self.pool.idle_bytes();
@@ -60,8 +61,8 @@ impl WorkerContext {
         is_alone || held_bytes + bytes <= free_bytes / self.threads
     }
 
-    /// Returns the account that a request's buffer is charged to, if a limit of its group applies:
-    /// the request may then wait while it holds its buffer.
+    /// Returns the account to charge for a request's buffer, if a limit of the request's group
+    /// applies. Such a request may wait for the limit while it holds its buffer.
     fn account(&mut self, request: ClientRequest<'_>) -> Option<GroupAccount> {
         let (lane, group) = (request.granted.lane as usize, request.granted.group);
         let op = match request.command {
@@ -73,7 +74,7 @@ impl WorkerContext {
         is_limited.then_some(GroupAccount { group, is_read: op == Op::Read })
     }
 
-    /// Makes the connection wait for its own buffers, or in the line if it holds none.
+    /// Makes the connection wait for its own buffers, or in the waiting line if it holds none.
     #[cold]
     fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> TakeResult {
         let is_new = conn.memory_wait == MemoryWait::None;
@@ -97,8 +98,8 @@ impl WorkerContext {
             return self.refuse_stuck(conn, request);
         }
         self.submitter.lanes[lane].memory_waiters.push(conn.index);
-        // A connection that waits for its volume leaves the line, so that it does not block the
-        // connections behind it.
+        // A connection that waits for its volume leaves the waiting line, so that it does not block
+        // the connections behind it.
         conn.stop_waiting(&mut self.pool);
         conn.memory_wait = MemoryWait::Buffers;
         TakeResult::NoMemory

@@ -128,8 +128,8 @@ impl WorkerContext {
         }
     }
 
-    /// The client's next option names an export, or asks for the list of exports. Puts a request
-    /// for it into the queue of exports on demand.
+    /// Puts a request into the queue of on-demand exports, because the client's next option names
+    /// an export that is not open or asks for the list of exports.
     fn ask(&mut self, conn: &mut Connection) {
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer()).cloned();
         let Some(negotiation) = &mut conn.negotiation else { return };
@@ -212,7 +212,8 @@ impl WorkerContext {
         export.served.note_used();
         client_log::granted(self.pool.thread(), conn, &export.name, session.style);
         let rules = RequestLimits::new(info, &session);
-        // This size exceeds the size that the client was told if the volume has grown since then.
+        // If the volume has grown since the negotiation, this size exceeds the size announced to
+        // the client.
         let rules = RequestLimits { size_bytes: export.size_bytes(), ..rules };
         let (block_bytes, no_payload) = (info.block_min, export.no_payload);
         let seat = export.group.enter();
@@ -283,7 +284,7 @@ impl WorkerContext {
         }
     }
 
-    /// Ends the wait of a connection whose request was taken after it waited for room or memory.
+    /// Ends a connection's wait for room or memory, because its request was taken.
     #[cold]
     fn goes_on(&mut self, conn: &mut Connection, granted: &ExportSession) {
         conn.stop_waiting(&mut self.pool);

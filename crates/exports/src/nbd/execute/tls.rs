@@ -131,8 +131,8 @@ impl WorkerContext {
     /// room for further requests.
     pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
         if conn.phase == ConnectionPhase::Handshake {
-            // During the negotiation this function sets the flag below; in the transmission phase
-            // the request path sets it.
+            // During the negotiation `decrypt` sets this flag; in the transmission phase the
+            // request path does.
             conn.turn.has_more = false;
         }
         while self.decrypt(conn) {
@@ -192,7 +192,7 @@ impl WorkerContext {
         }
     }
 
-    /// Tells the negotiation once that everything from now on is encrypted.
+    /// Informs the negotiation that TLS is established, once per connection, and logs it.
     fn is_secured(&mut self, conn: &mut Connection) {
         let (Some(tls), Some(negotiation)) = (&mut conn.tls, &mut conn.negotiation) else { return };
         if tls.told || !tls.session.is_established() {
@@ -240,7 +240,7 @@ impl WorkerContext {
     }
 }
 
-/// Describes why a handshake failed. Names the expiry of the server's own certificate if it is
+/// Describes why a handshake failed. Names the expiry of the server's own certificate if it has
 /// expired.
 fn blamed(tls: Option<&ListenTls>, error: &dyn Display) -> String {
     let expiry = tls.and_then(|tls| tls.config.lifetime()).map(|one| one.expiry(SystemTime::now()));

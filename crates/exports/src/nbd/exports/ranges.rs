@@ -54,7 +54,8 @@ struct RangeTable {
     entries: Vec<RangeEntry>,
     /// For each thread, the tickets that had to wait and have now been granted their ranges.
     ready: Vec<Vec<u32>>,
-    /// Number of lanes whose writes in flight have not been entered yet.
+    /// Number of lanes (volumes opened by I/O threads) whose writes in flight have not been entered
+    /// yet.
     unconfirmed: usize,
 }
 
@@ -90,8 +91,8 @@ impl RangeLocks {
         RangeLocks(Mutex::new(RangeTable { ready, ..RangeTable::default() }))
     }
 
-    /// Registers a thread's lane that has no write yet. Returns true if the thread must enter its
-    /// writes from the first one on.
+    /// Registers a lane (a thread's access to the volume) that has no write yet. Returns true if
+    /// the thread must enter its writes from the first one on.
     pub(crate) fn enter_lane(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed += usize::from(!table.started);

@@ -4,9 +4,9 @@
 //! - The *windows* have a quarter of the memory, divided equally among the maximum number of
 //!   connections. A request within its connection's window never waits.
 //! - The *shared part* is the rest, first come, first served over all threads (waiting_line.rs). A
-//!   connection that holds no memory gets some for its next request, whatever size that is. One
-//!   that holds some may have up to an eighth of what is free (dynamic thresholds), or waits until
-//!   its own buffers are freed.
+//!   connection that holds no memory gets some for its next request, whatever its size. A
+//!   connection that holds some may have up to an eighth of what is free (dynamic thresholds), or
+//!   waits until its own buffers are freed.
 //! - Buffers of a *size class* leave a sixteenth of the memory to each smaller class. Small
 //!   requests may pass larger ones that wait, since clients that read nothing may hold these up for
 //!   seconds, but only if the larger ones still fit beside all smaller ones.
@@ -16,8 +16,8 @@
 //! If the memory is hardly enough for one largest request, windows and reserves shrink or vanish.
 //! Called by the pools, memory_wait.rs and memory_retry.rs.
 //!
-//! Lock order: the lock is taken alone and briefly. A request does not take it while the line is
-//! empty, no limit applies to its group and its thread has a region with room.
+//! Lock order: the lock is taken alone and briefly. A request does not take it while the waiting
+//! line is empty, no limit applies to its group and its thread has a region with room.
 //! # Source
 //! Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.
 
@@ -91,7 +91,7 @@ impl MemoryBudget {
         result
     }
 
-    /// Changes the line or its accounts, and announces the change to waiting connections.
+    /// Changes the waiting line or its accounts, and announces the change to waiting connections.
     pub(crate) fn change_line(&self, change: impl FnOnce(&mut WaitingLine)) {
         self.update(|state| change(&mut state.line));
         self.announce();
@@ -127,8 +127,8 @@ impl MemoryBudget {
         self.free_bytes() < self.windows_bytes
     }
 
-    /// Returns how much a connection may hold above its window and its first request, if its pool
-    /// has `idle_bytes` of mapped memory free.
+    /// Returns how many bytes a connection may hold above its window and its first request, if its
+    /// pool has `idle_bytes` of mapped memory free.
     #[inline]
     pub(crate) fn share_bytes(&self, idle_bytes: usize) -> usize {
         (self.free_bytes().saturating_sub(self.windows_bytes) + idle_bytes) / 8
@@ -180,20 +180,22 @@ impl MemoryBudget {
         AccountLimits { max_bytes: self.max_bytes, kept_bytes: self.kept_bytes }
     }
 
-    /// Returns true if other requests of the connection's own group hold all the memory that the
-    /// group may have, so that more memory for the server would hardly help.
+    /// Returns true if the connection's account (its group and direction) is full, so that more
+    /// memory for the server would hardly help the connection.
     pub(crate) fn is_own_account_full(&self, waiter: &Waiter) -> bool {
         waiter.account.is_some() && lock(&self.state).line.is_own_full(self.limits(), waiter)
     }
 
-    /// Returns the number of connections in the line that more memory for the server would help.
+    /// Returns the number of connections in the waiting line that more memory for the server would
+    /// help.
     pub(crate) fn waiting_for_memory(&self) -> usize {
         let state = lock(&self.state);
         let is_short = |waiter: &&Waiter| !state.line.is_own_full(self.limits(), waiter);
         state.line.waiters.iter().filter(is_short).count()
     }
 
-    /// Returns the first connection in turn among those that want buffers of size class `class`.
+    /// Returns the connection whose turn is next among those that want buffers of size class
+    /// `class`.
     pub(crate) fn next(&self, class: usize) -> Option<Waiter> {
         self.next_of(&lock(&self.state), class, None)
     }
@@ -214,8 +216,8 @@ impl MemoryBudget {
             true
         });
         if is_admitted && waiter.account.is_some() {
-            // If this request filled all accounts, its group no longer blocks other groups in the
-            // line.
+            // This request may have filled its account. Then its group no longer holds up other
+            // groups in the waiting line, so other threads must check the line.
             self.announce();
         }
         is_admitted
@@ -231,8 +233,8 @@ impl MemoryBudget {
         });
     }
 
-    /// Returns the first contender of size class `class` in the line with `last` appended. It may
-    /// pass contenders for larger buffers if these would still fit beside one more region of
+    /// Returns the first contender of size class `class` in the waiting line with `last` appended.
+    /// It may pass contenders for larger buffers if these would still fit beside one more region of
     /// `class`.
     fn next_of(&self, state: &BudgetState, class: usize, last: Option<Waiter>) -> Option<Waiter> {
         let may_pass = |larger: &Waiter| {

@@ -30,7 +30,7 @@ pub(crate) enum MemoryWait {
     None,
     /// The connection waits until buffers of its own, or of its volume, are freed.
     Buffers,
-    /// The connection waits for its turn in the server's line for memory.
+    /// The connection is in the server's waiting line for memory.
     Queued,
 }
 
@@ -62,15 +62,15 @@ impl Waiter {
 pub(crate) struct WaitingLine {
     pub(crate) waiters: VecDeque<Waiter>,
     account_bytes: HashMap<GroupAccount, usize>,
-    /// Charges of all accounts, by the size class of the buffer.
+    /// Bytes charged to all accounts together, by size class of the buffer.
     class_bytes: [usize; SIZE_CLASSES],
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AccountLimits {
-    /// Payload memory of the server.
+    /// Payload memory of the server in bytes.
     pub(crate) max_bytes: usize,
-    /// Part of it that buffers of a size class leave to each smaller class.
+    /// Part of `max_bytes` that buffers of a size class leave to each smaller class.
     pub(crate) kept_bytes: usize,
 }
 
@@ -79,8 +79,8 @@ impl WaitingLine {
         self.waiters.retain(|one| (one.thread, one.serial) != (thread, serial));
     }
 
-    /// Updates what a connection in the line wants, since limits of its group may have changed.
-    /// Returns false if the connection is not in the line.
+    /// Updates the needs of a connection in the waiting line, since limits of its group may have
+    /// changed. Returns false if the connection is not in the line.
     pub(crate) fn renew(&mut self, waiter: Waiter) -> bool {
         let is_same =
             |one: &&mut Waiter| (one.thread, one.serial) == (waiter.thread, waiter.serial);
@@ -112,7 +112,7 @@ impl WaitingLine {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
-        // A single larger request may exceed what larger ones may hold.
+        // Larger requests count only up to their common limit, because a single one may exceed it.
         let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
         let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
         let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;
@@ -120,9 +120,9 @@ impl WaitingLine {
     }
 
     /// Returns the connections that could use free memory, in order, as if `last` were appended to
-    /// the line. Only the first connection of each account is returned, and none if the account is
-    /// full. If all accounts together are full for one connection, later ones of other accounts do
-    /// not overtake it with requests of the same size class.
+    /// the waiting line. Only the first connection of each account is returned, and none if the
+    /// account is full. If all accounts together are full for one connection, later ones of other
+    /// accounts do not overtake it with requests of the same size class.
     pub(crate) fn contenders(
         &self,
         limits: AccountLimits,

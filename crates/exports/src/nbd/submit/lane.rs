@@ -38,9 +38,9 @@ pub(crate) struct VolumeLane {
     /// limit.
     pub(crate) timeout_ns: u64,
     pub(crate) look_ns: u64,
-    /// Number of started tickets that are not overdue.
+    /// Number of started requests that are not overdue.
     pub(crate) started: u32,
-    /// Number of tickets that were answered with a timeout while the drive keeps their memory.
+    /// Number of requests that were answered with a timeout while the drive keeps their memory.
     pub(crate) overdue: u32,
     pub(crate) held_bytes: usize,
     /// If true, this thread enters its writes in the volume's range table.
@@ -118,7 +118,7 @@ impl VolumeLane {
     }
 }
 
-/// Factor of the timeout for a volume with a cache, whose flush waits for all dirty pages.
+/// Factor by which a cache lengthens a volume's timeout: its flush waits for all dirty pages.
 const CACHE_TIMEOUTS: u64 = 20;
 
 /// Returns the longest timeout of a volume's drives in nanoseconds; 0 if some drive has no timeout.

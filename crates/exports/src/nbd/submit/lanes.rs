@@ -16,7 +16,7 @@ use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
 /// Number of volumes whose queues are opened at the start although they could be opened later. A
-/// drive may need a permanent thread for file I/O, so this is the number of those threads.
+/// drive may need a permanent thread for file I/O, so this equals the number of those threads.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

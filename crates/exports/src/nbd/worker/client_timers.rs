@@ -24,21 +24,23 @@ use crate::nbd::ring::is_gone;
 
 /// Longest wait for a client to catch up before the next receive, in nanoseconds.
 const CATCH_UP_NS: u64 = 2_000_000;
-/// Period, in nanoseconds, over which the rate of a client is measured that holds memory while
-/// others wait for some. If the stall timeout is shorter, it is used instead.
+/// Period, in nanoseconds, for measuring the rate of a client that holds memory while others wait
+/// for some. A shorter stall timeout replaces it.
 const PRESSED_NS: u64 = 4_000_000_000;
 /// Interval of disconnect checks of connections without a socket operation, in nanoseconds.
 const UNWATCHED_NS: u64 = 500_000_000;
-/// Interval of checks of lanes without clients that have requests in flight, in nanoseconds.
+/// Interval, in nanoseconds, of checks of lanes (open volumes) without clients that still have
+/// requests in flight.
 const LANE_LOOK_NS: u64 = 100_000_000;
 /// Time that unused memory is kept, in nanoseconds.
 const IDLE_NS: u64 = 2_000_000_000;
-/// Time that a lane without clients is kept for the next client, in nanoseconds.
+/// Time, in nanoseconds, for which a thread keeps a lane (an open volume) without clients for the
+/// next client.
 pub(crate) const LANE_IDLE_NS: u64 = 2_000_000_000;
 
 /// Times of an I/O thread's next checks of its clients, in nanoseconds.
 pub(crate) struct ClientTimers {
-    /// Detects pauses of the thread, which count against no client and no drive.
+    /// Detects pauses of the whole thread, during which no client and no drive counts as late.
     pub(super) clock: RunningClock,
     /// Connections that wait for their clients to catch up, with the time of the wait's start.
     catching: VecDeque<(u64, usize)>,
@@ -103,7 +105,7 @@ impl ClientTimers {
         self.pressed_ns = 0;
     }
 
-    /// Schedules the closing of lanes without clients for `at_ns` at the latest.
+    /// Makes sure that lanes (open volumes) without clients are checked at `at_ns` or before.
     #[cold]
     pub(crate) fn expect_unused_lane(&mut self, at_ns: u64) {
         self.lanes_ns = Some(self.lanes_ns.map_or(at_ns, |known_ns| known_ns.min(at_ns)));

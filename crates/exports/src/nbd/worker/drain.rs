@@ -176,7 +176,8 @@ impl Worker {
     }
 }
 
-/// Opens lanes on thread 0 to flush used volumes of which no thread has a lane any more.
+/// Opens lanes on thread 0 for used volumes that no thread has open any more, so that they are
+/// flushed.
 fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
     if worker.number != 0 {
         return;

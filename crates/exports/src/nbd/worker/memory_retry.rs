@@ -3,9 +3,9 @@
 //! A connection is retried when its own buffers or its volume's were freed, or when it has the next
 //! turn in the line (memory/waiting_line.rs).
 //!
-//! Invariants: a connection in the line is `Queued` and open. A thread that rings the others runs
-//! one more turn itself, so a connection that joined the line while another thread freed memory is
-//! retried, too.
+//! Invariants: a connection in the waiting line is `Queued` and open. A thread that rings the
+//! others runs one more turn itself, so a connection that joined the line while another thread
+//! freed memory is retried, too.
 
 use super::Worker;
 use crate::nbd::memory::waiting_line::{MemoryWait, SIZE_CLASSES};
@@ -27,8 +27,8 @@ impl Worker {
         }
     }
 
-    /// Retries connections of this thread that want buffers of size class `class`, in turn, until
-    /// one still has to wait.
+    /// Retries connections of this thread that want buffers of size class `class`, in the order of
+    /// the waiting line, until one still has to wait.
     fn retry_line(&mut self, class: usize) {
         while let Some(turn) = self.core.pool.budget().next(class)
             && turn.thread == self.number
@@ -43,8 +43,8 @@ impl Worker {
         }
     }
 
-    /// While connections wait for memory, unmaps memory that this thread does not use, and rings
-    /// the other threads if the memory or the line has changed.
+    /// While connections wait for memory, unmaps memory that this thread does not use. Rings the
+    /// other threads if the memory or the waiting line has changed.
     pub(crate) fn share_memory(&mut self) {
         if self.core.pool.budget().is_wanted() {
             self.core.pool.trim_for_others();

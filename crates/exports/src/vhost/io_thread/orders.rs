@@ -36,8 +36,8 @@ impl IoThread {
                 ThreadOrder::Start(queue) => self.start(queue),
                 ThreadOrder::Stop(number, reply) => match self.find(number) {
                     Some(served) => served.queue.stopping = Some(reply),
-                    // In this case the queue has no base. The control thread detects that by the
-                    // closed channel.
+                    // A queue that is not in service has no base. The control thread detects that
+                    // by the closed channel.
                     None => drop(reply),
                 },
                 ThreadOrder::Memory(number, memory, areas, reply) => {
@@ -104,7 +104,7 @@ impl IoThread {
 }
 
 impl ServedQueue {
-    /// Publishes the queue's counters. `queues` is 1 while it is in service, else 0.
+    /// Publishes the queue's counters. `queues` is 1 while the queue is in service, else 0.
     pub(super) fn publish_stats(&self, queues: u64) {
         let waiting = self.queue.waits().into();
         self.counters.publish(QueueStats { queues, waiting, ..self.queue.stats });

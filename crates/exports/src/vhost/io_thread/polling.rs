@@ -14,7 +14,7 @@ const VAIN: u32 = 4;
 const PAUSE_MIN: u32 = 64;
 /// Largest length of a pause in polling, as a number of waits.
 const PAUSE_MAX: u32 = 8192;
-/// Number of successful polls since the last pause from which on the next pause has the initial
+/// Number of successful polls since the last pause after which the next pause starts at the initial
 /// length again.
 const CALM: u32 = 1024;
 

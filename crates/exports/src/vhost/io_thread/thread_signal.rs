@@ -36,8 +36,8 @@ impl ThreadSignal {
         // SeqCst: a caller that reads an old thread ID signals again later.
         let thread = self.0.load(Ordering::SeqCst);
         if thread != 0 {
-            // SAFETY: plain system calls. A thread that has ended meanwhile gets no signal, and
-            // another one of this process with its number does as this one would.
+            // SAFETY: plain system calls. A thread that has ended meanwhile gets no signal. If
+            // another thread of this process has its ID now, the signal is as harmless there.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
         }
     }

@@ -125,8 +125,8 @@ fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) ->
     loop {
         let place = std::ptr::without_provenance_mut(start);
         // SAFETY: replaces a mapping of ours, or a part of it in whole pages, which stays ours to
-        // unmap; its bytes are only ever touched through raw pointers, and any bytes do. `mmap` is
-        // a plain system call.
+        // unmap. Its bytes are accessed only through raw pointers, and any value is valid. `mmap`
+        // is a plain system call.
         let mapped = unsafe { libc::mmap(place, end - start, protection, flags, -1, 0) };
         if mapped != libc::MAP_FAILED {
             return true;
@@ -160,8 +160,9 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         }
         break;
     }
-    // SAFETY: written by `install` before this handler was in force; the previous action is called
-    // as the kernel would, or the default one put in force, so that the fault comes again.
+    // SAFETY: `install` wrote the previous action before this handler was in force. That action is
+    // called as the kernel would call it, or the default one is restored, so that the fault
+    // repeats.
     unsafe {
         let previous = (*PREVIOUS.0.get()).assume_init_ref();
         match previous.sa_sigaction {

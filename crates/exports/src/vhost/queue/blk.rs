@@ -28,7 +28,7 @@ pub fn status_of(status: Status) -> u8 {
     }
 }
 
-/// Properties of a volume that are reported to a guest.
+/// Properties of a volume that the device reports to a guest.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Size in sectors.
@@ -248,7 +248,7 @@ fn cut_front(parts: &mut [Segment], into: &mut [u8]) -> Option<usize> {
     while at < into.len() {
         let part = parts.get_mut(first)?;
         let len = (part.len_bytes as usize).min(into.len() - at);
-        // SAFETY: a piece lies in mapped memory; the copy is ours.
+        // SAFETY: each segment lies in mapped memory, and the destination is a slice of ours.
         unsafe { copy_out(part.start, &mut into[at..at + len]) };
         at += len;
         part.start = part.start.wrapping_add(len);
@@ -283,7 +283,7 @@ pub fn copy_in(parts: &[Segment], from: &[u8]) -> u32 {
     for part in parts {
         let len = (part.len_bytes as usize).min(from.len() - at);
         for (index, byte) in from[at..at + len].iter().enumerate() {
-            // SAFETY: a piece lies in mapped memory.
+            // SAFETY: each segment lies in mapped memory.
             unsafe { part.start.wrapping_add(index).write_volatile(*byte) };
         }
         at += len;

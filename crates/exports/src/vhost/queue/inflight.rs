@@ -33,7 +33,7 @@ const UNFLUSHED: u64 = 1 << 62;
 /// informed.
 const LOST: u64 = 1 << 61;
 /// Bit of the features word: a daemon of this program has recorded the cache mode of the guest's
-/// disk.
+/// disk in `WRITE_THROUGH`.
 const NOTED: u64 = 1 << 60;
 /// Bits of the features word with the identity of the daemon that set [`UNFLUSHED`].
 const DAEMON: u64 = u32::MAX as u64;

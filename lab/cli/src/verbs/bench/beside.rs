@@ -3,7 +3,8 @@
 //! In each round the row and each command run once. The order changes from round to round, so that
 //! all sides run at comparable times. A command prints fio's JSON report, or that of `bench
 //! --json`: both have the same keys for the same figures. The table has medians of the rounds, and
-//! the median of the ratios in each round. The verb calls this; it runs the row.
+//! the median of the ratios in each round. The verb calls this file, which runs the row and the
+//! commands.
 #![allow(clippy::print_stderr)]
 
 use std::process::{Command, ExitCode, Stdio};

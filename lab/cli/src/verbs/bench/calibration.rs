@@ -27,8 +27,8 @@ use crate::verbs::interrupt::INTERRUPTED;
 const RUNTIME: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(6)];
 /// Default number of I/Os in flight.
 const IODEPTH: u32 = 128;
-/// Fraction of its time for which a job must compute to count as the bottleneck in place of the
-/// drive.
+/// If a job uses its CPU for more than this fraction of the time, the job and not the drive is the
+/// bottleneck.
 const BUSY: f64 = 0.95;
 pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitCode> {
     let mut args = args.clone();

@@ -74,7 +74,7 @@ fn unit(text: &str) -> Result<Unit, String> {
     }
 }
 
-/// Returns a parser of two words, the second of which is true.
+/// Returns a parser that accepts two words: false for the first, true for the second.
 fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + Clone {
     move |text| match text {
         text if text == words[0] => Ok(false),
@@ -83,7 +83,8 @@ fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + C
     }
 }
 
-/// Combines every history in `before` with each of the values; without values, changes nothing.
+/// Returns every combination of a setting in `before` and a value in `given`, stored by `set`;
+/// returns `before` if there are no values.
 fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
     if given.is_empty() {
         return before;
@@ -101,7 +102,7 @@ impl Linux24Args {
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
-            // This makes the job one of raw I/O.
+            // Also `whole`, which has no unit, selects raw I/O: by the number of elements.
             (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
         });
         let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));

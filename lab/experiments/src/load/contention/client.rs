@@ -3,8 +3,8 @@
 //! run.rs calls this on the client's own thread, with a channel and a function that waits. A
 //! latency lasts from the moment before a bio is submitted until the client has polled its
 //! completion, so it includes waits for limits, schedulers and tags. I/Os that complete during the
-//! warm-up do not count. The channel completes the I/Os in flight at the end; it lifts its limits
-//! when it is dropped.
+//! warm-up do not count. At the end, dropping the channel lifts its limits and waits for the I/Os
+//! in flight.
 
 use millrace_block::{
     Bio, Buffer, Channel, Completion, CostModel, Error, Reject, Sector, Snapshot,

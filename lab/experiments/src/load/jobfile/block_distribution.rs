@@ -175,8 +175,8 @@ struct Spread {
 
 impl Spread {
     fn new(blocks: u64, first: u64) -> Spread {
-        // The golden section separates neighbours most; a step that has no common divisor with the
-        // number of blocks meets each of them once.
+        // A step near the golden section moves neighbours far apart. A step without a common
+        // divisor with the number of blocks visits each block once.
         let golden = (blocks as f64 * 0.618_033_988_749_895) as u64;
         let step = (golden.max(1)..).find(|step| divisor(*step, blocks) == 1).unwrap_or(1);
         Spread { step, first, blocks }

@@ -211,7 +211,7 @@ impl Draft {
             );
         }
         if job.span.time_based && job.span.runtime_ns.is_none() {
-            // As in fio.
+            // As in fio, `time_based` without `runtime` has no effect.
             job.span.time_based = false;
             self.ignored.push("time_based (without runtime)".to_owned());
         }

@@ -290,7 +290,7 @@ impl<'a> Worker<'a> {
                 idle.push(bio);
             }
         });
-        // As in fio, the job ends here.
+        // As in fio, a job with `fill_device` ends when its device has no space left.
         self.at.has_drawn_all |= is_full;
         if let Some((status, text)) = failed {
             self.fail(status, text);

@@ -37,7 +37,8 @@ pub(super) fn first_data<E>(
     Ok(None)
 }
 
-/// Returns the parts of `ranges`, laid end to end, that lie in the `PLACE_BYTES` from `place` on.
+/// Returns the parts of `ranges` in one sample. `place` is the sample's offset in bytes if the
+/// ranges lay end to end; a sample has `PLACE_BYTES`.
 fn parts(ranges: &[Range<u64>], place: u64) -> impl Iterator<Item = Range<u64>> {
     let mut before = 0;
     ranges.iter().filter_map(move |range| {

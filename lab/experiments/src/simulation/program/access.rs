@@ -1,8 +1,9 @@
 //! `Access`: I/O of a simulated program's thread to the volume, synchronous or asynchronous.
 //!
-//! program.rs creates an `Access` for each thread. A synchronous read or write charges a system
-//! call and the copy of its pages, is split into pieces of 1 MiB, as filebench does, and sleeps
-//! until all pieces have completed. Bios own their buffers; nobody reads the buffers' content.
+//! program.rs creates an `Access` for each thread. A synchronous read or write takes the time of a
+//! system call and of copying its pages. It is split into pieces of 1 MiB, as in filebench, and
+//! sleeps until all pieces have completed. Bios own their buffers; nobody reads the buffers'
+//! content.
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Op, Reject, Rejected, Sector, Volume,
@@ -57,7 +58,8 @@ impl<'a, M: Host> Access<'a, M> {
         &self.shared.costs
     }
 
-    /// Charges a system call, and `ns` nanoseconds of kernel work outside of the block layer.
+    /// Lets the thread spend the time of a system call, and `ns` nanoseconds of kernel work outside
+    /// of the block layer.
     pub(crate) fn works(&self, ns: u64) {
         M::system_call();
         M::kernel_work(ns);
@@ -86,7 +88,7 @@ impl<'a, M: Host> Access<'a, M> {
         self.shared.depth
     }
 
-    /// Charges the submission of this many direct I/Os with one system call.
+    /// Lets the thread spend the time in which one system call submits this many direct I/Os.
     pub(crate) fn direct(&self, ios: u32) {
         M::system_call();
         M::work(Stage::Interface, ios);

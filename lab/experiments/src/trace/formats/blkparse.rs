@@ -33,8 +33,8 @@ impl LineParser for Blkparse {
         if text.starts_with("CPU") && text.contains(" (") {
             return Ok(LineKind::End);
         }
-        // blkparse prints the names of its input files with `-q` or `-o`, and ends traces with
-        // driver data by the other line.
+        // Skip two kinds of lines: names of input files, which blkparse prints with `-q` or `-o`,
+        // and `discarded traces containing ...` at the end of traces with driver data.
         let is_input = text.starts_with("Input file ") && text.ends_with(" added");
         if !is_input
             && !text.starts_with("discarded traces containing ")

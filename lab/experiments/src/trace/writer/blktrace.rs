@@ -1,5 +1,5 @@
-//! Writes I/Os as blktrace events to the file of CPU 0: Q and D when an I/O arrives, and C when the
-//! I/O completes, if the source has its latency.
+//! Writes I/Os as blktrace events to the file of CPU 0: Q (queued) and D (issued) when an I/O
+//! arrives, and C (completed) when it completes, if the source has its latency.
 //!
 //! Owns the completions still to come, ordered by time, so that the file is in order. Devices with
 //! names such as `8,0` keep their numbers; others get the major number of millrace's drives and a
