@@ -19,7 +19,7 @@ pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
 /// data were acknowledged to clients, so a disk that stalls for some seconds is waited for.
 const STUCK_NS: u64 = 10_000_000_000;
 
-/// Interval between checks of a flush's progress, and delay before a failed flush is retried, in
+/// Interval between progress checks of a flush, and delay before a failed flush is retried, in
 /// nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
 

@@ -316,7 +316,7 @@ fn is_stale(path: &Path) -> bool {
     is_socket && refuses(path)
 }
 
-/// Takes the lock of an open file without waiting. The lock lasts until the file is closed.
+/// Locks an open file without waiting. The lock lasts until the file is closed.
 fn lock_file(file: &File) -> io::Result<()> {
     Ok(flock(file, FlockOperation::NonBlockingLockExclusive)?)
 }

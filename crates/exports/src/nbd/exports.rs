@@ -120,7 +120,8 @@ impl fmt::Debug for Export {
     }
 }
 
-/// Identity of an export for its clients: they stay connected if a new export has an equal key.
+/// Identity of an export for its clients. When exports are replaced, clients stay connected if the
+/// new export has an equal key.
 #[derive(PartialEq, Eq, Hash)]
 struct ExportKey {
     name: String,

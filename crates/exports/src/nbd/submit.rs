@@ -34,7 +34,7 @@ pub(crate) struct Submitter {
     pub(crate) tickets: Tickets,
     /// Completed tickets with their status, not yet matched to their connections.
     pub(crate) done: Vec<(u32, Status)>,
-    /// True if a bio was submitted since the channels were last polled.
+    /// True if a bio was submitted since the thread last polled its channels.
     pub(crate) fresh: bool,
     /// Connections that wait for memory and should be retried.
     pub(crate) retry: Vec<usize>,
@@ -155,7 +155,8 @@ impl Submitter {
         }
     }
 
-    /// Continues a ticket with its next part and returns `None`, or returns the completed ticket.
+    /// Continues a request after one of its bios completed: submits its next part and returns
+    /// `None`, or returns the completed ticket.
     #[inline]
     pub(crate) fn advance(&mut self, id: u32, status: Status) -> Option<Ticket> {
         let mut ticket = self.tickets.get(id);

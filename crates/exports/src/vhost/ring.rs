@@ -258,7 +258,7 @@ impl<C: RingWords> SplitRing<C> {
         self.taken
     }
 
-    /// Reads avail.idx, after which the heads before it can be read.
+    /// Reads avail.idx. The heads before that index may be read afterwards.
     #[inline]
     fn avail_idx(&self) -> u16 {
         // Acquire pairs with the driver's release of the index.

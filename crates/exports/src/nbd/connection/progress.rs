@@ -3,8 +3,8 @@
 //! client_timers.rs checks the counters a few times per timeout, so counting costs an addition and
 //! no clock read. Invariant: a stall is never reported early.
 
-/// Number of checks of every connection per stall timeout, and per period over which a client's
-/// rate is measured.
+/// Number of times that each connection is checked per stall timeout, and per period over which a
+/// client's rate is measured.
 pub(crate) const LOOKS: u32 = 4;
 /// Lowest rate, in bytes per second, at which a client may transfer data while other clients wait
 /// for memory.
@@ -17,7 +17,7 @@ pub(crate) struct Progress {
     moves: u32,
     /// Value of `moves` at the last check for a stall.
     seen: u32,
-    /// Number of consecutive checks since which the client has transferred nothing.
+    /// Number of consecutive checks that found no transfer by the client.
     still: u32,
     bytes: u64,
     /// Start of the rate measurement in nanoseconds, 0 if none is running.

@@ -15,8 +15,8 @@ use super::lane::VolumeLane;
 use super::ticket::{RangeClaim, Ticket, TicketMemory, TicketState};
 use crate::nbd::memory::BufferPool;
 
-/// Number of searches per timeout. A ticket is overdue only one search later than that, because the
-/// first search may follow the ticket's start immediately.
+/// Number of searches for overdue requests per timeout. A request counts as overdue one search
+/// later, because the first search may follow its start immediately.
 pub(crate) const LOOKS: u8 = 4;
 
 impl VolumeLane {

@@ -261,8 +261,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         // ignore them.
         let place = config::WRITEBACK.checked_sub(offset as usize).and_then(|at| buf.get(at));
         if let Some(value) = place {
-            // The switch is stored even if the feature is not negotiated yet: a frontend sends the
-            // switch only once.
+            // The write-back switch is stored even if its feature is not negotiated yet: a frontend
+            // sends the switch only once.
             self.common.write_back.store(*value != 0, Ordering::SeqCst);
             self.apply_write_back();
         }

@@ -16,10 +16,10 @@ pub(super) const PARTS_KEPT: usize = blk::SEG_MAX as usize;
 pub(super) const BUSY: u32 = 1 << 31;
 /// Bit of [`RequestSlot::state`]: the list of segments is longer than guests are told to create.
 pub(super) const LONG: u32 = 1 << 30;
-/// Bit of [`RequestSlot::state`]: a write that would be lost with this process until the next
-/// flush.
+/// Bit of [`RequestSlot::state`]: the request is a write whose data would be lost with this process
+/// until the next flush.
 pub(super) const UNFLUSHED: u32 = 1 << 29;
-/// Bit of [`RequestSlot::state`]: a flush with a `FlushTicket`.
+/// Bit of [`RequestSlot::state`]: the request is a flush with a `FlushTicket`.
 pub(super) const FLUSH: u32 = 1 << 28;
 /// Bits of [`RequestSlot::state`]: the epoch of [`MemoryVersions`] when the request was taken.
 pub(super) const EPOCH: u32 = FLUSH - 1;

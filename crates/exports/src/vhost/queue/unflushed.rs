@@ -165,12 +165,12 @@ impl UnflushedWrites {
 #[derive(Debug)]
 pub(super) struct QueueUnflushed {
     device: Arc<UnflushedWrites>,
-    /// If true, answered writes of the queue must be tracked.
+    /// If true, the queue's answered writes must be tracked until a flush.
     pub(super) notes: bool,
     /// True if a completed write was not published to the guest yet.
     pub(super) answered: bool,
     flushes: Vec<(u16, FlushTicket)>,
-    /// True if an unpublished answer informs the guest of a loss.
+    /// True if an answer that is not published yet reports lost writes to the guest.
     tells_loss: bool,
 }
 
@@ -198,7 +198,7 @@ impl QueueUnflushed {
         ended.for_each(|(_, ticket)| self.device.end_flush(ticket, outcome));
     }
 
-    /// Returns true if the current request must report the loss to the guest.
+    /// Returns true if the current request must report the loss of earlier writes to the guest.
     #[inline]
     pub(super) fn take_loss(&mut self) -> bool {
         let is_lost = self.device.take_loss();

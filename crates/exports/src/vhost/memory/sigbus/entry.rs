@@ -54,8 +54,8 @@ impl<W: Word> MappingEntry<W> {
         if self.state.compare_exchange(free, changing, order.0, order.1).is_err() {
             return false;
         }
-        // Release pairs with the Acquire of `pin`: a reader of one of these values sees the new
-        // state.
+        // Release pairs with the Acquire of `pin`: a handler that reads one of these values sees
+        // the new state.
         self.start.store(mapping.start, Order::Release);
         self.end.store(mapping.end, Order::Release);
         self.page.store(mapping.page, Order::Release);
