@@ -45,7 +45,7 @@ pub enum FaultCache {
 pub struct FaultConfig {
     /// Name of the drive in [`fault_controls`].
     pub name: String,
-    /// Faults from the start.
+    /// Rules for faults that apply from the start.
     pub rules: Vec<FaultRule>,
     /// Kind of write cache to pretend to have.
     pub cache: FaultCache,

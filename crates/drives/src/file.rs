@@ -263,7 +263,7 @@ impl Driver<Native> for FileDriver {
         let geometry = &self.shared.geometry;
         // Relaxed: set before the drive was created, and never reset.
         let no_punch = self.shared.no_punch.load(Ordering::Relaxed);
-        // Relaxed: as for `no_punch`.
+        // Relaxed: set before the drive was created, and never reset.
         let no_zero_range = self.shared.no_zero_range.load(Ordering::Relaxed);
         QueueLimits {
             logical_block_size: geometry.logical,
@@ -345,7 +345,7 @@ impl Driver<Native> for FileDriver {
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
         let FileCounters { bounces, short_transfers, registered } = &*self.shared.counters;
-        // Relaxed: statistics.
+        // Relaxed: no other memory access depends on these statistics.
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         vec![
             ("bounces", count(bounces)),

@@ -234,23 +234,23 @@ impl RbdState {
     /// Returns true if a flush that cannot be executed has nothing to do, because the drive only
     /// reads, or shares its image and has never written.
     fn owes_nothing(&self) -> bool {
-        // Relaxed: see `note_write`.
+        // Relaxed: a flush that covers a write comes after the write's completion.
         !self.known.is_locked && !self.has_written.load(Ordering::Relaxed)
     }
 
     fn is_limited(&self) -> bool {
-        // Relaxed: see `refusal`.
+        // Relaxed: an answer in flight while the limit changes may use the old limit.
         self.limit_bytes.load(Ordering::Relaxed) < u64::MAX
     }
 
     fn has_failed(&self) -> bool {
-        // Relaxed: see `refusal`.
+        // Relaxed: an answer in flight while the limit changes may use the old limit.
         self.limit_bytes.load(Ordering::Relaxed) == 0
     }
 
     /// Makes I/O beyond this many bytes fail. Returns true if the limit was higher before.
     fn limit(&self, bytes: u64) -> bool {
-        // Relaxed: see `refusal`.
+        // Relaxed: an answer in flight while the limit changes may use the old limit.
         self.limit_bytes.fetch_min(bytes, Ordering::Relaxed) > bytes
     }
 

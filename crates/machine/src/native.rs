@@ -202,7 +202,7 @@ unsafe impl Word for NativeWord {
     }
 }
 
-/// Ordinary memory.
+/// Data in ordinary memory, passed between CPUs under another synchronisation.
 #[derive(Debug)]
 pub struct NativeLine<T>(UnsafeCell<T>);
 

@@ -280,7 +280,7 @@ impl DriveWorkers {
     /// Returns the number of system calls that the threads made. Valid after they have stopped.
     #[must_use]
     pub fn system_calls(&self) -> u64 {
-        // Relaxed: a statistic.
+        // Relaxed: no other memory access depends on this statistic.
         self.shared.system_calls.load(Ordering::Relaxed)
     }
 
@@ -378,7 +378,7 @@ fn run(
         let text = format!("worker of {}: {error}", disks[0].name());
         shared.fail(Error::new(ErrorKind::System, text));
     }
-    // Relaxed: a statistic.
+    // Relaxed: no other memory access depends on this statistic.
     let calls = io.reactor().counters().system_calls;
     shared.system_calls.fetch_add(calls, Ordering::Relaxed);
 }

@@ -178,7 +178,7 @@ impl Recorder {
     /// Returns the numbers of events written and dropped so far.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
-        // Relaxed: statistics.
+        // Relaxed: no other memory access depends on these statistics.
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (count(&self.shared.events), count(&self.shared.dropped))
     }
@@ -341,7 +341,7 @@ impl Recording<Native> {
             let last = shared.stop.load(Ordering::SeqCst) || is_left;
             let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
             let written = self.turn(until_ns)?;
-            // Relaxed: statistics.
+            // Relaxed: no other memory access depends on these statistics.
             shared.events.fetch_add(written, Ordering::Relaxed);
             shared.dropped.store(self.drops.all, Ordering::Relaxed);
             if last {

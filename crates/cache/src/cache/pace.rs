@@ -34,7 +34,7 @@ impl<M: Machine> WritePacer<M> {
     /// its limit; `None` means at once.
     pub(crate) fn due_ns(&self, len_bytes: u64, dirty: u64, max: u64) -> Option<u64> {
         let free = max / 2;
-        // Relaxed: as in `set_rate`.
+        // Relaxed: no other memory access depends on this number.
         let rate = self.rate.load(Order::Relaxed);
         if dirty <= free || rate == 0 {
             return None;

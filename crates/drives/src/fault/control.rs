@@ -195,7 +195,7 @@ impl FaultControl {
     /// Returns the number of requests so far that a rule has failed, delayed or made stuck.
     #[must_use]
     pub fn struck(&self) -> u64 {
-        // Relaxed: a statistic.
+        // Relaxed: no other memory access depends on this statistic.
         self.state.struck.load(Ordering::Relaxed)
     }
 }
@@ -232,7 +232,7 @@ impl FaultState {
             }
         }
         if verdict != Verdict::default() {
-            // Relaxed: a statistic.
+            // Relaxed: no other memory access depends on this statistic.
             self.struck.fetch_add(1, Ordering::Relaxed);
         }
         verdict

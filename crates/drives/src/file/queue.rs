@@ -90,7 +90,7 @@ impl FileQueue {
             (Op::Discard, false) => FileOperation::Allocate(PUNCH),
             (Op::WriteZeroes, true) => FileOperation::Device(BLKZEROOUT),
             (Op::WriteZeroes, false) if rq.flags().has(OpFlags::NOUNMAP) => {
-                // Relaxed: as for `no_punch`.
+                // Relaxed: an old value costs one more refused call.
                 match shared.no_zero_range.load(Ordering::Relaxed) {
                     true => FileOperation::Zeroes,
                     false => FileOperation::Allocate(ZERO_RANGE),
@@ -121,7 +121,7 @@ impl FileQueue {
             }
             None => return false,
         };
-        // Relaxed: a statistic.
+        // Relaxed: no other memory access depends on this statistic.
         self.shared.counters.bounces.fetch_add(1, Ordering::Relaxed);
         self.flights[index].bounce_through(buffer);
         true
@@ -143,7 +143,7 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         let user_data = u64::from(flight.generation) << TAG_BITS | index as u64;
         if let FileOperation::Allocate(_) = flight.work {
-            // Relaxed: a hint.
+            // Relaxed: an old value only makes a query about holes wait.
             self.shared.allocating.fetch_add(1, Ordering::Relaxed);
         }
         let op = flight.next_op(&self.engine, self.shared.file.as_raw_fd());
@@ -178,7 +178,7 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         flight.result = result;
         if let FileOperation::Allocate(_) = flight.work {
-            // Relaxed: a hint.
+            // Relaxed: an old value only makes a query about holes wait.
             self.shared.allocating.fetch_sub(1, Ordering::Relaxed);
         }
         let status = match result {
@@ -218,7 +218,7 @@ impl FileQueue {
         if flight.done == flight.len {
             return Some(Status::Ok);
         }
-        // Relaxed: a statistic.
+        // Relaxed: no other memory access depends on this statistic.
         self.shared.counters.short_transfers.fetch_add(1, Ordering::Relaxed);
         None
     }
@@ -254,7 +254,7 @@ impl FileQueue {
         };
         if errno != libc::EINVAL {
             let learned = if mode == PUNCH { &shared.no_punch } else { &shared.no_zero_range };
-            // Relaxed: see `work_of`.
+            // Relaxed: an old value costs one more refused call.
             learned.store(true, Ordering::Relaxed);
         }
         if flight.discards {
@@ -301,7 +301,7 @@ impl DriverQueue<Native> for FileQueue {
 
     fn commit_rqs(&mut self) {
         if self.registered > 0 {
-            // Relaxed: a statistic.
+            // Relaxed: no other memory access depends on this statistic.
             let counter = &self.shared.counters.registered;
             counter.fetch_add(std::mem::take(&mut self.registered), Ordering::Relaxed);
         }
