@@ -25,7 +25,8 @@ fuzz_target!(|input: &[u8]| {
     read(&inputs, first & 8 != 0);
 });
 
-/// Puts magic and CPU where records are, by their lengths.
+/// Writes a valid magic number and CPU into each record. The length in a record tells where the
+/// next one starts.
 fn mend(bytes: &mut [u8], cpu: u32) {
     let mut at = 0;
     while at + RECORD_BYTES <= bytes.len() {

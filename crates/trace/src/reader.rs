@@ -139,8 +139,12 @@ impl<R: Read> FileStream<R> {
     fn of_another(&self) -> Option<String> {
         let (path, cpu) = (self.file.path(), self.file.cpu());
         let named = path.extension().and_then(OsStr::to_str);
-        (named != Some(&cpu.to_string()))
-            .then(|| format!("{}: the file has records of CPU {cpu}", path.display()))
+        (named != Some(&cpu.to_string())).then(|| {
+            format!(
+                "{}: the name ends in another number than {cpu}, the CPU of the records",
+                path.display()
+            )
+        })
     }
 
     /// Reads up to a batch. Returns true if an event or an error is waiting.

@@ -255,7 +255,7 @@ impl World {
             ThreadPhase::Stalled => "a cache line that others need, too".into(),
             ThreadPhase::Spinning => {
                 let lines = thread.spin.watching.len();
-                std::format!("a write to one of {lines} cache lines, spinning")
+                std::format!("a write to one of the {lines} cache lines that it polls in a loop")
             }
             ThreadPhase::Locking(lock) => {
                 let (lock, holder) = self.locks.name_and_holder(lock);

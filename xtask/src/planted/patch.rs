@@ -44,11 +44,12 @@ impl Hunk {
             text.match_indices(&self.before).map(|(at, _)| at).filter(|at| is_line(*at));
         match (found.next(), found.count()) {
             (Some(at), 0) => Ok(at..at + self.before.len()),
-            (None, _) => {
-                Err("its production lines are not in the file any more; adapt the patch".to_owned())
-            }
+            (None, _) => Err(
+                "the lines that the hunk replaces are not in the file any more; adapt the patch"
+                    .to_owned(),
+            ),
             (Some(_), more) => Err(format!(
-                "its production lines occur {} times in the file; add lines of context",
+                "the lines that the hunk replaces occur {} times in the file; add lines of context",
                 more + 1
             )),
         }

@@ -67,8 +67,8 @@ pub(crate) struct VolumeMember<M: Machine> {
 }
 
 impl<M: Machine> VolumeMember<M> {
-    /// Creates a member with nothing plugged and no slots for parts. `thread` is the number of the
-    /// I/O thread, if it is one.
+    /// Creates a member with an empty plug, and without slots for the bios into which longer bios
+    /// are split. `thread` is the number of the calling I/O thread; `None` for other threads.
     pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>, stamp: Stamp) -> Self {
         let (route, stats) = disk.join(thread);
         VolumeMember {

@@ -23,7 +23,7 @@ const SECTOR_BITS: u32 = 16;
 /// Largest number of buckets that an I/O of one direction passes.
 pub(crate) const BUCKETS_PER_BIO: usize = 4;
 
-/// Cost of an I/O at one bucket, in fractions of a nanosecond.
+/// Cost of an I/O at one bucket, in units of 2^-`FRACTION_BITS` ns.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LimitCost {
     /// Fixed cost of each I/O.
@@ -70,7 +70,7 @@ impl LimitCost {
 pub(crate) struct LimitCosts {
     read: [LimitCost; BUCKETS_PER_BIO],
     write: [LimitCost; BUCKETS_PER_BIO],
-    /// Unused capacity that may accumulate, in fractions of a nanosecond.
+    /// Unused time that may accumulate, in units of 2^-`FRACTION_BITS` ns.
     burst: u64,
 }
 

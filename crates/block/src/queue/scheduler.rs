@@ -56,7 +56,7 @@ pub struct BioChain<M: Machine> {
 pub(crate) struct DriveMark(usize);
 
 impl DriveMark {
-    /// The identity of no drive.
+    /// Mark of a chain that belongs to no drive.
     pub(crate) const NONE: DriveMark = DriveMark(0);
 
     /// Creates a chain of this drive.

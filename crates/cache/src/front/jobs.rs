@@ -90,9 +90,9 @@ impl<M: Machine> CacheJob<M> {
     }
 
     pub(crate) fn rq<'a>(&self) -> &'a Request<M> {
-        // SAFETY: a request lies in its tag set, which outlives the queue, and belongs to the queue
-        // until the queue completes the tag, which ends the job. No caller keeps the reference
-        // longer than a turn.
+        // SAFETY: a request lies in its tag set, which outlives the queue.
+        // The request belongs to the queue until the queue completes the tag, which ends the job.
+        // No caller keeps the reference beyond one turn of the queue.
         unsafe { self.rq.as_ref() }
     }
 }

@@ -318,9 +318,10 @@ impl Shard {
         }
     }
 
-    /// Collects like `collect_one`, but also if pages collected earlier are still being written.
-    /// Their epoch then ends only when the last of all these pages is written. Used for extents in
-    /// which some pages wait for a drive.
+    /// Collects dirty pages of an extent like `collect_one`, but also while pages collected earlier
+    /// are still being written. The epoch of the earlier pages (the writes between two flushes)
+    /// then ends only when all these pages are written. Used for extents in which some pages wait
+    /// for a drive.
     pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {
@@ -500,7 +501,7 @@ impl Shard {
     fn end_epoch(&mut self, epoch: u64) {
         let place = self.epochs.partition_point(|(other, _)| *other < epoch);
         let (other, count) = &mut self.epochs[place];
-        assert_eq!(*other, epoch, "the epoch must have a count of its extents");
+        assert_eq!(*other, epoch, "an epoch that ends must be in the list of epochs");
         *count -= 1;
         if *count == 0 {
             self.epochs.remove(place);

@@ -298,8 +298,8 @@ impl<'a> KeyValue<'_, 'a> {
         self.entry.value.get_ref().is_table()
     }
 
-    /// Returns the value as text, and as written in the file. Reports a list or section, which must
-    /// be `kind` instead.
+    /// Returns the parsed value as text, and its spelling in the file. For a list or a section,
+    /// reports an error that asks for a `kind`, and returns `None`.
     fn single(&self, kind: &str) -> Option<(String, String)> {
         let value = self.entry.value.get_ref();
         let text = scalar(value);

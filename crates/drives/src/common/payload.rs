@@ -18,8 +18,8 @@ use millrace_machine::Machine;
 pub fn copy_to_request<M: Machine>(rq: &Request<M>, from: &[u8]) {
     for_segments(rq, from.len(), |start, range| {
         let piece = &from[range];
-        // SAFETY: the segments of a request that is held are valid memory of its bios, which
-        // nobody here has a reference to, so that `from` does not overlap them.
+        // SAFETY: the segments of a request in flight are valid memory of its bios.
+        // No reference to this memory exists, so `from` does not overlap the segments.
         unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), start, piece.len()) };
     });
 }

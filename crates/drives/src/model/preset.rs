@@ -147,7 +147,7 @@ const PRESETS: [ModelPreset; 9] = [
     INTEL_520,
     ModelPreset {
         name: "520-sata2",
-        about: "the 520 on a SATA II link, as behind the SCU of [FALCON]",
+        about: "the Intel 520 on a SATA II link, as in the machine of the paper [FALCON]",
         bytes_per_s: (275 * MB, 275 * MB),
         latency_ns: (192_900, 111_700),
         ..INTEL_520

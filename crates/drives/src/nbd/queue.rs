@@ -61,8 +61,9 @@ pub(crate) struct NbdQueue {
     searches: bool,
 }
 
-// SAFETY: raw pointers inside are to memory of requests in flight, whose bios are `Send`, and to
-// buffers of the queue's own; the ring checks its thread itself.
+// SAFETY: raw pointers lead to memory of requests in flight, whose bios are `Send`.
+// Other raw pointers lead to buffers that this queue owns. The ring refuses calls from other
+// threads than its own.
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {

@@ -283,9 +283,9 @@ impl Device {
         Ok(())
     }
 
-    /// Switches to new memory regions. Waits until all rings use them, and for a while until
-    /// removed regions are unmapped. If no region is removed, it does not wait for I/O: QEMU stops
-    /// its guest meanwhile.
+    /// Switches to new memory regions, and returns when all rings use them. Then waits a limited
+    /// time until removed regions are unmapped, for which I/O on them must end. Without removed
+    /// regions there is no such wait, because QEMU stops its guest during this message.
     fn change_memory(&mut self, regions: Vec<Arc<Region>>) -> Result<()> {
         let memory = match GuestMemory::new(regions) {
             Ok(memory) => Arc::new(memory),

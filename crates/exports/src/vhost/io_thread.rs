@@ -147,7 +147,8 @@ struct PaceState {
 }
 
 impl IoThread {
-    /// Makes the calling thread I/O thread `number` of those with hardware queues of the drives.
+    /// Makes the calling thread an I/O thread: `number` counts the threads that own hardware queues
+    /// of the drives.
     pub(crate) fn new(
         common: &Arc<ExportContext>,
         state: &Arc<ThreadState>,

@@ -208,9 +208,10 @@ pub(crate) unsafe fn read_once(place: *const u8) -> [u64; 2] {
     #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
     {
         let [mut low, mut high] = read;
-        // SAFETY: the assembly has no instruction. The compiler must assume that both values change
-        // here, so it cannot replace a use of them by a second read. Unlike `black_box`, this
-        // leaves them in registers.
+        // SAFETY: the assembly has no instruction.
+        // The compiler must assume that the assembly changes both values, so it cannot read the
+        // guest's memory a second time. Unlike `black_box`, the assembly leaves both values in
+        // registers.
         unsafe {
             std::arch::asm!("/* {0} {1} */", inout(reg) low, inout(reg) high,
                 options(nomem, nostack, preserves_flags));

@@ -34,7 +34,7 @@ pub enum ListenerTls {
     Own(TlsConfig),
 }
 
-/// Settings of an NBD address that exports name.
+/// Settings of one NBD address: the value of `nbd` of one or more exports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerConfig {
     /// Address to which the settings apply.

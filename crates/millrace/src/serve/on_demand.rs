@@ -96,7 +96,8 @@ pub struct FileTask {
     failures: Vec<String>,
 }
 
-/// Directory that may have the file, with the identity of the open file of that name.
+/// Directory in which the file of an export is looked for. `open` has device and inode of the file
+/// that is already open under this export's name, if there is one.
 struct Candidate {
     parent: ExportConfig,
     directory: ExportDirectory,

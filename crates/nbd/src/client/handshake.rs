@@ -193,7 +193,7 @@ impl ClientHandshake {
                     // The server must not send anything before TLS; an attacker may have inserted
                     // these bytes.
                     value => {
-                        let what = "number of bytes before TLS starts";
+                        let what = "number of bytes that the server sent before TLS started";
                         Err(ProtocolError::BadField { what, value: value as u64 })
                     }
                 };

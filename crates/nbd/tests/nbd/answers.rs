@@ -254,6 +254,6 @@ fn a_server_without_tls_and_bytes_before_it_begins_are_errors() {
     let refused = refused.unwrap_err().to_string();
     assert_eq!(refused, "the server refused TLS: the server does not know the option");
     let early = [option_reply(OPT_STARTTLS, REP_ACK), vec![0; 3]].concat();
-    let what = "number of bytes before TLS starts";
+    let what = "number of bytes that the server sent before TLS started";
     assert_eq!(answered_tls(&early).1, Err(ProtocolError::BadField { what, value: 3 }));
 }

@@ -378,7 +378,10 @@ impl Oracle {
             let after = After::Event(bio.submitted);
             if let Some(wrong) = self.history.wrong(&self.bios, after, sector, *stamp) {
                 let name = describe(id, &bio);
-                return self.accuse("data", format!("{name} found in sector {sector} {wrong}"));
+                return self.accuse(
+                    "data",
+                    format!("{name} read wrong data from sector {sector}: {wrong}"),
+                );
             }
         }
     }

@@ -42,7 +42,7 @@ pub(crate) struct Sheet {
     /// Lists of settings by name. Each is a concatenation of products of other lists.
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
-    /// Values of a setting that have a name: by setting, then by name.
+    /// Names for values of settings: the setting, then the name, then the value.
     #[serde(default)]
     named: BTreeMap<String, Table>,
     #[serde(default)]

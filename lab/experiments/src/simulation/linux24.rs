@@ -66,7 +66,7 @@ pub struct Linux24 {
     pub unit_bytes: Option<u32>,
     /// Number of elements of an I/O's vector, all of the same length. `None` means one.
     pub iovecs: Option<u32>,
-    /// Handling of the vector's elements.
+    /// Way in which readv(2) submits the elements of an I/O's vector.
     pub readv: Readv,
     /// If true, the data of each bio is copied through a bounce buffer, even if the drive could
     /// access the data directly.

@@ -148,8 +148,8 @@ impl<M: Machine> DriverFilter<M> for CountedDriver<M> {
         &*self.inner
     }
 
-    /// Opens a queue. With several threads inside, the driver's queues belong to CPUs (lanes), by
-    /// CPU index.
+    /// Opens a queue. If several threads may dispatch to a hardware queue at once, each CPU has a
+    /// driver queue of its own, and `index` is the CPU.
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         Ok(Box::new(CountedQueue {
             inner: self.inner.open_queue(index, depth)?,

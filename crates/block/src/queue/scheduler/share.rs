@@ -58,7 +58,7 @@ const STARVED_NS: u64 = 100_000_000;
 pub(crate) struct SharedDrive<M: Machine> {
     pub(crate) policy: Policy,
     pub(crate) groups: Arc<Groups<M>>,
-    /// The drive's wait accounts.
+    /// Counters of the time that groups wait for the drive, by reason.
     holds: Arc<DriveWaits<M>>,
     pub(crate) cost: CostModel,
     weights: DepthWeights,

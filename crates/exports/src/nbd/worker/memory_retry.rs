@@ -1,11 +1,11 @@
 //! Retries connections that wait for memory, on this thread and on the others.
 //!
-//! A connection is retried when its own buffers or its volume's were freed, or when it has the next
-//! turn in the line (memory/waiting_line.rs).
+//! A connection is retried when its own buffers or its volume's were freed, or when it is the first
+//! of the waiting line (memory/waiting_line.rs).
 //!
-//! Invariants: a connection in the waiting line is `Queued` and open. A thread that rings the
-//! others runs one more turn itself, so a connection that joined the line while another thread
-//! freed memory is retried, too.
+//! Invariants: a connection in the waiting line is `Queued` and open. A thread that wakes the other
+//! threads also runs its own loop once more. This retries a connection that joined the line while
+//! another thread freed memory.
 
 use super::Worker;
 use crate::nbd::memory::waiting_line::{MemoryWait, SIZE_CLASSES};

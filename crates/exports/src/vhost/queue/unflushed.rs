@@ -83,7 +83,8 @@ impl UnflushedWrites {
         self.state.store(phase | lost, Ordering::SeqCst);
     }
 
-    /// Marks the region before the guest sees answered writes.
+    /// Marks the in-flight region as having unflushed writes. Call it before the guest can see that
+    /// a write has completed.
     #[inline]
     pub(crate) fn answer_writes(&self) {
         if !self.is_in(DIRTY) {

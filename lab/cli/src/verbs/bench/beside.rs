@@ -129,7 +129,7 @@ fn sample(report: &Value) -> Result<Sample> {
     }
 }
 
-/// Returns the median over the rounds of a value of one side.
+/// Returns the median of `of` over all rounds of one of the compared programs.
 fn median(rounds: &[Vec<Sample>], of: impl Fn(&[Sample]) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(|round| of(round)).collect();
     values.sort_by(f64::total_cmp);

@@ -99,7 +99,7 @@ impl GroupTotal {
     }
 }
 
-/// State of the periodic allocation of a shared drive.
+/// State of the periodic allocation of a drive's capacity to the groups that share the drive.
 pub(crate) struct SharedAllocation<M: Machine> {
     /// Time until which the drive counts as shared by several groups.
     contended_ns: u64,

@@ -200,7 +200,10 @@ impl DirtyMarks {
         if marks.volumes.len() < before
             && let Err(error) = marks.write()
         {
-            tracing::warn!("state: {error:#}; the mark of a closed volume could not be removed");
+            tracing::warn!(
+                "cannot remove the record of a closed volume's cache: {error:#}; the next start \
+                 may warn of lost data"
+            );
         }
     }
 
@@ -255,7 +258,7 @@ impl DirtyMarks {
             let text = match lost.as_slice() {
                 [] => "no volume has anything to acknowledge".to_owned(),
                 lost => format!(
-                    "volume {volume:?} has nothing to acknowledge; there is {}",
+                    "volume {volume:?} has no loss to acknowledge; these volumes have: {}",
                     lost.join(", ")
                 ),
             };
@@ -466,7 +469,10 @@ mod tests {
         assert_eq!(marks.lost(), ["b \"\u{e9}\"", "c"], "volumes of another name stay");
         marks.acknowledge("c").unwrap();
         let text = marks.acknowledge("a").unwrap_err().message;
-        assert_eq!(text, "volume \"a\" has nothing to acknowledge; there is \"b \\\"\u{e9}\\\"\"");
+        assert_eq!(
+            text,
+            "volume \"a\" has no loss to acknowledge; these volumes have: \"b \\\"\u{e9}\\\"\""
+        );
         marks.mark("a");
         marks.settle(|_| false);
         drop(marks);

@@ -9,9 +9,10 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
-/// Seconds over which the load of a name is averaged.
+/// Seconds over which the load of a volume, drive or group is averaged.
 const LOAD_S: f64 = 60.0;
-/// A name takes over the series of another one whose load is below this fraction of its own.
+/// A volume, drive or group takes over the series of another one whose load is below this fraction
+/// of its own.
 const LAZY: f64 = 0.5;
 
 /// Reading of a volume, drive or group: name, I/Os per second, I/Os in flight.
