@@ -245,8 +245,8 @@ impl<M: Machine> Flusher<M> {
                 }
                 true if waits => DuePages::Beside(!e.stranded),
                 true => DuePages::Pages(!e.stranded),
-                // Skip an extent with stranded pages (dirty pages of a drive that fails writes), and
-                // an extent whose dirty pages were all written after it entered the list.
+                // Skip an extent with stranded pages (dirty pages of a drive that fails writes).
+                // Also skip one whose dirty pages were all written after it entered the list.
                 false if e.stranded != 0 || e.young.is_all => DuePages::Later,
                 false => DuePages::NoMore,
             };
