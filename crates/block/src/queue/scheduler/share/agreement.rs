@@ -61,6 +61,7 @@ const MIXED: u64 = 4;
 /// Totals of a group over all queues.
 #[derive(Default, Clone, Copy)]
 struct GroupTotal {
+    /// The group's virtual time.
     virtual_ns: u128,
     slope: u64,
     /// Cost served since the last allocation.
@@ -106,7 +107,9 @@ pub(crate) struct SharedAllocation<M: Machine> {
     /// Nanoseconds with I/O for which the drive still counts as slow, since `made_ns`. Times
     /// without I/O do not count, because the first I/O after them may be 32 MiB long.
     slow_for_ns: u64,
+    /// Time of the last allocation.
     made_ns: u64,
+    /// Times of the last read and of the last write.
     way_ns: [u64; 2],
     piece: PieceSize,
     view: GroupView<M>,
@@ -120,6 +123,7 @@ pub(crate) struct SharedAllocation<M: Machine> {
     virtual_ns: u128,
     /// Cost served per nanosecond, in 1,024ths.
     rate: u64,
+    /// Time of the last sample.
     sampled_ns: u64,
     /// Largest cost of a request so far.
     largest: u64,
@@ -232,7 +236,7 @@ impl<M: Machine> SharedAllocation<M> {
         let of_other_kind = |other| self.depth.shortest_ns(other).filter(|_| differs(other));
         let pace = DriveSample {
             served: seen.served,
-            small_ios: seen.counts.sums.0[class_of(Op::Read, 0)].0.into(),
+            small_ios: seen.counts.sums.0[class_of(Op::Read, 0)].0,
             small_ns: self.depth.shortest_ns(0),
             piece_ns: self.depth.shortest_ns(sectors),
             half_ns: of_other_kind(sectors / 2),
@@ -313,8 +317,7 @@ impl<M: Machine> SharedAllocation<M> {
                 seen.ways |= u8::from(is_active) << entry.way;
                 let target = self.view.row(entry.group).and_then(|row| row.target);
                 if let Some(target) = target.filter(|_| demand > 0) {
-                    let shortest_ns = seen.waits_for_ns.unwrap_or(u64::MAX);
-                    seen.waits_for_ns = Some(shortest_ns.min(target.ns()));
+                    seen.waits_for_ns = seen.waits_for_ns.min(target.ns());
                 }
                 match (&mut entry.latencies, target) {
                     (Some(latencies), Some(target)) => {

@@ -57,15 +57,13 @@ pub(crate) struct DepthLimit {
     pub(crate) held_by: [WaitReason; 2],
 }
 
-impl Default for DepthLimit {
-    /// Returns no limit.
-    fn default() -> Self {
-        DepthLimit { depth: [u32::MAX; 2], held_by: [WaitReason::Depth; 2] }
-    }
+impl DepthLimit {
+    /// No limit.
+    pub(crate) const NONE: DepthLimit =
+        DepthLimit { depth: [u32::MAX; 2], held_by: [WaitReason::Depth; 2] };
 }
 
 /// Reports of a queue and grants for it.
-#[derive(Default)]
 pub(crate) struct QueueMailbox {
     pub(crate) at_ns: u64,
     /// True if all requests of the last report have completed since that report.
@@ -81,6 +79,22 @@ pub(crate) struct QueueMailbox {
     pub(crate) entries: Vec<MailboxEntry>,
     pub(crate) bound: DepthLimit,
     pub(crate) bounded: bool,
+}
+
+impl Default for QueueMailbox {
+    fn default() -> Self {
+        QueueMailbox {
+            at_ns: 0,
+            is_over: false,
+            fresh: false,
+            requests: 0,
+            largest: 0,
+            counts: QueueCounts::default(),
+            entries: Vec::new(),
+            bound: DepthLimit::NONE,
+            bounded: false,
+        }
+    }
 }
 
 impl QueueMailbox {
