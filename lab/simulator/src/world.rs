@@ -255,7 +255,7 @@ impl World {
             ThreadPhase::Stalled => "a cache line that others need, too".into(),
             ThreadPhase::Spinning => {
                 let lines = thread.spin.watching.len();
-                std::format!("a write to one of the {lines} cache lines that it polls in a loop")
+                std::format!("a write to any of the cache lines that it polls ({lines})")
             }
             ThreadPhase::Locking(lock) => {
                 let (lock, holder) = self.locks.name_and_holder(lock);

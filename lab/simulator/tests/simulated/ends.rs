@@ -35,7 +35,7 @@ fn deadlock_names_every_thread_and_what_it_waits_for() {
                     left on CPU 1 waits for lock second, held by right; \
                     right on CPU 2 waits for lock first, held by left; \
                     dozer on CPU 3 waits for a wake-up; \
-                    spinner on CPU 0 waits for a write to one of 1 cache lines, spinning";
+                    spinner on CPU 0 waits for a write to any of the cache lines that it polls (1)";
     assert_eq!(error.to_string(), expected);
     run(&exact(1, 1), || Simulated::charge(1)); // And the next simulation is not disturbed.
 }
